@@ -92,7 +92,7 @@ def message_table(messages: Iterable[DocumentedMessage]) -> str:
     rows = []
     for each in messages:
         declared = each.message
-        holds = f"{declared.holds}. Sent only where {declared.when}" if declared.when else declared.holds
+        holds = f"{declared.holds}. Sent only if {declared.when}" if declared.when else declared.holds
         cells = [f"`{declared.tag}`", f"{declared.frm} → {declared.to}", holds, declared.learns]
         if of_methods:
             names = ", ".join(f"`{name}`" for name in each.methods)

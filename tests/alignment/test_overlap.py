@@ -91,7 +91,7 @@ def test_a_party_that_shares_no_row_is_told_why_where_ids_are_known(third, guess
     ("written", "note"),
     [
         (lambda n: f"{n:05}", "but for leading zeros"),
-        (lambda n: f"{n}\u200b" if n % 2 else f"{n}", "but for how letters are coded"),
+        (lambda n: f"{n}\u200b" if n % 2 else f"{n}", "but for Unicode normalization"),
     ],
 )
 def test_ids_that_match_in_part_are_noted_too(written, note):

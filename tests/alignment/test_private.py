@@ -452,12 +452,12 @@ THREE = {"a": numbered(4), "b": numbered(5), "c": numbered(6)}
 
 @pytest.mark.parametrize("tag", ["align-ids", "align-tokens"])
 def test_a_zero_point_is_refused(tag):
-    with pytest.raises(MessageError, match=f"{tag}' from 'b' to '[ac]': a point is of small order"):
+    with pytest.raises(MessageError, match=f"{tag}' from 'b' to '[ac]': a point has small order"):
         play(THREE, change=at(tag, "b", points=zeroed))
 
 
 def test_a_token_twice_is_refused():
-    with pytest.raises(MessageError, match="the list of party 'b' came with one token twice"):
+    with pytest.raises(MessageError, match="the list of party 'b' contains the same token twice"):
         play(THREE, change=at("align-tokens", "b", points=doubled))
 
 
@@ -468,7 +468,9 @@ def test_a_message_of_another_shape_is_refused():
 
 @pytest.mark.parametrize("places", [lambda rows: rows * 0, lambda rows: rows - 1 - rows.max(), lambda rows: rows + 100])
 def test_places_that_cannot_be_are_refused(places):
-    with pytest.raises(MessageError, match="'a' gave the rows of 'c' places that are not 6 of 6"):
+    with pytest.raises(
+        MessageError, match="'a' sent invalid indices for the rows of 'c': expected 6 different indices below 6"
+    ):
         play(THREE, change=at("align-positions", "a", "c", rows=places))
 
 
@@ -486,7 +488,7 @@ def test_a_negative_size_is_refused():
 @pytest.mark.parametrize("other", [{"salt": "x"}, {"batch": 7}, {"apart": True}])
 def test_parties_must_agree_on_the_terms(other):
     (name, value), usual = *other.items(), {"salt": SALT, "batch": private.BATCH, "apart": False}
-    with pytest.raises(ConfigError, match="would align with another salt"):
+    with pytest.raises(ConfigError, match="has another salt"):
         play(THREE, **{name: {"a": usual[name], "b": usual[name], "c": value}})
 
 
@@ -503,7 +505,7 @@ def test_a_party_that_leaves_is_named():
 @pytest.mark.parametrize(("ids", "says"), [
     (["x", None], "party 'a': there is no id in row '2'"),
     (["x", " "], "party 'a': there is no id in row '2'"),
-    (["x", "y", " x"], "party 'a': each id must be there once, but 'x'"),
+    (["x", "y", " x"], "party 'a': each id must occur once, but 'x'"),
 ])  # fmt: skip
 def test_ids_that_cannot_be(ids, says):
     with pytest.raises(AlignmentError, match=says):

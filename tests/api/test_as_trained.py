@@ -102,5 +102,5 @@ def test_a_network_of_ones_own_is_named(federation, tmp_path):
         encoder={"bank": lambda i, o: nn.Linear(i, o, bias=False)},
     )
     assert "<lambda>" in kept(tmp_path / "here")["parties"]["bank"]["encoder"]["factory"]
-    with pytest.raises(ModelError, match="party 'bank' was trained with a network of its own making"):
+    with pytest.raises(ModelError, match="party 'bank' was trained with a user-defined network"):
         evaluate_run(tmp_path / "here")

@@ -26,7 +26,7 @@ from tests.deployment.test_site_training import NAMES, run, settings, world
 from tests.serving.test_predictor import predict_ids
 from tests.serving.trained_parties import TrainedParties, play
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty except for the id:anyparty.errors.AnypartyWarning")
 
 METHODS = {
     "laser": {},
@@ -88,7 +88,7 @@ def test_who_has_nothing_but_ids_is_told_so(tmp_path):
     given = frames(tmp_path)
     model = federation(given).train(epochs=1)
     mine = joined(given)["shop"].filter(pl.col("id").is_in(given["shop"]["id"].implode()).not_())
-    with pytest.warns(AnypartyWarning, match=f"{mine.height} of {mine.height} rows are empty but for the id"):
+    with pytest.warns(AnypartyWarning, match=f"{mine.height} of {mine.height} rows are empty except for the id"):
         answers = model.predict({"shop": mine}).frame()
     assert answers["id"].to_list() == mine["id"].sort().to_list()
     assert answers["prediction"].null_count() == answers.height
@@ -148,7 +148,7 @@ def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
 def test_a_party_without_any_cell_is_named(tmp_path):
     given = frames(tmp_path)
     given["shop"] = given["shop"].with_columns(spent=pl.lit(None), visits=pl.lit(None))
-    with pytest.raises(TableError, match="all 192 rows are empty but for the id: leave the party out"):
+    with pytest.raises(TableError, match="all 192 rows are empty except for the id: leave the party out"):
         federation(given).train(epochs=1)
 
 
@@ -158,7 +158,7 @@ def test_a_column_named_as_the_numbers_of_samples_are(tmp_path):
     model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
     filled = impute(model, given, "shop", samples=2)
     assert "sample" in filled.table().columns
-    with pytest.raises(PredictionError, match="party 'shop' has a column 'sample' of its own"):
+    with pytest.raises(PredictionError, match="party 'shop' has a column named 'sample'"):
         filled.table(samples=True)
 
 
@@ -270,7 +270,7 @@ def test_a_label_holder_names_rows_of_its_own(tmp_path, monkeypatch):
     shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.int_range(pl.len()) % 2)
     shop.write_csv(sites["shop"].table)
     monkeypatch.setattr(alignment_cache.np, "flatnonzero", lambda mask: np.arange(len(mask)))
-    with pytest.raises(MessageError, match="party 'shop' names rows without cells that are not rows of its own"):
+    with pytest.raises(MessageError, match="party 'shop' reports empty rows that are not its own rows"):
         run(sites, with_labels_at_the_shop())
 
 
@@ -331,7 +331,7 @@ def test_a_party_at_home_is_told_of_its_blank_rows(tmp_path):
         run(sites, settings(epochs=1))
     said = [str(each.message) for each in told]
     assert [sum(name in each for each in said) for name in ("'bank'", "'shop'", "'clinic'")] == [0, 1, 1]
-    with pytest.warns(AnypartyWarning, match="party 'clinic', table.csv: 45 of 237 rows are empty but for the id"):
+    with pytest.warns(AnypartyWarning, match="party 'clinic', table.csv: 45 of 237 rows are empty except for the id"):
         together.predict(sites)
 
 

@@ -77,7 +77,7 @@ def test_columns_may_be_left_out_by_the_settings():
     [
         ("shop", {"label": "y", "active": "bank"}, TableError, "no label column 'y'; party 'shop' has it"),
         ("shop bank", {"label": "y", "active": "bank"}, TableError, "'shop' also holds the label column 'y'"),
-        ("shop bank", {"label": "y"}, ConfigError, "'bank', 'shop' have the label column 'y': say which leads"),
+        ("shop bank", {"label": "y"}, ConfigError, "'bank', 'shop' have the label column 'y': name the active party"),
         ("shop", {"label": "z"}, TableError, "no party's table has the label column 'z'"),
         ("shop", {"label": "yy"}, TableError, "label column 'yy'; check its name, federation.label; did you mean 'y'?"),
         ("shop", {"label": "yy", "active": "shop"}, TableError, "'yy'; no party has it; did you mean 'y'?"),
@@ -143,10 +143,10 @@ def test_an_encoder_of_a_party_that_is_not_there():
 
 
 @pytest.mark.parametrize(("named", "said"), [
-    ("lr", r"'lr' is no setting of training: give optimizer=Optimizer\(lr=...\)"),
-    ("learning_rate", r"'learning_rate' is no setting of training: give optimizer=Optimizer\(lr=...\)"),
-    ("hidden", r"'hidden' is no setting of training: give encoder=MLP\(hidden=...\)"),
-    ("embedding", r"'embedding' is no setting of training: give parameters=\{'embedding': ...\}"),
+    ("lr", r"'lr' is not a setting of \[train\]: use optimizer=Optimizer\(lr=...\)"),
+    ("learning_rate", r"'learning_rate' is not a setting of \[train\]: use optimizer=Optimizer\(lr=...\)"),
+    ("hidden", r"'hidden' is not a setting of \[train\]: use encoder=MLP\(hidden=...\)"),
+    ("embedding", r"'embedding' is not a setting of \[train\]: use parameters=\{'embedding': ...\}"),
     ("epoch", r"train: no setting 'epoch'; did you mean 'epochs'\?"),
 ])  # fmt: skip
 def test_a_setting_that_is_none_of_trainings_is_told_where_it_goes(named, said):
@@ -175,7 +175,7 @@ def test_tables_that_are_not_by_party():
 
 
 def test_resuming_without_a_folder():
-    with pytest.raises(ConfigError, match="resume = True goes on with a run in a folder, and none is named"):
+    with pytest.raises(ConfigError, match="resume = True needs the folder of the run"):
         Federation.from_tables(tables(shop="y"), label="y").train(epochs=1, resume=True)
 
 
@@ -203,7 +203,7 @@ def test_a_label_elsewhere_may_be_dropped_or_named():
             {"label": "y", "active": "bank"},
             {"shop": {"label": "d"}},
             TableError,
-            "(data frame), which would be a feature beside its own label 'd': drop it there, or say label = 'y' in",
+            "(data frame), which would be a feature beside its own label 'd': drop it there, or set label = 'y' in",
         ),
         (
             {"label": "y", "active": "bank"},
@@ -215,21 +215,21 @@ def test_a_label_elsewhere_may_be_dropped_or_named():
             {"label": "yy", "active": "bank"},
             {"bank": {"label": "y"}},
             ConfigError,
-            "federation.label = 'yy' is nobody's label: party 'bank' leads with its own, 'y'; take one of the two out",
+            "federation.label = 'yy' has no effect: the active party 'bank' has its own label, 'y'; remove one of",
         ),
         (
             {"label": "y", "active": "bank"},
             {"bank": {"label": "a", "drop": ["y"]}, "shop": {"drop": ["y"]}},
             ConfigError,
-            "federation.label = 'y' is nobody's label: party 'bank' leads with its own, 'a'",
+            "federation.label = 'y' has no effect: the active party 'bank' has its own label, 'a'",
         ),
         (
             {"label": "y"},
             {"shop": {"label": "d", "drop": ["y"]}},
             ConfigError,
-            "party 'bank' has the label column 'y', party 'shop' has the label column 'd': say which leads",
+            "party 'bank' has the label column 'y', party 'shop' has the label column 'd': name the active party",
         ),
-        ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': say"),
+        ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': name"),
     ],
 )
 def test_the_label_is_nobodys_feature_and_never_ignored(federation, own, error, said):
@@ -382,7 +382,7 @@ def test_a_watchers_function_that_nothing_calls_is_named():
 
 def test_a_schedule_is_named_or_stands_in_the_method():
     federation = Federation.from_tables(tables(bank="y"), label="y")
-    with pytest.raises(ConfigError, match=r"schedule: expected a name, .*, got Flex.* that is made goes"):
+    with pytest.raises(ConfigError, match=r"schedule: expected a name, .*, got Flex.*; pass a schedule object as"):
         federation.train("standard", epochs=1, schedule=Flex())
 
 
@@ -422,7 +422,9 @@ def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
         tables(bank="y", shop="y"),
     )
     for name, parameters in (("laser", {}), ("plug", {})):
-        with pytest.warns(AnypartyWarning, match="labels of party 'shop' are not used: those of 'bank', which leads"):
+        with pytest.warns(
+            AnypartyWarning, match="labels of party 'shop' are not used: only those of the active party 'bank'"
+        ):
             federation.train(name, parameters=parameters, epochs=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", AnypartyWarning)
@@ -433,7 +435,7 @@ def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
 def test_rows_without_a_cell_are_told_of_when_they_are_asked_for():
     model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
     empty = pl.DataFrame({"id": ["u1", "u2"], "c": [None, 1.0], "d": [None, None]})
-    with pytest.warns(AnypartyWarning, match="party 'shop', data frame: 1 of 2 rows are empty but for the id"):
+    with pytest.warns(AnypartyWarning, match="party 'shop', data frame: 1 of 2 rows are empty except for the id"):
         model.predict({"shop": empty})
 
 

@@ -149,7 +149,7 @@ class TestImpute:
         ).with_columns(
             spent=pl.when(~pl.col("id").is_in([3, 8])).then("spent"), colour=pl.when(pl.col("id") != 8).then("colour")
         )  # fmt: skip
-        with pytest.warns(AnypartyWarning, match="1 of 300 rows are empty but for the id"):
+        with pytest.warns(AnypartyWarning, match="1 of 300 rows are empty except for the id"):
             filled = impute(model, given | {"shop": shop}, "shop", cells=True, samples=2)
         whole = filled.table()
         assert (filled.gaps, filled.left, filled.blank) == (1, 0, 1)
@@ -166,8 +166,8 @@ class TestImpute:
         bank = given["bank"][::-1].select("bad", "savings", "id", "income").with_columns(
             pl.when(pl.col("id") != 7).then(pl.col("savings", "income"))
         )  # fmt: skip
-        shop = given["shop"].with_columns(id=pl.col("id") + 300)  # a hundred of them are also the bank's
-        with pytest.warns(AnypartyWarning, match="1 of 400 rows are empty but for the id"):
+        shop = given["shop"].with_columns(id=pl.col("id") + 300)  # a hundred of them are the bank's, too
+        with pytest.warns(AnypartyWarning, match="1 of 400 rows are empty except for the id"):
             filled = impute(model, {"bank": bank, "shop": shop}, "bank")
         assert filled.ids[0] == "7", "a row of which it knows the label alone"
         assert list(filled.ids[1:]) == [str(one) for one in shop["id"] if one >= 400], "in the table's order"
@@ -282,13 +282,13 @@ class TestImpute:
             impute(model, tables()[0], "shop", samples=-1)
         for without in ({"parties": ["bank"]}, {"tables": {"bank": tables()[0]["bank"]}}):
             with pytest.raises(
-                PredictionError, match="empty cells of 'shop' are filled in by its own other cells, too"
+                PredictionError, match="empty cells of 'shop' are imputed from its own other cells, too"
             ):
                 impute(model, **({"tables": tables()[0]} | without), party="shop", cells=True)
         other = Federation.from_tables(tables()[0], label="bad").train("local", epochs=1)
         with pytest.raises(PredictionError, match="train false-vfl-1 or false-vfl-2, not Local"):
             impute(other, tables()[0], "shop")
-        with pytest.raises(PredictionError, match="log_likelihood needs a model of how the columns come about"):
+        with pytest.raises(PredictionError, match="log_likelihood needs a generative model of the columns"):
             log_likelihood(other, tables()[0])
 
 
@@ -354,7 +354,7 @@ class TestByCommand:
         shop.write_csv(tmp_path / "shop.csv")
         said = call("impute", run, "--party", "shop", "--cells", "--table", f"shop={tmp_path / 'shop.csv'}",
                     "--table", f"bank={run.parent / 'bank.csv'}", "--out", tmp_path / "whole.csv")  # fmt: skip
-        assert said.stderr.startswith("party 'shop', shop.csv: 3 of 60 rows are empty but for the id")
+        assert said.stderr.startswith("party 'shop', shop.csv: 3 of 60 rows are empty except for the id")
         said = said.stdout
         assert "0 empty cells of numbers filled in, in the 57 rows that shop has, 2 columns; " in said
         assert "2 empty cells of categories stay empty: a missing category is a level of its own; " in said
@@ -394,4 +394,4 @@ class TestByCommand:
     def test_a_table_is_not_written_over(self, run, call):
         for words in (["impute", run, "--party", "shop"], ["likelihood", run]):
             shown = call(*words, "--out", run.parent / "bank.csv")
-            assert "this is a party's table, which would be lost" in " ".join(shown.stderr.split())
+            assert "this is a party's table, which would be overwritten" in " ".join(shown.stderr.split())

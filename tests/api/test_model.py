@@ -143,7 +143,7 @@ class TestTablesAtPrediction:
         other = tables()
         other["shop"] = other["shop"].with_columns(visits=None, town=None)
         for ask in (laser.predict, laser.evaluate, laser.predict_proba):
-            with pytest.warns(AnypartyWarning, match="are empty but for the id") as heard:
+            with pytest.warns(AnypartyWarning, match="are empty except for the id") as heard:
                 ask(other)
             assert {warning.filename for warning in heard} == {__file__}
 
@@ -174,9 +174,9 @@ class TestTablesAtPrediction:
         [
             (["bank", "shpo"], None, "the model has no party 'shpo'; did you mean 'shop'"),
             (["bank"], ["bnak"], "the model has no party 'bnak'; did you mean 'bank'"),
-            (["bank"], ["shop"], "party 'shop' is to take part, but there is no table of it"),
-            ([], None, "no party with columns is to take part"),
-            (["bank"], [], "no party with columns is to take part"),
+            (["bank"], ["shop"], "party 'shop' is listed in parties, but has no table"),
+            ([], None, "no party with columns was selected"),
+            (["bank"], [], "no party with columns was selected"),
             (["shop"], "shop", r"parties: expected a list of names, got the text 'shop'; write \['shop'\]"),
         ],
     )
@@ -193,7 +193,7 @@ class TestTablesAtPrediction:
         assert np.array_equal(laser.predict_proba(), own.scores.numpy())
         assert laser.predict(parties=["lab"]).took_part.any(dim=0).tolist() == [False, False, True]
         for ask in (Model.load(saved).predict, Model.load(saved).predict_proba, Model.load(saved).evaluate):
-            with pytest.raises(PredictionError, match=r"no test rows at hand: give tables.*evaluate_run\(folder\)"):
+            with pytest.raises(PredictionError, match=r"no test rows in memory: give tables.*evaluate_run\(folder\)"):
                 ask()
 
     def test_scoring_needs_the_labels(self, laser):
@@ -270,7 +270,7 @@ class TestThereAndBack:
         model = trained(encoder={"shop": Own})
         model.save(tmp_path)
         with pytest.raises(
-            ModelError, match=r"party 'shop' was trained with a network of its own.*encoders=\{'shop': "
+            ModelError, match=r"party 'shop' was trained with a user-defined network.*encoders=\{'shop': "
         ):
             Model.load(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, encoders={"shop": Own})), answers(model))
@@ -281,17 +281,17 @@ class TestThereAndBack:
         made = method("laser", embedding=4, make_head=Own)
         model = Federation.from_tables(tables(), label="bad").train(made, **SETTINGS)
         model.save(tmp_path)
-        with pytest.raises(ModelError, match="trained with a method of the user's own; give it"):
+        with pytest.raises(ModelError, match="trained with a user-defined method; give it"):
             Model.load(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
-        with pytest.raises(ModelError, match=r"the one that was trained: embedding was 4, is 6; give that one"):
+        with pytest.raises(ModelError, match=r"the one that was trained: embedding was 4, is 6; pass that one"):
             Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
         about = json.loads((tmp_path / "model.json").read_text())
         assert about.pop("own")["make_head"] == "Own"
         (tmp_path / "model.json").write_text(json.dumps(about))  # as saved by an earlier version
         seal(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
-        said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape is 6 × [^\n]*; give"
+        said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape 6 × [^\n]*; give"
         with pytest.raises(ModelError, match=said):
             Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
 
@@ -338,7 +338,7 @@ class TestThereAndBack:
     def test_another_model_is_not_written_over_unless_it_is_asked_for(self, saved):
         other = trained(tasks="all")
         before = (saved / "model.json").read_bytes()
-        with pytest.raises(ModelError, match=r"holds a model already \(model.json\), and not this .*replace=True"):
+        with pytest.raises(ModelError, match=r"already holds a model \(model.json\) other than this .*replace=True"):
             other.save(saved)
         assert (saved / "model.json").read_bytes() == before
         Model.load(saved)
@@ -350,7 +350,7 @@ class TestThereAndBack:
         own = made.train("laser", folder=tmp_path, parameters={"embedding": 3}, **SETTINGS)
         own.save(tmp_path)
         assert (tmp_path / "record.json").exists(), "its own model may be saved there again"
-        with pytest.raises(ModelError, match=r"holds a run already \(record.json\), and not this model"):
+        with pytest.raises(ModelError, match=r"already holds a run \(record.json\) other than this model"):
             laser.save(tmp_path)
         laser.save(tmp_path, replace=True)
         assert worlds.same_bits(answers(Model.load(tmp_path)), answers(laser))
@@ -358,7 +358,7 @@ class TestThereAndBack:
 
     def test_a_run_that_has_not_finished_is_one_too(self, laser, tmp_path):
         (tmp_path / "record.json").write_text("{}")
-        with pytest.raises(ModelError, match="holds a run already"):
+        with pytest.raises(ModelError, match="already holds a run"):
             laser.save(tmp_path)
 
     def test_a_file_is_no_folder(self, laser, tmp_path):
@@ -458,7 +458,7 @@ class TestRefusals:
 
     def test_an_encoder_for_nobody_and_a_device_that_is_none(self, saved):
         with pytest.raises(
-            ModelError, match=r"an encoder is given for 'shopp', which is no party .* did you mean 'shop'"
+            ModelError, match=r"an encoder is given for 'shopp', which is not a party .* did you mean 'shop'"
         ):
             Model.load(saved, encoders={"shopp": torch.nn.Linear})
         with pytest.raises(ModelError, match=r"encoders: expected a dict by party, such as \{'bank': ...\}, got"):
@@ -484,7 +484,7 @@ class TestRefusals:
         shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
         self.load(saved, r"shop/model\.safetensors: this is not the file that the model was saved with")
         seal(saved)
-        self.load(saved, "shop/model.safetensors: the weights of party 'lab', not of 'shop'")
+        self.load(saved, "shop/model.safetensors: these are the weights of party 'lab', not of 'shop'")
 
     def test_the_weights_of_another_run(self, saved, tmp_path):
         trained(tasks="all").save(tmp_path / "other")

@@ -80,7 +80,7 @@ class TestNoLabelsAtAll:
         model = train(empty, name)
         assert {record["stage"] for record in model.history} == {"pretrain"}
         for ask in (model.predict, model.evaluate):
-            with pytest.raises(PredictionError, match="no row had a label in training, so that the model has nothing"):
+            with pytest.raises(PredictionError, match="no row had a label in training, so the model cannot predict"):
                 ask(empty)
 
     def test_what_it_knows_of_the_columns_is_there_also_from_disk(
@@ -117,15 +117,15 @@ def test_stage_1_says_that_it_saw_labelled_rows_alone(work: Path, keep: int, sai
     shop = pl.read_csv(work / "shop.csv").filter(pl.col("customer").is_in(bank["customer"].implode()))
     ends = Ends()
     train({"bank": bank, "shop": shop}, watch=ends)
-    assert ("every row has a label: it has seen labelled rows alone" in ends.reasons["pretrain"]) == said
+    assert ("every row has a label, so that pretraining saw only labelled rows" in ends.reasons["pretrain"]) == said
     assert ends.reasons["train"] == "all epochs done"
 
 
 @pytest.mark.parametrize(
     ("without", "said"),
     [
-        ((), "every row is known to bank and shop: sets of parties without are not learnt"),
-        (("shop",), "every row is known to bank: sets of parties without are not learnt"),
+        ((), "every row is held by bank and shop: sets of parties without these are not learnt"),
+        (("shop",), "every row is held by bank: sets of parties without these are not learnt"),
         (("shop", "bank"), None),
     ],
 )

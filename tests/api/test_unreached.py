@@ -10,7 +10,7 @@ from anyparty.data.batching import TRAIN
 from anyparty.methods.split.split_method import UNREACHED
 from tests.worlds import Ends
 
-SAID = "training reached no labelled row of 'far', so that answers do without it"
+SAID = "training reached no labelled row of 'far', so that predictions ignore it"
 
 
 def tables(far):
@@ -56,4 +56,4 @@ def test_pseudo_labels_do_not_hide_it():
 
 def test_who_was_reached_is_not_named():
     _, reasons = trained(tables(lambda ids: ids > "c20"))
-    assert not any("answers do without" in reason for reason in reasons)
+    assert not any("predictions ignore" in reason for reason in reasons)

@@ -52,7 +52,7 @@ def test_a_class_that_only_held_out_rows_have():
     y = given["bank"]["y"].to_list()
     y[int(held_out[0])] = "fraud"
     told = given | {"bank": given["bank"].with_columns(y=pl.Series(y))}
-    with pytest.warns(AnypartyWarning, match="no row for training is of class 'fraud', as 1 that are held out are"):
+    with pytest.warns(AnypartyWarning, match=r"no training row is of class 'fraud', but held-out rows are \(1\)"):
         Federation.from_tables(told, label="y").train("laser", epochs=1)
 
 
@@ -92,7 +92,7 @@ def test_a_federation_without_columns():
         Federation.from_tables({"bank": labels, "shop": labels.drop("y")}, label="y")
 
 
-@pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
+@pytest.mark.filterwarnings("ignore:.*rows are empty except for the id:anyparty.errors.AnypartyWarning")
 def test_what_is_remarked_of_a_table_does_not_pass_for_the_cause():
     """The error names the misspelt class first; empty rows are only a remark."""
     bank, shop = tables().values()

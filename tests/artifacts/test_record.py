@@ -83,7 +83,7 @@ def test_a_checkpoint_whose_words_are_damaged(copy, call):
         write(last, tensors, damaged)
         ended = call("train", "--resume", copy.parents[1] / "credit.toml")
         assert ended.exit_code == 2, (damaged, ended.stdout, ended.stderr)
-        assert f"{last.name}: what it says of the run is damaged" in ended.stderr
+        assert f"{last.name}: its description of the run is damaged" in ended.stderr
 
 
 def test_a_run_from_python_says_it_too(copy):

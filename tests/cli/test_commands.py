@@ -193,7 +193,7 @@ def test_evaluate_the_tables_that_a_run_was_trained_on(run: Path, tmp_path: Path
     """Only the run's held-out rows are scored, wherever the tables are, with a warning."""
     write_tables(tmp_path)
     tables = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
-    said = "the model was trained on these tables: the rows that its run held out are scored, no others"
+    said = "the model was trained on these tables: only the rows that its run held out are scored"
     with pytest.warns(AnypartyWarning, match=said):
         assert evaluate_run(run, tables).to_json() == evaluate_run(run).to_json()
     with pytest.warns(AnypartyWarning, match=said):  # the other party is absent, as with other tables
@@ -207,7 +207,7 @@ def test_evaluate_the_tables_that_a_run_was_trained_on(run: Path, tmp_path: Path
 def test_evaluate_one_table_that_a_run_was_trained_on_beside_another(run: Path, tmp_path: Path) -> None:
     write_tables(tmp_path)
     pl.read_csv(tmp_path / "shop.csv").head(50).write_csv(tmp_path / "shop.csv")
-    said = "the table of party 'bank' is the one that the model was trained on, so that most of its rows are not new"
+    said = "the table of party 'bank' is the one that the model was trained on, so the model has seen most of"
     with pytest.warns(AnypartyWarning, match=said):
         assert evaluate_run(run, {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}).overall["rows"] == 100
 
@@ -296,7 +296,7 @@ def test_predict_does_not_write_over_a_table(run: Path, trained: Path, tmp_path:
     for shown in (call("predict", run, "--table", f"shop={new}", "--out", new),
                   call("predict", run, "--out", trained / "shop.csv")):  # fmt: skip
         assert shown.exit_code == 2
-        assert "this is a party's table, which would be lost" in shown.stderr
+        assert "this is a party's table, which would be overwritten" in shown.stderr
 
 
 def test_predict_matches_columns_by_name(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:

@@ -81,7 +81,7 @@ def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call
         ("my_nets.py:make", "cannot import factory 'my_nets.py:make': write it as 'module:name'"),
         (
             "my_net:make",
-            "cannot import factory 'my_net:make': there is no module 'my_net'; commands look for it beside",
+            "cannot import factory 'my_net:make': there is no module 'my_net'; commands search the folder of",
         ),
         ("good:maek", "cannot import factory 'good:maek': {}/good.py has no 'maek'; did you mean 'make'?"),
         (
@@ -173,7 +173,7 @@ def test_a_run_does_not_write_over_settings_that_are_no_run_s(
     shutil.copy("credit.toml", "config.toml")
     said = refused(call("train", config, *words))
     assert "config.toml: " in said
-    assert "the run's own settings would take" in said
+    assert "the run's settings would overwrite" in said
     assert (work / "config.toml").read_bytes() == (work / "credit.toml").read_bytes()
     assert not (work / "record.json").exists()
 
@@ -216,7 +216,7 @@ def test_resume_with_the_parties_in_another_order(work: Path, call: Call) -> Non
     bank, shop = '[parties.bank]\ntable = "bank.csv"\n', '[parties.shop]\ntable = "shop.csv"\n'
     change(work / "credit.toml", f"{bank}\n{shop}", f"{shop}\n{bank}")
     said = refused(call("train", "credit.toml", "-q", "--resume"))
-    assert "the parties stand in another order: it was bank, shop, is shop, bank; put them back" in said
+    assert "the settings list the parties in another order: it was bank, shop, is shop, bank; restore" in said
 
 
 def test_resume_with_other_tables(work: Path, call: Call) -> None:
@@ -280,7 +280,7 @@ def test_no_test_rows(work: Path, call: Call) -> None:
         (["--table", "shap={}/shop.csv"], "no party 'shap'"),
         (["--table", "shop={}/shap.csv"], "there is no file"),
         (["--table", "shop={}/shop.csv", "--table", "shop={}/shop.csv"], "named twice"),
-        (["--table", "shop={}/shop.csv", "--parties", "bank"], "there is no table of it"),
+        (["--table", "shop={}/shop.csv", "--parties", "bank"], "is listed in parties, but has no table"),
         (["--table", "shop={}/bank.csv"], "the model was trained on"),
     ],
 )

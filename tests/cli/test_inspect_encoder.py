@@ -87,7 +87,7 @@ def test_rows_without_a_cell_are_left_out(settings):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--party", "shop"], "party 'shop' has no labels, and an encoder is scored by how well its"),
+        (["--party", "shop"], "party 'shop' has no labels, and the encoder check measures how well"),
         (["--party", "shpo"], "there is no party 'shpo'; did you mean 'shop'?"),
         (["--folds", "60"], "rows, so it would be absent from some of 60 folds"),
         (["--folds", "500"], "rows are fewer than 500 folds; lower --folds"),

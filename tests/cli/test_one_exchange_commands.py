@@ -107,5 +107,5 @@ def test_no_passive_party_shares_a_row_with_the_active_one(three, call, name, ti
     theirs.select("customer", calls="visits").write_csv("phone.csv")
     shown = call("train", "credit.toml", "-q", "--set", f"method.name={name}")
     assert shown.exit_code == 2
-    assert f"{title}: no row is aligned: 'bank' shares none with a passive party" in shown.stderr
+    assert f"{title}: no row is aligned: 'bank' shares no row with a passive party" in shown.stderr
     assert "Traceback" not in shown.stderr

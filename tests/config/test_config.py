@@ -115,8 +115,8 @@ def test_validation_and_test_must_leave_rows(path):
             ["train.validation=0", "train.score_training=50"],
             "'score_training' would do nothing without validation rows",
         ),
-        (["track.experiment=trial"], "experiment would do nothing without mlflow"),
-        (["track.experiment=trial", "track.tensorboard=true"], "experiment would do nothing without mlflow"),
+        (["track.experiment=trial"], "experiment only applies to MLflow"),
+        (["track.experiment=trial", "track.tensorboard=true"], "experiment only applies to MLflow"),
     ],
 )
 def test_what_would_do_nothing_is_named(tmp_path, changes, said):
@@ -181,17 +181,17 @@ def test_a_class_may_be_named_as_a_number():
 
 @pytest.mark.parametrize("idle", [{"shape": (1, 4, 4)}, {"steps": 3}, {"memory": 7}, {"widths": (8,)}])
 def test_settings_of_a_network_that_is_not_chosen(idle):
-    with pytest.raises(ConfigError, match=r"would do nothing with kind = 'mlp'; say kind = '(resnet|lstm)'"):
+    with pytest.raises(ConfigError, match=r"would do nothing with kind = 'mlp'; set kind = '(resnet|lstm)'"):
         config.Config.of({"encoder": idle})
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"kind": "lstm", "steps": 4, "hidden": (8,)}, "'hidden' would do nothing with kind = 'lstm'; say kind"),
+        ({"kind": "lstm", "steps": 4, "hidden": (8,)}, "'hidden' would do nothing with kind = 'lstm'; set kind"),
         ({"kind": "lstm", "steps": 4, "norm": True, "dropout": 0.1}, "leave it out: 'lstm' takes steps, memory"),
         ({"kind": "resnet", "shape": (1, 4, 4), "activation": "tanh"}, "'activation' would do nothing with kind"),
-        ({"kind": "resnet", "shape": (1, 4, 4), "memory": 3}, "'memory' would do nothing .*; say kind = 'lstm'"),
+        ({"kind": "resnet", "shape": (1, 4, 4), "memory": 3}, "'memory' would do nothing .*; set kind = 'lstm'"),
         ({"factory": "my_nets:make", "hidden": (8,)}, "'hidden' would do nothing with factory = 'my_nets:make', which"),
         ({"factory": "my_nets:make", "kind": "lstm", "steps": 4}, "'kind', 'steps' would do nothing with factory"),
     ],

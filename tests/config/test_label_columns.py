@@ -103,7 +103,7 @@ def test_a_host_whose_labels_reach_no_training_row_is_named(name):
     ends = worlds.Ends()
     of, frames, _ = federation(shop=slice(0, 0), bank=slice(0, 200))
     model = of.train(name, parameters={"hosting": "labelers"}, epochs=1, watch=ends)
-    said = "no training row has a label of 'shop', so that the predictor there has learnt nothing"
+    said = "no training row has a label of 'shop', so that the predictor there is untrained"
     assert ends.reasons["train"] == f"all epochs done; {said}"
     assert set(model.predict({"shop": frames["shop"]}).frame()["reason"]) == {NOBODY}
 

@@ -90,8 +90,8 @@ def test_a_run_is_whole_without_naming_the_method_again(toml):
     assert same(again, model)
     assert evaluate_run(run, allow_code=ALLOW).overall == model.evaluate().overall
     assert len(predict_run(run, allow_code=ALLOW)) == 90
-    with pytest.raises(NotGiven, match=r"a method of the user's own; .*allow_code="):
-        Model.load(run)  # a model alone does not name code
+    with pytest.raises(NotGiven, match=r"a user-defined method; .*allow_code="):
+        Model.load(run)  # a model alone names no code
 
 
 def test_a_run_goes_on_with_the_same_method_alone(toml, write):
@@ -169,7 +169,7 @@ def test_settings_choose_one_or_the_other(toml):
     assert (over.name, over.factory) == ("mine", "rules_of_ours:other.Name")
     toml.write_text(toml.read_text().replace('factory = "rules_of_ours:Mine"', 'name = "laser"'))
     assert settings.load(toml, ["method.factory=rules_of_ours:Mine"]).method.name == "Mine"
-    with pytest.raises(ConfigError, match="own goes with a method of the user's own, and 'laser' is one that ships"):
+    with pytest.raises(ConfigError, match="own only applies to a user-defined method, and 'laser' is built in"):
         settings.load(toml, ["method.own={class = 'Split'}"])
     assert method("plug").can.title == "PlugVFL"
 
@@ -197,8 +197,6 @@ def test_none_in_a_table_is_in_the_way_of_a_folder_alone(toml, made):
     given = [method("apc", **how)] if made else ["apc"]
     more = {} if made else {"parameters": how}
     assert federation.train(*given, **more).evaluate().overall["coverage"] > 0
-    with pytest.raises(
-        ConfigError, match=r"method\.classifier_settings\.max_depth = None: what a run keeps .* leave it"
-    ):
+    with pytest.raises(ConfigError, match=r"method\.classifier_settings\.max_depth = None cannot be saved .* leave it"):
         federation.train(*given, **more, folder=toml.parent / "run")
     assert not (toml.parent / "run" / "config.toml").exists()

@@ -83,7 +83,7 @@ def test_a_second_site_of_one_party_is_turned_away_for_a_minute(doorman, capsys,
     monkeypatch.setattr(admission, "CLOSED_S", 0.0)
     doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
     doorman.handle_event(EventType.CLIENT_QUIT, event("shop", "clinic"))
-    twice = f"anyparty> shop {admission.TWICE}; a second one was turned away: the kit of shop is in use twice"
+    twice = f"anyparty> shop {admission.TWICE}; a second connection was rejected: the kit of shop is in use twice"
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is connected; there are 1 of 2 others: shop",
         twice,

@@ -39,7 +39,7 @@ def written(home: Path) -> Path:
 def test_parties_apart_cannot_look_for_labels(tmp_path):
     path = written(tmp_path)
     path.write_text(path.read_text().replace('active = "bank"\n', ""))
-    with pytest.raises(ConfigError, match=r"name the party that leads, federation\.active"):
+    with pytest.raises(ConfigError, match=r"name the active party, federation\.active"):
         coordinator.init(path, tmp_path / "house")
 
 
@@ -70,7 +70,9 @@ def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
                 "wait": lambda *_: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
     for name, instead in stand_in.items():
         monkeypatch.setattr(flare, name, instead)
-    with pytest.raises(RunError, match="stands at FINISHED:EXECUTION_EXCEPTION, and 'bank', which leads, has left no"):
+    with pytest.raises(
+        RunError, match="has the status FINISHED:EXECUTION_EXCEPTION, and the active party 'bank' has left no"
+    ):
         getattr(coordinator, work)(tmp_path, path)
 
 
@@ -81,7 +83,7 @@ def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch)
     monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "keeps", lambda *_: tmp_path)
     monkeypatch.setattr(flare, "status", lambda folder: asked.append(folder) or {"sites": []})
-    said = r"keep a model already, of the training that began 2026-11-25T12:00:00\+00:00 \(1 epochs\): go on with it"
+    said = r"already have a model, of the training that began 2026-11-25T12:00:00\+00:00 \(1 epochs\): resume it"
     with pytest.raises(ResumeError, match=said):
         coordinator.train(tmp_path, path)
     assert not asked
@@ -101,7 +103,7 @@ def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, m
     monkeypatch.setattr(flare, "status", lambda _: {"sites": ["shop"]})
     monkeypatch.setattr(flare, "keeps", lambda *_: None)
     with (
-        pytest.warns(AnypartyWarning, match="do not name 'clinic', but who takes part is said by the federation"),
+        pytest.warns(AnypartyWarning, match="do not name 'clinic', but all parties of the federation"),
         pytest.raises(RunError, match="'clinic' is not connected; start it"),
     ):
         coordinator.train(tmp_path, path)

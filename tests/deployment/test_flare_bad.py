@@ -127,15 +127,15 @@ def test_the_server_itself_refuses_what_the_kit_did_not(folder, terminals, tmp_p
     """FLARE itself rejects expired certificates and those of another authority; our own checks are left out here."""
     forged = tmp_path / "forged"
     federation_folder.init(forged, ROSTER, port=ServerAddress.of(folder / "kits" / "shop").port)
-    with pytest.raises(ConfigError, match="shows a certificate that does not fit this kit"):
+    with pytest.raises(ConfigError, match="has a certificate that does not match this kit"):
         await_server(ServerAddress.of(forged / "kits" / "shop"))
     shutil.copy(folder / "kits" / "shop" / "startup" / "rootCA.pem", forged / "kits" / "shop" / "startup")
-    with pytest.raises(ConfigError, match="does not take the certificate"):
+    with pytest.raises(ConfigError, match="rejects the certificate"):
         await_server(ServerAddress.of(forged / "kits" / "shop"))
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.fl", "flare", "internal"))
     kit = reissue(copy, "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
-    with pytest.raises(ConfigError, match="does not take the certificate"):
+    with pytest.raises(ConfigError, match="rejects the certificate"):
         await_server(ServerAddress.of(kit))
 
 
@@ -150,7 +150,7 @@ def test_a_second_site_with_a_copy_of_a_kit_is_turned_away(folder, terminals, tm
     shutil.copytree(
         folder / "kits" / "shop", copy, ignore=shutil.ignore_patterns("*.fl", "runs", "site.log", "internal")
     )
-    with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times: a site with a copy of this kit is connected"):
+    with pytest.raises(RunError, match=r"did not admit 'shop', 3 times: a site with a copy of this kit is connected"):
         federation_folder.run_site(copy, 5, said.append)
     assert "the kit of shop is in use twice" in terminals["bank"].said
     assert terminals["shop"].process.poll() is None

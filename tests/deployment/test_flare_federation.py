@@ -219,9 +219,9 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     status, ended = play(folder, shop_dies)
     number, seconds, said = ended["bank"]["result"]["lost"]["shop"]
     assert number == 10
-    assert seconds < SILENT_S + 30  # a busy machine may be late; without the time limit, it would take an hour
-    # the dead process is silent; its next one starts after half a second, and may be noticed before the 3 s are over
-    silent, restarted = "it gave no sign of life for 3 s", "its process was restarted in the middle of the run"
+    assert seconds < SILENT_S + 30  # a busy machine is late; without the limit it would be an hour
+    # the dead process says nothing; its next one, begun after half a second, may be heard before the 3 s are over
+    silent, restarted = "it gave no sign of life for 3 s", "its process was restarted during the run"
     assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {restarted}" in said
     assert ended["bank"]["result"]["there"] == ["clinic"]
     assert ended["clinic"]["error"] == ""
@@ -254,7 +254,7 @@ def test_where_the_active_partys_site_is_stopped_the_others_hear_it(folder):
 @pytest.mark.net
 def test_a_passive_party_stops_and_its_words_stay_at_home(folder):
     status, ended = play(folder, shop_stops)
-    why = "party 'shop' is gone: it left: it stopped with TableError, and its own site.log, in its kit, says why"
+    why = "party 'shop' is gone: it left: it stopped with TableError; site.log in its kit says why"
     assert why in ended["bank"]["result"]
     assert b"'secret' is not a number" in (folder / "kits" / "shop" / "site.log").read_bytes()
     assert "secret" not in str(ended["bank"])
@@ -321,7 +321,7 @@ def test_only_the_loopback_listens(folder):
 def test_a_party_of_another_authority_is_not_let_in(folder, tmp_path):
     forged, port = tmp_path / "forged", about(folder)["port"]
     kits = federation_folder.init(forged, Roster((Party(name="bank"), Party(name="mallory")), "bank"), port=port)
-    with pytest.raises(ConfigError, match="shows a certificate that does not fit this kit"):
+    with pytest.raises(ConfigError, match="has a certificate that does not match this kit"):
         federation_folder.status(forged)
     command = site_command(kits["mallory"])
     with subprocess.Popen(command, env=environment(), cwd=kits["mallory"], stdout=subprocess.DEVNULL) as mallory:  # noqa: S603
@@ -435,7 +435,7 @@ def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "fed").write_text("a file where a folder should be")
-    said = r"fed/\.site\.lock: cannot be written \(.+\); let the folder be written to"
+    said = r"fed/\.site\.lock: cannot be written \(.+\); make the folder writable"
     with pytest.raises(StorageError, match=said), site_process.alone(tmp_path / "fed", "nobody else"):
         pass
 

@@ -33,7 +33,9 @@ class Net:
     ids=["no text", "no task", "a list", "other rows", "deep"],
 )
 def test_a_task_that_is_none_is_a_sentence(task, observed):
-    with pytest.raises(MessageError, match=r"message 'setup' from 'bank' to 'shop': expected a task and who has each"):
+    with pytest.raises(
+        MessageError, match=r"message 'setup' from 'bank' to 'shop': expected a task and which parties have each"
+    ):
         asyncio.run(share_setup(Net(task, observed), ROSTER, None))
 
 
@@ -58,7 +60,7 @@ def test_the_use_of_other_rows_is_a_sentence(tmp_path):
         return said | {"use": said["use"][:-1]}
 
     with pytest.raises(
-        MessageError, match=r"'setup' from 'bank' to '\w+': it is of 236 rows, the alignment here of 237"
+        MessageError, match=r"'setup' from 'bank' to '\w+': it has 236 rows, but the alignment here has 237"
     ):
         run(world(tmp_path), settings(epochs=1), partial(Lies, tag="setup", change=short))
 
@@ -72,6 +74,7 @@ def test_cells_of_other_rows_are_a_sentence(tmp_path):
 
     parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
     with pytest.raises(
-        ConfigError, match="'bank' says of 5 cells who has them; the alignment has 237 rows and 3 parties"
+        ConfigError,
+        match=r"'bank' sent 5 cells of presence \(which party has which row\); expected 237 rows x 3 parties",
     ):
         memory.play(parts, partial(Lies, tag="wanted", change=more))

@@ -130,7 +130,7 @@ def test_a_part_of_an_earlier_run_is_refused_where_it_is_asked(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
     run(sites, settings(epochs=2))
     trained_again(sites, "shop")
-    with pytest.raises(ModelError, match="what 'shop' keeps of the model is not of the run that 'bank' has"):
+    with pytest.raises(ModelError, match="'shop' has a part of the model from another run than 'bank'"):
         predict(sites)
     told, _ = predict(sites, asked=["bank", "clinic"])
     assert told["bank"]["answered"] == told["bank"]["rows"]
@@ -174,7 +174,7 @@ def test_new_rows_need_all_parties_once(trained, tmp_path):
     pl.DataFrame({"id": ["x"], "income": [0.1]}).write_csv(tmp_path / "bank.csv")
     new = sites | {"bank": replace(sites["bank"], new=tmp_path / "bank.csv", folder=tmp_path / "runs")}
     shutil.copytree(sites["bank"].folder, tmp_path / "runs")
-    with pytest.raises(AlignmentError, match="'shop' is not there, and who has which row must be found anew"):
+    with pytest.raises(AlignmentError, match="'shop' is not connected, and the rows must be aligned again"):
         predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
 
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_asked_is_named(trained, tmp_path):
     _, sites = trained
     with pytest.raises(PredictionError, match="the model has no party 'shpo'; did you mean 'shop'"):
         predict(sites, asked=["shpo"])
-    with pytest.raises(PredictionError, match="no party with columns is to take part"):
+    with pytest.raises(PredictionError, match="no connected party with columns was selected"):
         predict(sites, up=("bank", "clinic"), there=["bank", "clinic"], asked=["shop"])
     with pytest.raises(ModelError, match=r"model.json: no such file"):
         predict(sites | {"shop": replace(sites["shop"], folder=tmp_path)})

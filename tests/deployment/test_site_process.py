@@ -73,7 +73,7 @@ def test_a_site_that_somebody_ends_is_not_started_again(start):
 def test_an_answer_that_was_lost_is_asked_for_again(start):
     code, said = start(("expect payload to be dict but got NoneType", 101), (LET_IN, 3))
     assert code == 3
-    assert said[0].endswith("did not let shop in, or its answer was lost; trying again")
+    assert said[0].endswith("did not admit shop, or its answer was lost; trying again")
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
@@ -85,7 +85,7 @@ def test_a_site_that_was_refused_once_of_three_times_is_a_second_one(start, refu
 
 
 def test_a_site_that_ends_before_it_is_let_in_names_its_log(start, kit):
-    with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times; .*site\.log says how each try ended"):
+    with pytest.raises(RunError, match=r"did not admit 'shop', 3 times; .*site\.log says how each try ended"):
         start(*[("Traceback: something else", 101)] * 3)
     assert (kit / "site.log").read_text().count("Traceback: something else") >= 3
 

@@ -177,7 +177,7 @@ def test_resume_is_refused_where_a_table_changed(tmp_path):
     run(sites, settings())
     frame = pl.read_csv(sites["clinic"].table)
     frame.head(100).write_csv(sites["clinic"].table)
-    with pytest.raises(ResumeError, match=r"alignment is not that of the run at \['clinic'\]"):
+    with pytest.raises(ResumeError, match=r"\['clinic'\] has another alignment than the run"):
         run(sites, settings(), resume=True)
 
 
@@ -210,7 +210,7 @@ class Says(Site):
             r"'shop': the job reads 'visits', and its own settings .* allow columns = \['spent'\]",
         ),
         ({"columns": ()}, "the job reads 'spent', 'visits'"),
-        ({"id": "card"}, r"'shop': the job aligns by column 'id', and its own settings .* by id = 'card'"),
+        ({"id": "card"}, r"'shop': the job aligns by column 'id', but the party's own settings .* id = 'card'"),
     ],
 )
 def test_a_site_says_what_of_its_table_a_job_may_read(tmp_path, says, refused):
@@ -288,7 +288,7 @@ def job_with_code(written):
 
 @pytest.fixture
 def job_with_a_method(written):
-    """Return settings that name a user's own method, and the file that shows whether it ran."""
+    """Settings that name a user-defined method, and where it leaves a sign that it ran."""
     code = "from anyparty.methods.split.plug import Plug\n\n\nclass Mine(Plug):\n    pass\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["method"] = {"factory": "rules_of_ours:Mine", "embedding": 4}
@@ -296,8 +296,8 @@ def job_with_a_method(written):
 
 
 REFUSED = (
-    r"party 'shop': the job names an encoder of somebody's own making, 'nets_of_ours:make', and its own settings do "
-    r"not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local/anyparty.toml"
+    r"party 'shop': the job names an encoder that is user-defined code, 'nets_of_ours:make', and the party's own "
+    r"settings do not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local"
 )
 
 
@@ -348,7 +348,7 @@ def test_a_label_that_nobody_uses(tmp_path):
     sites = world(tmp_path)
     config = Config.of(settings().model_dump(exclude_none=True) | {"parties": {"bank": {"label": "income"}}})
     for name in NAMES:
-        with pytest.raises(ConfigError, match="'y' is nobody's label: party 'bank' leads with its own, 'income'"):
+        with pytest.raises(ConfigError, match="'y' has no effect: the active party 'bank' has its own label, 'income'"):
             SiteParty.of(sites[name], config)
 
 
@@ -391,7 +391,7 @@ def test_a_method_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_
     (site,) = (site for name, site in world(tmp_path).items() if name == "shop")
     if listed is not None:
         site = Lists(**vars(site), methods=listed)
-    said = r"party 'shop': the job names a method of somebody's own making.*methods = \[\"rules_of_ours:Mine\"\]"
+    said = r"party 'shop': the job names a method that is user-defined code.*methods = \[\"rules_of_ours:Mine\"\]"
     with pytest.raises(ConfigError, match=said):
         SiteParty.of(site, config)
     assert not sign.exists()
@@ -409,5 +409,5 @@ def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job
     assert told["bank"]["answered"] == told["bank"]["rows"] > 0
     kept, _, _ = load_party(sites["bank"], config)
     assert type(kept.method.rule).__name__ == "Mine"
-    with pytest.raises(ConfigError, match=r"which settings name: give those that it was trained with \(--config"):
+    with pytest.raises(ConfigError, match=r"give the settings that it was trained with, with their factory \(--config"):
         load_party(sites["bank"], None)

@@ -38,7 +38,7 @@ def promised(method: str, *more: str) -> set[Promise]:
         for tag, *of, way, holds, _ in lines(name):
             if of in ([], [generate_tables.ALL_METHODS]) or f"`{method}`" in of[0].split(", "):
                 frm, to = way.split(" → ")
-                found.add((tag.strip("`"), frm, to, "Sent only where" not in holds))
+                found.add((tag.strip("`"), frm, to, "Sent only if" not in holds))
     return found
 
 
@@ -128,4 +128,4 @@ def test_messages_under_a_schedule_are_those_on_the_page(tmp_path, schedule, clo
 def test_every_place_that_the_page_names_is_there():
     named = re.findall(r"\]\((\.\./[^)#]+)\)", PAGE.read_text(encoding="utf-8"))
     assert named
-    assert [name for name in named if not (PAGE.parent / name).exists()] == []
+    assert [name for name in named if not (PAGE.parents[1] / name).exists()] == []

@@ -349,7 +349,7 @@ class TestResuming:
 class TestRefusals:
     def test_no_aligned_row(self):
         of = world(K=2, observed=torch.eye(2, dtype=torch.bool).repeat(6, 1))
-        with pytest.raises(AlignmentError, match="no row is aligned: 'a' shares none with a passive party"):
+        with pytest.raises(AlignmentError, match="no row is aligned: 'a' shares no row with a passive party"):
             train(of)
 
     def test_nobody_to_learn_from(self):

@@ -193,14 +193,14 @@ ENCODERS = {"bank": linear}
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_model_is_not_loaded_with_another(run, name):
-    with pytest.raises(ModelError, match=rf"is not the one that was trained: {name} was .*; give that one"):
+    with pytest.raises(ModelError, match=rf"differs from the one that was trained: {name} was .*; pass that one"):
         Model.load(run, method=OTHERS[name], encoders=ENCODERS)
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (replace(MADE, rule=Other(temperature=0.5)), "rule.class was 'Mine', is 'Other'; give"),
+        (replace(MADE, rule=Other(temperature=0.5)), "rule.class was 'Mine', is 'Other'; pass"),
         (method("laser", pretrain="byol"), "class was 'Split', is 'Pretrained'"),
         (MADE.rule, r"expected a method, such as Split\(rule=\.\.\.\)"),
         ("laser", "expected a method, such as .*, got 'laser'"),
@@ -224,9 +224,9 @@ def test_a_shipped_model_takes_no_other_method(federation, tmp_path):
     assert "own" not in json.loads((tmp_path / "model" / "model.json").read_text())
     assert Model.load(tmp_path / "model", method=method("laser")).named["name"] == "laser"
     Model.load(tmp_path / "model", method=Split(rule=Laser()))
-    with pytest.raises(ModelError, match=r"trained with 'laser', and .* another, Split\(rule=Mine\); leave it out"):
+    with pytest.raises(ModelError, match=r"trained with 'laser', but another .*, Split\(rule=Mine\); leave it out"):
         Model.load(tmp_path / "model", method=MADE)
-    with pytest.raises(ModelError, match=r"trained: embedding was 64, is 3; give that one, or leave it out"):
+    with pytest.raises(ModelError, match=r"trained: embedding was 64, is 3; pass that one, or leave it out"):
         Model.load(tmp_path / "model", method=method("laser", embedding=3))
 
 
@@ -240,11 +240,11 @@ def test_a_run_is_scored_and_predicts_with_what_is_given(run):
 
 @pytest.mark.parametrize("ask", [evaluate_run, predict_run, model_for_run, Model.load])
 def test_what_is_not_given_is_asked_for_where_it_is_taken(run, ask):
-    with pytest.raises(NotGiven, match=r"method of the user's own; .*method=\.\.\.\), also to evaluate_run"):
+    with pytest.raises(NotGiven, match=r"user-defined method; .*method=\.\.\.\), also to evaluate_run"):
         ask(run, encoders=ENCODERS)
     with pytest.raises(NotGiven, match=r"party 'bank' was trained with a .*encoders=\{'bank': \.\.\.\}\), also to"):
         ask(run, method=MADE)
-    said = r"evaluate_run\(folder\), or predict_run\(folder\); they take method=\.\.\. and encoders=\.\.\., too"
+    said = r"evaluate_run\(folder\), or predict_run\(folder\); pass method=\.\.\. and encoders=\.\.\. to these"
     with pytest.raises(PredictionError, match=said):
         Model.load(run, method=MADE, encoders=ENCODERS).evaluate()
 

@@ -465,7 +465,9 @@ class TestBadInput:
     def test_no_labelled_rows(self):
         of = world(labeled=torch.zeros(24, dtype=torch.bool))
         stages = []
-        with pytest.raises(AlignmentError, match="all rows that anybody has, then those of them with a label"):
+        with pytest.raises(
+            AlignmentError, match="all rows that at least one party has, then the labelled ones of these"
+        ):
             worlds.train(
                 method("false-vfl-1", **SMALL), of, training=torch.ones(24, dtype=torch.bool), watch=Stages(stages)
             )  # fmt: skip
@@ -489,7 +491,7 @@ class TestBadInput:
         of = world(N=60, echo=True)
         of = worlds.given(of.x | {"b": torch.ones(60, 3)}, of.y, of.observed)
         made = method("false-vfl-1", **SMALL | {"floor": 0.05})
-        with pytest.warns(UserWarning, match=r"party 'b': its decoder is as sure as floor = 0.05 lets it be"):
+        with pytest.warns(UserWarning, match=r"party 'b': its decoder's standard deviation has reached floor = 0.05"):
             trained = worlds.train(made, of, epochs=60, optimizer=Optimizer(name="adam", lr=0.02))
         assert all(math.isfinite(record["loss"]) for record in trained["a"].history)
         decoded = feature_side(trained["b"].state, 0.05).decode(torch.randn(100, 3))
@@ -521,7 +523,7 @@ class TestBadInput:
         assert torch.isfinite(worlds.predict(made, of, worlds.states_of(trained)).scores).all()
 
     def test_an_encoder_of_the_wrong_width(self):
-        with pytest.raises(ConfigError, match=r"its encoder should give \[\d+, 6\], mean and deviation"):
+        with pytest.raises(ConfigError, match=r"its encoder should give \[\d+, 6\], concatenated mean"):
             worlds.train(method("false-vfl-1", **SMALL), world(), encoder=lambda inputs, _: nn.Linear(inputs, 4))
 
 

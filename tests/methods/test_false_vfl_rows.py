@@ -31,7 +31,7 @@ def test_a_party_that_shares_no_rows_answers_nothing(name, tmp_path):
     given, ends = tables(link=False), Ends()
     trained = Federation.from_tables(given, label="y").train(name, parameters=SMALL, epochs=2, test=0.0, watch=ends)
     assert (
-        "no label is tied to the block of 'far', by shared rows, so that answers do without it" in ends.reasons["train"]
+        "no shared rows connect the block of 'far' to a label, so that predictions ignore it" in ends.reasons["train"]
     )
     trained.save(tmp_path)
     for model in (trained, Model.load(tmp_path)):
@@ -52,7 +52,7 @@ def test_a_label_may_reach_a_party_by_way_of_another():
     model = Federation.from_tables(given, label="y").train(
         "false-vfl-1", parameters=SMALL, epochs=2, test=0.0, watch=ends
     )
-    assert "no label is tied" not in ends.reasons["train"]
+    assert "no shared rows connect" not in ends.reasons["train"]
     assert model.predict({"far": given["far"]}).answered.all()
 
 

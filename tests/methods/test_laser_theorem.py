@@ -340,10 +340,11 @@ class TestManyParties:
         of = world(K=11, N=4)
         with pytest.raises(
             ValueError,
-            match=r"LASER-VFL as it is set serves at most 10 parties, here are 11; tasks = .sample. has no such limit",
+            match=r"LASER-VFL .* supports at most 10 parties, but there are 11; tasks = .sample. has no such limit",
         ):
             worlds.begin(method("laser", tasks="all"), of)
         with pytest.raises(
-            ValueError, match="Combinatorial as it is set serves at most 8 parties, here are 11; LASER-VFL"
+            ValueError,
+            match="Combinatorial with these settings supports at most 8 parties, but there are 11; LASER-VFL",
         ):
             worlds.begin(method("combinatorial"), of)

@@ -108,19 +108,19 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (shaped, {"shape": {"widht": 4}}, "method 'mine': shape: there is no 'widht' in it; did you mean 'width'"),
         (mine, {}, "method 'mine': missing a required argument: 'temperature'"),
         (mine, {"temperature": 1.0, "rule": 1}, "method 'mine' has no parameter 'rule'"),
-        (mine(0.5), {"width": 4}, "method 'mine' is made already, and 'width' would do nothing: let factory name"),
-        (fails, {}, r"method 'mine': making it fails: .*test_method_factory\.py:\d+: ZeroDivisionError"),
-        (Plain, {"names": None}, "method 'mine': names = None is nothing that settings can hold; give"),
-        (quits, {}, r"method 'mine': making it fails: .*test_method_factory\.py:\d+: SystemExit: 3"),
+        (mine(0.5), {"width": 4}, "method 'mine' is an instance, so 'width' would do nothing: let factory name"),
+        (fails, {}, r"method 'mine': cannot be made: .*test_method_factory\.py:\d+: ZeroDivisionError"),
+        (Plain, {"names": None}, "method 'mine': settings cannot store names = None; pass"),
+        (quits, {}, r"method 'mine': cannot be made: .*test_method_factory\.py:\d+: SystemExit: 3"),
         (quits, {"width": 4}, "method 'mine' has no parameter 'width'; it has none$"),
         (
             lambda: 7,
             {},
-            "expected a rule or a method, or what makes one, and 'mine' makes 7: see docs/how-to/your-method.md",
+            "expected a rule or a method, or a class or function that makes one, but 'mine' makes 7: see docs",
         ),
-        (lambda: Mine, {}, "and 'mine' makes <class .*Mine'>"),
-        (7, {}, "and 'mine' is 7"),
-        (dict, {}, "and 'mine' makes {}"),
+        (lambda: Mine, {}, "but 'mine' makes <class .*Mine'>"),
+        (7, {}, "but 'mine' is 7"),
+        (dict, {}, "but 'mine' makes {}"),
     ],
 )
 def test_what_is_none_is_said(found, parameters, said):
@@ -129,5 +129,5 @@ def test_what_is_none_is_said(found, parameters, said):
 
 
 def test_a_method_that_ships_keeps_its_name():
-    with pytest.raises(ConfigError, match="a method that ships is called 'plug'; give your own another name"):
+    with pytest.raises(ConfigError, match="'plug' is the name of a built-in method; give your own another name"):
         made_by(Mine, "plug", {})

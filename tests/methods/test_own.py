@@ -91,20 +91,20 @@ class Twice(nn.Module):
     ("made", "said"),
     [
         (Maximum(), r"Maximum\(\) is a rule of a split method: give Split\(rule=...\)"),
-        (Split(rule=Flat()), r"Maximum: expected outputs \[B, M, C\] and, for which rows they are, \[B, M\], got \["),
+        (Split(rule=Flat()), r"Maximum: expected outputs \[B, M, C\] and their validity \[B, M\], got \["),
         (Split(rule=Whole()), r"Maximum: expected one number as the loss of a batch, got \["),
         (slip("head", lambda *_: (1, 65)),
-         r"heads: expected inputs \[B, 1, 65\], for the rule's head says 1 head on inputs 65 wide; .* \[.*, 1, 64\]"),
-        (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* says 3 heads on .* give \[.*, 1, 64\]"),
-        (slip("loss", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs give \[.*, 1, 128\]: make the"),
+         r"expected inputs \[B, 1, 65\], .* declares 1 head with inputs of width 65; .* \[.*, 1, 64\]"),
+        (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* 3 heads with .* pass \[.*, 1, 64\]"),
+        (slip("loss", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs pass \[.*, 1, 128\]: make the"),
         (slip("loss", lambda _, fusion, h, *__: fusion.heads.products(h[..., 1:]).mean()),
-         r"expected inputs \[B, F, 64\], .* give \[.*, 2, 63\]"),
-        (replace(slip("head", lambda *_: (1, 65)), make_head=nn.Linear), r"expected inputs \[B, 1, 65\], for the rule"),
-        (slip("head", lambda *_: 64), r"Maximum: expected head to be how many heads there are .*, got 64"),
+         r"expected inputs \[B, F, 64\], .* pass \[.*, 2, 63\]"),
+        (replace(slip("head", lambda *_: (1, 65)), make_head=nn.Linear), r"expected inputs \[B, 1, 65\]"),
+        (slip("head", lambda *_: 64), r"Maximum: expected head to be the number of heads .*, got 64"),
         (slip("head", lambda *_: (0, 64)), r"Maximum: expected head to be .* numbers of at least 1, got \(0, 64\)"),
         (slip("copies", lambda *_: 0), "Maximum: expected copies, how many encoders .* of at least 1, got 0"),
         (slip("trains_on", lambda *given: given[2]),
-         r"Maximum: expected trains_on to say true or false of each row, \[(\d+)\], got \[\1, 2\] of torch.bool"),
+         r"expected trains_on to return true or false for each row, bool \[(\d+)\], got \[\1, 2\] of torch.bool"),
         (slip("trains_on", lambda *given: given[2].any(dim=0)), r"trains_on .*, got \[2\] of torch.bool"),
         (slip("trains_on", lambda *given: given[2].sum(dim=1)), r"trains_on .* of torch.int64"),
         (slip("trains_on", lambda *_: True), "Maximum: expected a tensor from trains_on, got a bool"),
@@ -173,7 +173,9 @@ def test_a_head_that_writes_into_what_it_is_given_is_no_other_heads_input(name):
 
 @pytest.mark.parametrize("name", ["embedding", "samples", "floor"])
 def test_a_truth_value_is_no_number(name):
-    with pytest.raises(ConfigError, match=f"method 'false-vfl-1': {name}: expected no truth value, got True"):
+    with pytest.raises(
+        ConfigError, match=f"method 'false-vfl-1': {name}: expected a value other than true or false, got True"
+    ):
         method("false-vfl-1", **{name: True})
     assert method("false-vfl-1", train_encoders=False)
 
@@ -193,7 +195,5 @@ def test_numbers_of_numpy_are_kept_as_python_s():
 
 @pytest.mark.parametrize("value", [len, object(), {1, 2}])
 def test_what_no_saved_model_can_hold_is_refused_before_training(value):
-    with pytest.raises(
-        ConfigError, match=r"classifier_settings: max_features = .* is nothing that a saved model can hold"
-    ):
+    with pytest.raises(ConfigError, match=r"classifier_settings: a saved model cannot store max_features = "):
         method("apc", classifier_settings={"max_features": value})

@@ -63,8 +63,11 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("made", "named"),
         [
-            (Query, "the rule Query is a network with weights of its own"),
-            (lambda: rule(q=nn.Linear(4, 1)), "the rule Mine holds weights, 'q', which nobody would train or save"),
+            (Query, "the rule Query is a network with its own weights"),
+            (
+                lambda: rule(q=nn.Linear(4, 1)),
+                "the rule Mine holds weights, 'q', which would be neither trained nor saved",
+            ),
             (lambda: Gates(gates={"a": nn.Parameter(torch.ones(3))}), "the rule Gates holds weights, 'gates'"),
             (lambda: rule(each=[nn.Linear(4, 1)] * 2), "holds weights, 'each'"),
             (lambda: rule(scale=torch.ones(3, requires_grad=True)), "holds weights, 'scale'"),
@@ -72,7 +75,7 @@ class TestWeights:
         ],
     )
     def test_refused(self, made, named):
-        with pytest.raises(ConfigError, match=f"{named}.*Weights live in the head: .*make_head"):
+        with pytest.raises(ConfigError, match=f"{named}.*Weights belong to the head: .*make_head"):
             Split(rule=made(), embedding=16)
 
     def test_made_in_the_first_batch(self):
@@ -126,7 +129,7 @@ class TestWhole:
             ({"embedding": "wide"}, "method: embedding: input should be a valid integer, .*, got 'wide'"),
             ({"embedding": 16.5}, "method: embedding: .*, got 16.5"),
             ({"embedding": None}, "method: embedding: .*, got None"),
-            ({"embedding": True}, "method: embedding: expected no truth value, got True"),
+            ({"embedding": True}, "method: embedding: expected a value other than true or false, got True"),
             ({"head_hidden": 8}, "method: head_hidden: input should be a valid tuple, got 8"),
             ({"head_hidden": ("a",)}, "method: head_hidden: input should be a valid integer"),
             ({"head_hidden": (0,)}, "widths must be at least 1, got embedding 64, head_hidden"),
@@ -217,9 +220,9 @@ def answer(**changed):
     return {"answer": given_to}
 
 
-TWO = r"Maximum: expected two tensors from outputs, what heads answer \[B, M, C\] and for which rows .*, got "
-FORM = r"Maximum: expected outputs \[B, M, C\] and, for which rows they are, \[B, M\], got "
-KIND = "Maximum: expected outputs to be floating-point numbers and, .*, true or false, got "
+TWO = r"Maximum: expected two tensors from outputs, the heads' answers \[B, M, C\] and for which rows .*, got "
+FORM = r"Maximum: expected outputs \[B, M, C\] and their validity \[B, M\], got "
+KIND = "Maximum: expected outputs to be floating-point numbers and their validity to be boolean, got "
 
 
 @pytest.mark.parametrize(
@@ -242,14 +245,14 @@ KIND = "Maximum: expected outputs to be floating-point numbers and, .*, true or 
         (answer(took_part=lambda given: given.observed[:, :1]), r"took_part of .*, \[(\d+), 2\], got \[\1, 1\]"),
         (answer(by_party=lambda given: given.answers), r"by_party of .* numbers, \[(\d+), 2, 2\], got \[\1, 1, 2\]"),
         (answer(scores=lambda _: 0.5), "scores of the RuleAnswer to be numbers, .* got a float"),
-        ({"owners": lambda *_: 1}, "Maximum: expected owners to be None, .*, whole numbers from 0 to 1, got 1"),
+        ({"owners": lambda *_: 1}, "Maximum: expected owners to be None .*, whole numbers from 0 to 1, got 1"),
         ({"owners": lambda *_: ("bank",)}, r"expected owners .*, got \('bank',\)"),
         ({"owners": lambda *_: (0, 2)}, r"expected owners .*, got \(0, 2\)"),
         ({"owners": lambda *_: ()}, "expected owners to be at least one party"),
         ({"reads": lambda *_: (0, 1, 2)}, r"Maximum: expected reads to be .* numbers from 0 to 1, got \(0, 1, 2\)"),
         ({"reads": lambda _, roster, __: roster.blocks}, r"expected reads .*, got \('bank', 'shop'\)"),
         ({"reads": lambda *_: None}, "expected reads .*, got None"),
-        ({"reads": lambda *_: ()}, "Maximum: reads names nobody, so that there is nothing to learn from"),
+        ({"reads": lambda *_: ()}, "Maximum: reads is empty, so that there is nothing to learn from"),
         ({"reads": lambda *_: (0,), "can": Capabilities(**{**CAN, "needs": "all"}, messages=MESSAGES)},
          "Mine needs all parties, and its reads leaves out 'shop'"),
         ({"loss": lambda self, fusion, h, observed, y, _: Maximum.loss(self, fusion, h, observed, y[:, None], _)},
@@ -315,7 +318,8 @@ class TestNobodyReads:
         made = Split(rule=rule(reads=lambda *_: (0,)))
         federation(work).train(made, epochs=1, folder=tmp_path / "run")
         assert (
-            "no head reads the embeddings of 'shop', which sends nothing" in (tmp_path / "run/record.json").read_text()
+            "no head reads the embeddings of 'shop', which therefore sends nothing"
+            in (tmp_path / "run/record.json").read_text()
         )
 
     def test_schedules_need_everybody_to_be_read(self, work):
@@ -351,7 +355,7 @@ class TestNoNumbers:
 
     def test_validation_stops_the_run(self, work):
         with pytest.raises(
-            Diverged, match="Maximum: in stage 'train' the loss is a number, and no answer for a validation"
+            Diverged, match="Maximum: in stage 'train' the loss is a number, but every answer for a validation"
         ):
             federation(work).train(self.broken, epochs=3)
 

@@ -27,11 +27,13 @@ def test_any_split_method_may_have_them(of):
 
 
 def test_what_they_refuse():
-    with pytest.raises(ConfigError, match="asks for all predictors at the active party: hosting = 'active'"):
+    with pytest.raises(ConfigError, match="needs all predictors at the active party: set hosting = 'active'"):
         pseudo(hosting="labelers")
-    with pytest.raises(ConfigError, match="a predicted number does not say how sure it is"):
+    with pytest.raises(ConfigError, match="a predicted number has no confidence"):
         worlds.begin(pseudo(), world(kind="regression"))
-    with pytest.raises(ConfigError, match=r"schedule 'flex' knows no stage of pseudo-labels: method\.unlabelled ="):
+    with pytest.raises(
+        ConfigError, match=r"schedule 'flex' cannot be combined with pseudo-labels: set method\.unlabelled ="
+    ):
         scheduled(pseudo(), config_of(schedule={"name": "flex"}))
 
 

@@ -45,7 +45,7 @@ def test_sizes_and_shapes_are_those_that_cross(precision):
 
 
 def test_a_row_by_itself_has_no_steps_of_its_own():
-    with pytest.raises(ConfigError, match=r"apc: precision 'uint8' takes its steps .*; use 'float16'"):
+    with pytest.raises(ConfigError, match=r"apc: precision 'uint8' computes its quantization steps .*; use 'float16'"):
         Apc(classify_on="joint", precision="uint8")
 
 

@@ -189,8 +189,8 @@ def test_ten_thousand_rows_of_thirty_columns():
 
 SMALL = {"embedding": 6, "student_hidden": (7,)}
 NOTHING = (
-    "'encoder.hidden', 'encoder.activation' of 'a' did nothing: with VFedTrans the method's own student_hidden and "
-    "activation say how its networks are made"
+    "'encoder.hidden', 'encoder.activation' of 'a' did nothing: with VFedTrans the method's student_hidden and "
+    "activation define its networks"
 )
 
 
@@ -279,15 +279,17 @@ class TestMethod:
 
     def test_no_aligned_row(self):
         of = world(K=2, observed=torch.eye(2, dtype=torch.bool).repeat(6, 1))
-        with pytest.raises(AlignmentError, match="VFedTrans: no row is aligned: 'a' shares none with a passive party"):
+        with pytest.raises(
+            AlignmentError, match="VFedTrans: no row is aligned: 'a' shares no row with a passive party"
+        ):
             train(of)
 
     @pytest.mark.parametrize(
         ("roles", "said"),
         [
             ({"server": "s"}, "must be two parties, or neither named"),
-            ({"server": "s", "key_generator": "s"}, "could take the masks off"),
-            ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is no party"),
+            ({"server": "s", "key_generator": "s"}, "could remove the masks"),
+            ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is not a party"),
             ({"server": "s", "key_generator": "b"}, "key_generator = 'b' holds columns or labels"),
             ({"server": "a", "key_generator": "g"}, "server = 'a' holds columns or labels"),
         ],

@@ -144,5 +144,7 @@ def test_weights_of_other_classes_are_refused(weights):
 def test_balance_is_refused_where_a_classifier_takes_no_weights():
     u, y = rows(2)
     balanced = Task(kind="classification", classes=("no", "yes"), weights=(1.0, 3.0))
-    with pytest.raises(ConfigError, match=r"train.balance = true weighs rows, and scikit-learn's KNeighborsClassifier"):
+    with pytest.raises(
+        ConfigError, match=r"train.balance = true weights rows, but scikit-learn's KNeighborsClassifier"
+    ):
         fitted("KNeighborsClassifier", balanced, u, y)

@@ -51,8 +51,8 @@ def test_a_long_cell_is_named_by_file_row_and_column(tmp_path: Path, kind: str, 
         read(given)
     file = f"bank.{kind}" if isinstance(given, Path) else "data frame"
     assert str(caught.value) == (
-        f"party 'bank', {file}: the cell in row 2 below the column names, column {column!r}, has 65,537 bytes, and a "
-        "cell may have 65,536; shorten it, leave the column out, or raise federation.max_cell_bytes"
+        f"party 'bank', {file}: the cell in row 2 below the column names, column {column!r}, has 65,537 bytes; the "
+        "limit for a cell is 65,536; shorten it, leave the column out, or raise federation.max_cell_bytes"
     )
 
 
@@ -65,13 +65,13 @@ def test_a_cell_at_the_limit_is_read(tmp_path: Path, kind: str, column: str) -> 
 
 
 def test_bytes_are_counted_not_letters() -> None:
-    with pytest.raises(TableError, match="has 12 bytes, and a cell may have 10"):
+    with pytest.raises(TableError, match="has 12 bytes; the limit for a cell is 10"):
         read(frame_with("town", "äöüÄÖÜ"), max_cell_bytes=10)
 
 
 def test_other_long_cells_are_counted() -> None:
     frame = frame_with("town", LONG).with_columns(pl.lit(LONG).alias("town"))
-    with pytest.raises(TableError, match=r"row 1 below .*, and a cell may have 65,536 \(as do 2 other rows\)"):
+    with pytest.raises(TableError, match=r"row 1 below .* \(as do 2 other rows\); the limit for a cell is 65,536"):
         read(frame)
 
 
@@ -91,7 +91,7 @@ def test_a_long_column_name_is_refused_and_not_quoted(tmp_path: Path) -> None:
     frame = frame_with("town", "Ulm").rename({"town": LONG})
     frame.write_csv(tmp_path / "t.csv")
     for given in (frame, tmp_path / "t.csv"):
-        with pytest.raises(TableError, match="the name of column 3 has 65,537 bytes, and a cell may have 65,536"):
+        with pytest.raises(TableError, match="the name of column 3 has 65,537 bytes; the limit for a cell is 65,536"):
             read(given)
 
 
@@ -125,7 +125,7 @@ def test_the_limit_is_a_setting(work: Path, call: Call) -> None:
     assert evaluate_run("run", tables).overall
     assert Model.load("run").members["bank"].max_cell_bytes == MAX_BYTES + 1
     bank.with_columns(town=pl.lit(LONG + "xx")).write_csv("bank.csv")
-    with pytest.raises(TableError, match="has 65,539 bytes, and a cell may have 65,537"):
+    with pytest.raises(TableError, match=r"has 65,539 bytes .*; the limit for a cell is 65,537"):
         predict_run("run", tables)
 
 

@@ -168,7 +168,7 @@ def test_it_is_refused_and_the_sentence_names_everything(attack, K):
 
 
 def test_a_run_of_which_checkpoints_are_kept_says_where(tmp_path):
-    with pytest.raises(ExtremeMessage, match=r"epoch 2, batch 1: .* the weights after epoch 1 are kept in "):
+    with pytest.raises(ExtremeMessage, match=r"epoch 2, batch 1: .* the weights after epoch 1 are saved in "):
         worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, checkpoint_every=1,
                      at=forged("b", after=3))  # fmt: skip
 

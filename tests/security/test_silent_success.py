@@ -225,7 +225,7 @@ def test_a_requirement_may_be_lowered_on_resume(tmp_path):
     sites = world(tmp_path)
     assert isinstance(left_after(sites, 2, of=6, require="all")["bank"], Incomplete)
     config = settings(epochs=6, batch_size=4096, checkpoint_every=1, keep="last", test=0, require=2)
-    with pytest.warns(AnypartyWarning, match="no epoch that all have a checkpoint of"):
+    with pytest.warns(AnypartyWarning, match="no epoch has a checkpoint at all parties"):
         ended = train(sites, config, resume=True)
     assert ended["bank"]["attendance"] == [
         "party 'shop' took no part in 4 of 6 epochs (it gave no sign of life for 10 s)"
@@ -264,7 +264,7 @@ def test_a_prediction_with_a_party_whose_part_is_missing_fails_unless_it_is_left
     (sites["shop"].folder / "parties" / "shop" / "model.safetensors").unlink()
     ended = predict(sites)
     assert isinstance(ended["bank"], ModelError)
-    assert "party 'shop' cannot predict with its part of the model" in str(ended["bank"])
+    assert "party 'shop' cannot load its part of the model" in str(ended["bank"])
     assert "train with --resume, or predict without it (--parties)" in str(ended["bank"])
     assert "model.safetensors" in str(ended["shop"])
     assert predict(sites, asked=["bank", "clinic"])["bank"]["answered"] > 0

@@ -79,7 +79,7 @@ class TestFit:
         table = table_of({"x": [1.0, 2.0, 3.0, 4.0], "fine": [0, 0, None, 30000], "fee": [2.5, 2.5, 2.5, 7.0]})
         prepare = Prepare.fit(table, rows(0, 1, 2))
         said = ("party 'clinic', data frame: column 'fine' was 0 in all training rows and is another number in 1 here: "
-                "the model has learnt nothing of it and takes it for 0, and so for 'fee'")  # fmt: skip
+                "the model could not learn from it and treats it as 0; the same applies to 'fee'")  # fmt: skip
         for each in (prepare, Prepare.from_json(prepare.to_json())):
             with pytest.warns(AnypartyWarning, match=said):
                 assert (each.apply(table)[:, 1:] == 0).all()
@@ -243,10 +243,10 @@ class TestJson:
 
 def test_categories_that_training_never_saw_are_named_where_most_are_such():
     prepare = Prepare.fit(table_of(MIXED), rows(0, 1, 2, 3))
-    said = r"training saw none of the categories of column 'town', such as 'BONN', 'ULM', but 'Bonn', 'Ulm'"
+    said = r"training saw none of the categories of column 'town', such as 'BONN', 'ULM'; it saw 'Bonn', 'Ulm'"
     with pytest.warns(UserWarning, match=said):
         prepare.apply(table_of(MIXED | {"town": ["ULM", None, "ULM", "BONN"]}))
-    with pytest.warns(UserWarning, match="categories of column 'town' in 2 of 3 cells, such as 'BONN', 'ULM', but"):
+    with pytest.warns(UserWarning, match="categories of column 'town' in 2 of 3 cells, such as 'BONN', 'ULM'; it saw"):
         prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", "BONN"]}))
     half = table_of(MIXED | {"town": ["ULM", None, "Ulm", None]})
     prepare.apply(half, new=False)
@@ -262,11 +262,11 @@ def test_columns_in_another_unit_are_named():
     same = {"size": sizes, "fix": [1.0] * 4}
     prepare.apply(table_of(same | {"age": [None, None, 1e6, 45]}))  # one outlier is not a majority
     prepare.apply(table_of(same | {"age": [None] * 4}))
-    said = (r"most numbers of column 'age' lie more than 10 deviations from training's mean, such as 10950 where that "
-            r"is 45 and the deviation 11.1803: are they in another unit\?$")  # fmt: skip
+    said = (r"most numbers of column 'age' lie more than 10 standard deviations from their mean in training, such as "
+            r"10950 \(mean 45, standard deviation 11.1803\): are they in another unit\?$")  # fmt: skip
     with pytest.warns(UserWarning, match=said):
         prepare.apply(table_of(same | {"age": [None, 10950, 18250, 45]}))
-    with pytest.warns(UserWarning, match=r"unit\?; so for 'size'$"):
+    with pytest.warns(UserWarning, match=r"unit\? The same applies to 'size'$"):
         prepare.apply(table_of(same | {"age": [365 * age for age in ages], "size": [1000 * size for size in sizes]}))
     raw = Prepare.fit(table_of({"age": ages}), rows(0, 1, 2, 3), scale=False)
     raw.apply(table_of({"age": [365 * age for age in ages]}))

@@ -374,7 +374,7 @@ def test_ids_of_a_kind_that_is_no_text():
 
 
 def test_a_name_in_marks_beside_a_blank(tmp_path):
-    with pytest.raises(TableError, match=r't\.csv: the column name "a" has its quotation marks beside a blank'):
+    with pytest.raises(TableError, match=r't\.csv: the column name "a" has its quotation marks next to a space'):
         read(write(tmp_path / "t.csv", 'id, "a" ,b\n1, "2" ,3\n'))
     assert read(write(tmp_path / "t.csv", 'id,"5"" screen"\n1,2\n')).columns.columns == ['5" screen']
 

@@ -76,7 +76,7 @@ class TestIds:
         refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})
 
     def test_invisible_characters(self):
-        refuses(r"id column 'id' has signs that cannot be seen: '2.x00' in row 2; remove them", {"id": ["1", "2\x00"]})
+        refuses(r"id column 'id' has invisible characters: '2.x00' in row 2; remove them", {"id": ["1", "2\x00"]})
 
     def test_a_time_of_day_keeps_its_fraction(self):
         times = [dt.time(8, 30), dt.time(8, 30, 0, 500_000)]
@@ -84,10 +84,14 @@ class TestIds:
 
     @pytest.mark.parametrize(("dtype", "first"), [(pl.Float16, 2**11 + 2), (pl.Float32, 2**24 + 2)])
     def test_short_floats_too_large_to_be_ids(self, dtype, first):
-        refuses(r"id column 'id' holds numbers too large for Float", {"id": pl.Series([float(first)], dtype=dtype)})
+        refuses(
+            r"id column 'id' holds numbers that are too large for Float", {"id": pl.Series([float(first)], dtype=dtype)}
+        )
 
     def test_floats_too_large_to_be_ids(self):
-        refuses(r"id column 'id' holds numbers too large for Float64 .*; read the ids as text", {"id": [2.0**60]})
+        refuses(
+            r"id column 'id' holds numbers that are too large for Float64 .*; read the ids as text", {"id": [2.0**60]}
+        )
 
     def test_ids_of_an_unusable_type(self):
         refuses(r"id column 'id' is of type List\(Int64\); expected text or numbers", {"id": [[1], [2]]})
@@ -139,7 +143,7 @@ class TestNamesThatPolarsInterprets:
 
     def test_as_a_column_with_marks(self, name):
         marked = [*map(str, range(30)), *["-"] * 8]
-        refuses(rf"column '{re.escape(name)}' has numbers but for '-' \(8 cells\)", {name: marked})
+        refuses(rf"column '{re.escape(name)}' has numbers except for '-' \(8 cells\)", {name: marked})
 
 
 class TestLabels:
@@ -158,7 +162,7 @@ class TestLabels:
 
     def test_classes_that_differ_in_case_are_noted(self):
         (note,) = read({"y": ["Yes", "no", "yes "], "size": [1, 2, 3]}, label="y").notes
-        assert "'Yes' and 'yes' in label column 'y' differ in nothing but case or blanks, and are two classes" in note
+        assert "'Yes' and 'yes' in label column 'y' differ only in case or spaces, but count as two classes" in note
 
     @pytest.mark.parametrize(("marked", "noted"), [(9, False), (10, True)])
     def test_ten_of_many_are_noted(self, marked, noted):
@@ -183,7 +187,7 @@ def test_all_unusable_columns_are_reported_at_once():
 class TestRowsWithoutCells:
     def test_are_noted(self):
         (note,) = read({"y": [1, 0, 1], "town": ["NA", "Ulm", ""], "size": [None, 2, None]}, label="y").notes
-        assert "2 of 3 rows are empty but for the id and the label: there the party counts as absent" in note
+        assert "2 of 3 rows are empty except for the id and the label: there the party counts as absent" in note
 
     def test_none_are_without_columns(self):
         assert read({"y": [1, 0, 1]}, label="y").notes == ()
@@ -244,8 +248,8 @@ class TestColumns:
     def test_many_numbers_beside_one_or_two_texts_are_no_category(self):
         numbers = [str(i % 200) for i in range(857)]
         for texts, said in (
-            (["-"] * 143, r"has numbers but for '-' \(143 cells\): leave these cells empty, or declare"),
-            (["."] * 120 + ["none"], r"has numbers but for '\.' \(120 cells\), 'none' \(1 cell\): leave these"),
+            (["-"] * 143, r"has numbers except for '-' \(143 cells\): leave these cells empty, or declare"),
+            (["."] * 120 + ["none"], r"has numbers except for '\.' \(120 cells\), 'none' \(1 cell\): leave these"),
         ):
             refuses(rf"column 'sum' {said}", {"sum": numbers + texts})
             assert read({"sum": numbers + texts}, types={"sum": "categorical"}).kinds == {"sum": "categorical"}
@@ -254,7 +258,7 @@ class TestColumns:
     def test_up_to_five_texts_beside_mostly_numbers_are_no_category(self, texts):
         ages = [str(20 + i % 40) for i in range(850)]
         refuses(
-            r"column 'age' has numbers but for '-' \(\d+ cells\), .*: leave these",
+            r"column 'age' has numbers except for '-' \(\d+ cells\), .*: leave these",
             {"age": ages + texts * (150 // len(texts))},
         )
 
@@ -496,7 +500,7 @@ def test_numbers_that_begin_with_a_zero_may_be_codes(tmp_path):
     assert table.kinds == dict.fromkeys(("zip", "month", "n"), "numeric")
     (note,) = table.notes
     assert "column 'zip' is read as numbers, and 2 of its cells begin with a zero, such as '01067': if these" in note
-    assert note.endswith("with drop, and so for 'month', 'n'")
+    assert note.endswith("with drop; the same applies to 'month', 'n'")
     assert read_table(path, party="shop", id="id", drop=["zip", "month", "n"]).notes == ()
     declared = read_table(path, party="shop", id="id", types=dict.fromkeys(("zip", "month", "n"), "categorical"))
     assert declared.notes == ()

@@ -192,7 +192,7 @@ class TestAfterAPowerFailure:
             kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
         last = tmp_path / "00-000004.safetensors"
         last.write_bytes(last.read_bytes()[:-1])
-        with pytest.warns(AnypartyWarning, match=r"power failure: '00-000004\.safetensors'; going on from 00-000003"):
+        with pytest.warns(AnypartyWarning, match=r"power failure: '00-000004\.safetensors'; resuming from 00-000003"):
             assert kept.begin("", resume=True) == [(0, 3)]
         kept.save(fresh(steps=1), replace(PROGRESS, epoch=4), {})
         assert kept.begin("", resume=True) == [(0, 3), (0, 4)]
@@ -202,7 +202,7 @@ class TestAfterAPowerFailure:
         path = tmp_path / "00-000004.safetensors"
         path.write_bytes(b"")
         (moment,) = Checkpoints(tmp_path).begin("", resume=True)
-        with pytest.raises(ModelError, match=r"00-000004\.safetensors: this is not a whole file"):
+        with pytest.raises(ModelError, match=r"00-000004\.safetensors: this is not a complete file"):
             Checkpoints(tmp_path).load(fresh(), moment)
 
 
@@ -229,7 +229,7 @@ def test_a_party_that_was_away_has_the_plain_mean_of_the_epochs_since_it_came_ba
     for path in (tmp_path / "b").glob("*.safetensors"):
         path.unlink()
     (tmp_path / "b" / "00-000001.safetensors").write_bytes(first)
-    with pytest.warns(AnypartyWarning, match="there is no epoch that all have a checkpoint of"):
+    with pytest.warns(AnypartyWarning, match="no epoch has a checkpoint at all parties"):
         trained = run(resume=True)
     (one, _), (two, about) = (read(tmp_path / "b" / f"00-0000{epoch}.safetensors") for epoch in (15, 16))
     for name, mean in weights(trained["b"].state).items():
@@ -254,18 +254,18 @@ class TestRefusals:
     def test_cut_short(self, path, share):
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(ModelError, match=r"00-000004.safetensors: this is not a whole file of anyparty's"):
+        with pytest.raises(ModelError, match=r"00-000004.safetensors: this is not a complete file of anyparty"):
             self.load(path)
 
     def test_bytes_after_the_end(self, path):
         path.write_bytes(path.read_bytes() + b"more")
-        with pytest.raises(ModelError, match="not a whole file"):
+        with pytest.raises(ModelError, match="not a complete file"):
             self.load(path)
 
     def test_another_format(self, path):
         for foreign in (pickle.dumps({"epoch": 4}), b"PK\x03\x04 a zip, as torch.save writes", b"{}", b"\xff" * 100):
             path.write_bytes(foreign)
-            with pytest.raises(ModelError, match="not a whole file of anyparty's"):
+            with pytest.raises(ModelError, match="not a complete file of anyparty"):
                 self.load(path)
 
     def test_safetensors_of_somebody_else(self, path):
@@ -287,7 +287,7 @@ class TestRefusals:
     def test_other_networks(self, path):
         state = fresh()
         state.modules["heads"] = nn.Linear(7, 2)
-        said = r"parameter heads/weight was kept in the shape 2 × 4, and its shape is 2 × 7 here; give[^\n]*$"
+        said = r"parameter heads/weight was saved with shape 2 × 4, but has shape 2 × 7 here; give[^\n]*$"
         with pytest.raises(ModelError, match=said):
             self.load(path, state)
 
@@ -295,7 +295,7 @@ class TestRefusals:
         tensors, about = read(path)
         del tensors["module/heads/weight"]
         write(path, tensors, about)
-        with pytest.raises(ModelError, match=r"do not fit.*: parameter heads/weight is not among what was kept; give"):
+        with pytest.raises(ModelError, match=r"do not fit.*: parameter heads/weight was not saved; give"):
             self.load(path)
 
     @pytest.mark.parametrize("break_it", ["momentum of another shape", "another optimizer", "a key of nonsense"])
@@ -312,8 +312,8 @@ class TestRefusals:
             self.load(path)
 
     def test_loading_a_module(self):
-        with pytest.raises(ModelError, match=r"shop.safetensors: its weights do not fit.* bias is not among"):
+        with pytest.raises(ModelError, match=r"shop.safetensors: its weights do not fit.* bias was not saved"):
             load_module(nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "shop.safetensors")
         kept = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "more": torch.zeros(())}
-        with pytest.raises(ModelError, match=r"parameter head/more was kept, and the network has none; give"):
+        with pytest.raises(ModelError, match=r"parameter head/more was saved, but the network does not have it; give"):
             load_module(nn.Linear(2, 2), kept, "shop.safetensors", "head")

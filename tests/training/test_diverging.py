@@ -26,7 +26,7 @@ def train(folder, **settings):
 
 
 def test_the_last_good_weights_are_kept_and_named(tmp_path):
-    with pytest.raises(Diverged, match=r"epoch 2, batch 1: .*; the weights after epoch 1 are kept in .*\bkept\b.*a"):
+    with pytest.raises(Diverged, match=r"epoch 2, batch 1: .*; the weights after epoch 1 are saved in .*\bkept\b.*a"):
         train(tmp_path / "kept", checkpoint_every=1)
     for name in "ab":
         tensors, _ = read(tmp_path / "kept" / name / "00-000001.safetensors")
@@ -34,7 +34,7 @@ def test_the_last_good_weights_are_kept_and_named(tmp_path):
 
 
 def test_where_there_are_none_yet(tmp_path):
-    with pytest.raises(Diverged, match=r"no weights were kept yet in .*: lower train\.checkpoint_every"):
+    with pytest.raises(Diverged, match=r"no weights were saved yet in .*: lower train\.checkpoint_every"):
         train(tmp_path, checkpoint_every=2)
 
 

@@ -109,7 +109,7 @@ def test_another_alignment_is_refused(same):
     heard = memory.play({"a": a, "b": b})
     assert (heard["a"] is None) is same
     assert (heard["b"] is not None) is same
-    assert same or "party 'b' came back with another alignment" in heard["a"]
+    assert same or "party 'b' rejoined with another alignment" in heard["a"]
 
 
 def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed():

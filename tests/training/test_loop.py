@@ -121,8 +121,10 @@ class TestSelection:
         watch = Reasons()
         _, trained = train([1, 2, 2, 2, 2, 2, 2, 2], patience=2, keep="average", watch=watch)
         assert clocks(trained) == {"a": 2, "b": 2}
-        without = "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
-        assert watch.said == [f"no better for a while; {without}"]
+        without = (
+            "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
+        )
+        assert watch.said == [f"no improvement; {without}"]
         train([1, 2, 2, 2], keep="average", watch=watch)
         assert watch.said[1:] == ["all epochs done"]
 
@@ -316,7 +318,7 @@ class TestRecords:
 
         train([5, 6], watch=Ear(), patience=1)
         epoch = [(6, 1.0), (6, 2.0), (6, 3.0), (2, 4.0)]
-        assert heard == [("train", 2, 20, 0), *epoch, 1, *epoch, 2, ("train", "no better for a while")]
+        assert heard == [("train", 2, 20, 0), *epoch, 1, *epoch, 2, ("train", "no improvement")]
         heard.clear()
         train([6, 5], watch=Ear(), patience=1)
         assert heard[-1] == ("train", "all epochs done")
@@ -470,7 +472,7 @@ class TestResuming:
         for path in (tmp_path / "b").glob("*.safetensors"):
             path.unlink()
         (tmp_path / "b" / "00-000001.safetensors").write_bytes(kept)
-        with pytest.warns(AnypartyWarning, match="no epoch that all have .* the last networks that are kept of 'b'"):
+        with pytest.warns(AnypartyWarning, match="no epoch has a checkpoint at all .* the last saved networks of 'b'"):
             made, _ = run(resume=True)
         went_on = {me: min(moment[1] for who, moment, *_ in made.seen if who == me) for me in "ab"}
         assert went_on["a"] == went_on["b"] > 1

@@ -142,7 +142,7 @@ def about(**changes) -> bytes:
         (about(frm="a\nb"), "frm should be"),
         (frame(b"[" * 50_000), "cut short or foreign"),
         ((1 << 40).to_bytes(8, "little") + b"{}", "a header of 1099511627776 bytes"),
-        (b"\x80\x04\x95.............", "not a message of anyparty's"),  # a pickle
+        (b"\x80\x04\x95.............", "not a message of anyparty"),  # a pickle
     ],
 )
 def test_refusals_say_who_what_and_what_was_expected(data, said):

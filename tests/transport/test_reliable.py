@@ -107,7 +107,7 @@ def test_who_is_left_with_an_error_is_told_where_its_words_are():
         await net.recv("b", "alignment", {})
 
     assert str(run(Air(), waits, stops)["a"]) == (
-        "party 'b' is gone: it left: it stopped with TableError, and its own site.log, in its kit, says why "
+        "party 'b' is gone: it left: it stopped with TableError; site.log in its kit says why "
         "(message 'alignment' no. 0 did not come)"
     )
     assert farewell("") == "its part is done"

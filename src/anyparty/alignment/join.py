@@ -17,10 +17,10 @@ from anyparty.tables.table import Table
 CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
     "upper and lower case": lambda ids: ids.str.to_lowercase(),
     "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
-    "zeros behind the point": lambda ids: ids.str.replace(r"^(\d+)(?:\.0+|(\.\d*[1-9])0+)$", "${1}${2}"),
-    "how letters are coded (Unicode), or signs that cannot be seen": lambda ids: ids.str.normalize(
-        "NFKC"
-    ).str.replace_all(r"\p{Cf}", ""),
+    "zeros after the decimal point": lambda ids: ids.str.replace(r"^(\d+)(?:\.0+|(\.\d*[1-9])0+)$", "${1}${2}"),
+    "Unicode normalization, or invisible characters": lambda ids: ids.str.normalize("NFKC").str.replace_all(
+        r"\p{Cf}", ""
+    ),
     "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
     "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
 }
@@ -94,7 +94,7 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     >>> hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])])
     ': some would be equal but for leading zeros'
     >>> hint([pl.Series(["7.50", "x"]), pl.Series(["7.5", "y"])])
-    ': some would be equal but for zeros behind the point'
+    ': some would be equal but for zeros after the decimal point'
     >>> hint([pl.Series(["1"]), pl.Series(["2"])])
     ''
 

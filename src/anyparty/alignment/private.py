@@ -66,16 +66,19 @@ MESSAGES = (
         tag="align-ids",
         frm="any",
         to="any",
-        holds="a party's ids as points on a curve, in an order and under a one-time scalar that only it knows",
-        learns="nothing beyond how many there are, from all lists together; to try an id takes the owner's help",
+        holds="a party's ids as points on an elliptic curve, shuffled and blinded with a one-time scalar; only the "
+        "party knows the order and the scalar",
+        learns="nothing but the number of ids, even from all lists together; testing a guessed id requires the "
+        "owner's help",
     ),
     MessageSpec(
         tag="align-tokens",
         frm="passive",
         to="active",
-        holds="the sender's ids as points under the secret scalars of all parties but the receiver, in its order",
-        learns="which rows are the same at which parties; of a row that it does not hold itself, not the id, "
-        "which to try takes every party's help",
+        holds="the sender's ids as points blinded with the secret scalars of all parties but the receiver, in the "
+        "sender's order",
+        learns="which rows are the same at which parties, but not the ids of rows that it does not hold itself; "
+        "testing a guessed id requires every party's help",
     ),
     MessageSpec(
         tag="align-union",
@@ -88,8 +91,8 @@ MESSAGES = (
         tag="align-positions",
         frm="active",
         to="passive",
-        holds="the place of each of the receiver's own rows among all, in an order by secret tokens",
-        learns="nothing about others' rows, unless parties compare their places: then which of them they share",
+        holds="the index of each of the receiver's own rows among all rows, sorted by secret tokens",
+        learns="nothing about others' rows, unless parties compare their indices: then which rows they share",
     ),
 )
 
@@ -193,7 +196,7 @@ def _checked(ids: pl.Series | Sequence[str], me: str) -> pl.Series:
         raise AlignmentError(f"party {me!r}: there is no id in row {rows}; give each row one, or leave it out")
     if own.n_unique() < len(own):
         twice = own.filter(own.is_duplicated()).unique(maintain_order=True)
-        raise AlignmentError(f"party {me!r}: each id must be there once, but {some(twice)} are there more often")
+        raise AlignmentError(f"party {me!r}: each id must occur once, but {some(twice)} occur more often")
     return own
 
 
@@ -208,8 +211,8 @@ async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -
     for name in others:
         received = await net.recv(name, "align-terms", expect)
         if not torch.equal(received["terms"], fingerprint):
-            raise ConfigError(f"party {name!r} would align with another salt, batch or list of parties than {net.me!r} "
-                              f"(or with apart set otherwise); give both the same")  # fmt: skip
+            raise ConfigError(f"party {name!r} has another salt, batch, list of parties or value of 'apart' for the "
+                              f"alignment than {net.me!r}; give both the same settings")  # fmt: skip
         sizes[name] = int(received["rows"])
         if sizes[name] < 0:
             raise MessageError(f"party {name!r} reports {sizes[name]} rows")
@@ -238,7 +241,7 @@ class _TokenUnion:
         rows = dict(zip(lists, np.split(row.astype(np.int64), ends[:-1]), strict=True))
         for name, own in rows.items():
             if len(np.unique(own)) < len(own):
-                raise MessageError(f"the list of party {name!r} came with one token twice; each id must be there once")
+                raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
         words = tokens.view("<u8").reshape(-1, SIZE // 8)[first, 1]
         return cls(len(union), rows, (words >> np.uint64(1)).astype(np.int64))
 
@@ -290,7 +293,10 @@ async def _receive_rows(
         parts.append((await net.recv(active, "align-positions", expect))["rows"].numpy())
     rows = np.concatenate(parts)
     if len(np.unique(rows)) < sizes[me] or (len(rows) and not 0 <= rows.min() <= rows.max() < n):
-        raise MessageError(f"party {active!r} gave the rows of {me!r} places that are not {sizes[me]} of {n}")
+        raise MessageError(
+            f"party {active!r} sent invalid indices for the rows of {me!r}: expected {sizes[me]} "
+            f"different indices below {n}"
+        )
     return n, rows, [me] if summary["few"].any() else []
 
 
@@ -303,7 +309,7 @@ def _check_overlap(
         f"same way (upper and lower case, leading zeros, blanks and dashes)"
     )
     if not len(own):
-        examples = f"No row of {me} has a cell"
+        examples = f"All rows of {me} are empty"
     if len(sizes) > 1 and n == sum(sizes.values()) and not apart:
         raise AlignmentError(f"no id is known to two parties, so there is nothing to learn together. {examples}")
     if few:

@@ -128,8 +128,8 @@ class Rounds:
             )
         except SmallOrder as error:
             raise MessageError(
-                f"message {tag!r} from {frm!r} to {self.net.me!r}: a point is of small order, which no id gives; "
-                f"{frm!r} or a party before it sent a wrong point"
+                f"message {tag!r} from {frm!r} to {self.net.me!r}: a point has small order, which is impossible for "
+                f"an id; {frm!r} or a party before it sent a wrong point"
             ) from error
 
     async def _send(self, to: str, tag: str, points: bytes) -> None:

@@ -53,14 +53,14 @@ def over(
         chosen = config.method.model_dump() if method is None else {key: method}
         changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
     elif parameters:
-        raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
-                          "already: give them where it is made")  # fmt: skip
+        raise ConfigError(f"parameters ({some(sorted(parameters))}) only apply to a method's name, but a method "
+                          "object was given: pass them to its constructor")  # fmt: skip
     if schedule is not None:
         named = {"name": schedule} if isinstance(schedule, str) else schedule
         if not isinstance(named, Mapping):
             raise ConfigError(f"schedule: expected a name, as 'flex', or a name with parameters, as "
-                              f"{{'name': 'flex', ...}}, got {named!r}; a schedule that is made goes into "
-                              f"Scheduled(split=..., schedule=...)")  # fmt: skip
+                              f"{{'name': 'flex', ...}}, got {named!r}; pass a schedule object as "
+                              "Scheduled(split=..., schedule=...)")  # fmt: skip
         changed["schedule"] = Config.of({"schedule": named}, "train").schedule
     if clock is not None:
         changed["clock"] = ClockSettings.of(clock, "clock")
@@ -84,7 +84,7 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
     homes |= {each.name: f"parameters={{{each.name!r}: ...}}" for owner in owners for each in fields(owner)}
     for name in train:
         if name in homes and name not in TrainSettings.model_fields:
-            raise ConfigError(f"train: {name!r} is no setting of training: give {homes[name]}")
+            raise ConfigError(f"train: {name!r} is not a setting of [train]: use {homes[name]}")
 
 
 def check_mapping(value: Any, what: str, example: str) -> None:
@@ -178,9 +178,9 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
             raise PredictionError(f"party {name!r} holds no columns that could take part; leave it out of parties")
     lacking = [name for name in parties or () if name not in tables]
     if lacking:
-        raise PredictionError(f"party {lacking[0]!r} is to take part, but there is no table of it")
+        raise PredictionError(f"party {lacking[0]!r} is listed in parties, but has no table: add it to tables")
     if not asked:
-        raise PredictionError("no party with columns is to take part; name at least one, with its table")
+        raise PredictionError("no party with columns was selected; name at least one, with its table")
     return asked
 
 
@@ -193,8 +193,8 @@ def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionErro
     """
     own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
     given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]
-    also = f"; they take {' and '.join(given)}, too" if given else ""
+    also = f"; pass {' and '.join(given)} to these, too" if given else ""
     return PredictionError(
-        "this model has no test rows at hand: give tables; those of a run are read again by "
+        "this model has no test rows in memory: give tables; to read a run's tables again, use "
         f"anyparty.api.runs.evaluate_run(folder), or predict_run(folder){also}"
     )

@@ -66,8 +66,8 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
     if table.label is None or name not in roster.blocks:
         have = [each for each in roster.labelers if each in roster.blocks]
         lacks = "labels" if table.label is None else "columns"
-        raise ConfigError(f"party {name!r} has no {lacks}, and an encoder is scored by how well its embeddings of "
-                          f"columns tell labels; ask for {', '.join(have)}")  # fmt: skip
+        raise ConfigError(f"party {name!r} has no {lacks}, and the encoder check measures how well embeddings of the "
+                          f"columns predict the labels; choose {', '.join(have)}")  # fmt: skip
     use = federation.split(settings)
     asked = federation.config.federation
     task = task_of(table, position, use, asked.task, asked.positive)

@@ -263,7 +263,7 @@ class Federation:
         """
         arguments.check_kinds(method, watch)
         if resume and folder is None:
-            raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
+            raise ConfigError("resume = True needs the folder of the run; give folder, too")
         config = arguments.over(self.config, method, parameters, schedule, clock, settings)
         for note in self.overlap.notes:
             remark(note)

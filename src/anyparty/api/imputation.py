@@ -97,12 +97,11 @@ class Imputation:
         if not samples:
             return self._as_own(self.mean)
         if "sample" in {self.id, *self.prepare.kinds, *(() if self.whole is None else self.whole.columns)}:
-            raise PredictionError(f"party {self.party!r} has a column 'sample' of its own, where the number of each "
-                                  f"sample would stand: rename it, or take impute(...).samples in Python")  # fmt: skip
+            raise PredictionError(f"party {self.party!r} has a column named 'sample', but the result needs this name "
+                                  "for the number of each sample: rename it, or take "
+                                  "impute(...).samples in Python")  # fmt: skip
         if not len(self.samples):
-            raise PredictionError(
-                "there are no samples: ask for them where rows are filled in, impute(..., samples=20)"
-            )
+            raise PredictionError("there are no samples: request them with impute(..., samples=20)")
         each = [self._as_own(one) for one in (self.samples if self.drawn is None else self.drawn)]
         behind = each[0].columns.index(self.id) + 1 if self.id in each[0].columns else 0
         return pl.concat(one.insert_column(behind, pl.repeat(s, one.height, eager=True).alias("sample"))
@@ -203,8 +202,8 @@ def impute(
         raise PredictionError(f"samples must not be below 0, got {samples}")
     rows, alignment, asked, read = model.aligned(tables, parties)
     if cells and party not in asked:
-        raise PredictionError(f"empty cells of {party!r} are filled in by its own other cells, too: give its table, "
-                              f"and let it take part")  # fmt: skip
+        raise PredictionError(f"empty cells of {party!r} are imputed from its own other cells, too: give its table, "
+                              "and do not leave it out of parties")  # fmt: skip
     wanted = (_observed(model, rows)[:, model.roster.blocks.index(party)] == cells).nonzero().squeeze(1)
     batch = Batch(wanted, Seeds(model.seed))
 
@@ -297,7 +296,7 @@ def log_likelihood_run(
 
 def _generative(model: Model, what: str) -> FalseVFL:
     if not isinstance(model.method, FalseVFL):
-        raise PredictionError(f"{what} needs a model of how the columns come about: train false-vfl-1 or false-vfl-2, "
+        raise PredictionError(f"{what} needs a generative model of the columns: train false-vfl-1 or false-vfl-2, "
                               f"not {model.method.can.title}")  # fmt: skip
     return model.method
 

@@ -97,8 +97,8 @@ def train(
     _check_extreme(config)
     functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
     if functions:
-        raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "
-                          f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
+        raise ConfigError(f"method: {functions[0]} is a function, which settings cannot store; pass the method "
+                          f"itself, train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     run = TrainingRun.of(config, scheduled(method or chosen(config), config), roster, resume=resume)
     encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
     observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)

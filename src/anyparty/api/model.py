@@ -310,7 +310,7 @@ class Model:
         about = ModelSummary.load(folder / "model.json")
         if about.task is None:
             raise ModelError(
-                f"{folder}: a passive party's part alone; predictions are asked for at {about.roster.active!r}"
+                f"{folder}: this is only a passive party's part of the model; predict at {about.roster.active!r}"
             )
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))

@@ -89,7 +89,7 @@ def model_for_run(
         device_of(device, "device")
     record = inside(folder, "record.json")
     if record.exists() and not ((folder / "model.json").exists() and has_model(record)):
-        raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
+        raise ModelError(f"{folder}: this run has not finished; resume it: anyparty train ... --resume, or "
                          f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
     given = dict(encoders or {})
     made = {name: config.encoder_of(name) for name in _with_own_encoder(config) if name not in given}
@@ -165,14 +165,14 @@ def evaluate_run(
         with suppress(UserError):  # another party's table is not available
             hold_out(model, _unchanged(Path(folder), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
-        remark("the model was trained on these tables: the rows that its run held out are scored, no others")
+        remark("the model was trained on these tables: only the rows that its run held out are scored")
         there = [name for name in same if name in model.roster.blocks]  # the others hold only labels
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
     if same:
         remark(
-            f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
-            f"rows are not new to the model; give others"
+            f"the table of party {some(same)} is the one that the model was trained on, so the model has seen most of "
+            "its rows; give another table for an unbiased score"
         )
     return scored
 
@@ -238,7 +238,8 @@ def _with_tables(folder: Path) -> Config:
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
-                         "give tables, --table party=file or in Python {party: frame}, where one may")  # fmt: skip
+                         "if the command takes tables, give them: --table party=file, or "
+                         "in Python {party: frame}")  # fmt: skip
     return config
 
 

@@ -91,10 +91,12 @@ class ModelSummary:
         try:
             read = TypeAdapter(cls).validate_json(json.dumps(about), strict=True)
         except ValidationError as error:
-            raise ModelError(f"{path}: this is not one of anyparty's: {_first(error)}") from None
+            raise ModelError(f"{path}: this is not a model file of anyparty: {_first(error)}") from None
         nameless = read.method is not None and not isinstance(read.method.get("name"), str)
         if nameless or read.roster.active not in read.roster.names:
-            raise ModelError(f"{path}: this is not one of anyparty's: its method or its active party has no name")
+            raise ModelError(
+                f"{path}: this is not a model file of anyparty: its method or its active party has no name"
+            )
         return read
 
     def make(self, source: Path, given: Method | None = None) -> Method:
@@ -109,7 +111,7 @@ class ModelSummary:
             description.check(source, self.own, shipped, given)
             return given
         if shipped is None:
-            raise NotGiven(f"{source}: trained with a method of the user's own", "method=...")
+            raise NotGiven(f"{source}: trained with a user-defined method", "method=...")
         return shipped
 
 
@@ -149,7 +151,7 @@ class _PartyFile:
         try:
             return TypeAdapter(cls).validate_json(json.dumps(read_json(path)), strict=True)
         except ValidationError as error:
-            raise ModelError(f"{path}: this is not one of anyparty's: {_first(error)}") from None
+            raise ModelError(f"{path}: this is not a model file of anyparty: {_first(error)}") from None
 
 
 def _first(error: ValidationError) -> str:
@@ -178,7 +180,7 @@ def check_mark(about: ModelSummary, home: Path, name: str) -> str:
     found = sha256(home / WEIGHTS)
     if about.parts.get(name, found) != found:
         raise ModelError(f"{home / WEIGHTS}: these are not the weights of party {name!r} that the model was saved "
-                         f"with, but of another run, or changed; copy the whole folder anew")  # fmt: skip
+                         "with: they are from another run, or were changed; copy the whole folder again")  # fmt: skip
     return found
 
 
@@ -236,8 +238,8 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
         other = bool(there) and not _is_in(folder, about, members)
         if other and not replace:
             what = "a run" if there[0] == RECORD else "a model"
-            raise ModelError(f"{folder} holds {what} already ({there[0]}), and not this model: name another folder, or "
-                             f"write over it with save(..., replace=True)")  # fmt: skip
+            raise ModelError(f"{folder} already holds {what} ({there[0]}) other than this model: name another folder, "
+                             "or overwrite it with save(..., replace=True)")  # fmt: skip
         write_model(folder, about, members)
         for name in OF_RUNS if other and RECORD in there else ():
             (folder / name).unlink(missing_ok=True)
@@ -269,11 +271,14 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
     about = _PartyFile.load(inside(folder, Path(home.parent.name, home.name, "party.json")))
     if encoder is None and about.encoder is None:
-        lacks = f"{home}: party {name!r} was trained with a network of its own making"
+        lacks = f"{home}: party {name!r} was trained with a user-defined network"
         raise NotGiven(lacks, f"encoders={{{name!r}: ...}}")
     prepare = None if about.prepare is None else Prepare.from_json(about.prepare)
     if about.inputs != (0 if prepare is None else prepare.width):
-        raise ModelError(f"{home}: party.json speaks of a block of width {about.inputs}, its columns make another")
+        raise ModelError(
+            f"{home}: party.json declares a block of width {about.inputs}, but the columns in it give "
+            "another width; copy the whole folder again"
+        )
     labeler = name in seat.roster.labelers
     tensors, whose = checkpoint.read(inside(folder, Path(home.parent.name, home.name, WEIGHTS)))
     held = sum(tensor.numel() for tensor in tensors.values())
@@ -291,7 +296,10 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
             raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
         raise
     if whose.get("party") != name:
-        raise ModelError(f"{home / WEIGHTS}: the weights of party {whose.get('party')!r}, not of {name!r}")
+        raise ModelError(
+            f"{home / WEIGHTS}: these are the weights of party {whose.get('party')!r}, not of {name!r}; "
+            "copy the whole folder again"
+        )
     for module, network in state.modules.items():
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
         checkpoint.load_module(network, own, home / WEIGHTS, module)
@@ -314,7 +322,7 @@ def load_members(
                          f"{encoders!r}")  # fmt: skip
     for name in encoders:
         if name not in about.roster.names:
-            raise ModelError(f"{folder}: an encoder is given for {name!r}, which is no party of the model"
+            raise ModelError(f"{folder}: an encoder is given for {name!r}, which is not a party of the model"
                              f"{nearest(name, about.roster.names)}")  # fmt: skip
     seat = PartyContext(me="", roster=about.roster, task=about.task, device=device)
     members = {

@@ -118,7 +118,7 @@ _Number = Annotated[float | None, WrapValidator(_as_read), PlainSerializer(lambd
 
 def _with_rows(scores: dict[str, float | None]) -> dict[str, float | None]:
     if scores.get("rows") is None:
-        raise ValueError("expected how many rows it is of, under 'rows'")
+        raise ValueError("expected the number of scored rows under 'rows'")
     return scores
 
 
@@ -142,7 +142,7 @@ def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
         raise ValueError("expected at least one party under 'blocks'")
     for name in overlap.blocks:
         if name not in overlap.held or name not in overlap.alone:
-            raise ValueError(f"expected how many rows party {name!r} has, under 'held' and 'alone'")
+            raise ValueError(f"expected the number of rows of party {name!r} under both 'held' and 'alone'")
     return overlap
 
 

@@ -147,11 +147,12 @@ class LocalRecorder(Recorder):
         if resume and not (there and settings.exists()):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         if not there and settings.exists():
-            raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
-                              f"name another folder (--run, or folder=...), or move the file")  # fmt: skip
+            raise ConfigError(f"{settings}: this file does not belong to a run, and the run's settings would "
+                              "overwrite it; name another folder (--run, or folder=...), or "
+                              "move the file")  # fmt: skip
         if not resume and (folder / "model.json").exists():
-            raise ConfigError(f"{folder} holds a model already (model.json), and the run's own would take its place; "
-                              f"name another folder (--run, or folder=...), or move what lies there")  # fmt: skip
+            raise ConfigError(f"{folder} already holds a model (model.json), which the run's model would overwrite; "
+                              "name another folder (--run, or folder=...), or move the model")  # fmt: skip
         values: dict[str, Any] = {
             "format": FORMAT,
             "status": "running",
@@ -256,8 +257,8 @@ class SiteRecorder(Recorder):
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
     """Rebuild a record that was destroyed by a power failure, with the history of the last checkpoint."""
     remark(
-        f"{path}: cut short, as by a power failure; the run goes on from its checkpoints, "
-        f"without an account of what crossed before, and whether its tables are the same, nothing tells"
+        f"{path}: truncated, for example by a power failure; the run resumes from its checkpoints. Its record of "
+        "earlier messages is lost, and whether its tables changed cannot be checked"
     )
     for file in reversed(Checkpoints(path.parent / "parties" / active / "checkpoints").files()):
         with suppress(ModelError, ValidationError):  # training reports it when it loads the checkpoint
@@ -284,8 +285,8 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
     _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))
     if those != these:  # a party's index selects its network
-        raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(those)}, is "
-                          f"{', '.join(these)}; put them back in the order in which the run began")  # fmt: skip
+        raise ResumeError(f"cannot resume, the settings list the parties in another order: it was {', '.join(those)}, "
+                          f"is {', '.join(these)}; restore the order in which the run began")  # fmt: skip
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -299,7 +300,7 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
     differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
     if differs:
         those = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
-        raise ResumeError(f"cannot resume, {what}: {those}; put them back as they were, or train again")
+        raise ResumeError(f"cannot resume, {what}: {those}; restore them, or train again")
 
 
 def _short(value: Any) -> str:

@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
 MOST_LETTERS = 500  # maximum length of a parameter's value in MLflow
 MOST_OF_A_CAUSE = 200  # maximum length of another package's error in our message
-UNTRACKED = "Without mlflow in [track] the run goes untracked"
+UNTRACKED = "To train without MLflow, remove mlflow from [track]"
 
 
 def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> list[Callback]:
@@ -73,7 +73,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
             tell(self, *args, **kwargs)
         except Exception as error:
             self.failed = True
-            remark(f"{type(self).__name__} failed and is told no more: {error}")
+            remark(f"{type(self).__name__} failed, and tracking stopped for the rest of this run: {error}")
 
     return cast("Callable[Concatenate[T, P], None]", told)
 

@@ -86,7 +86,7 @@ def train(
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
-        raise ConfigError(f"{config}: the run's own settings would take its place; name another folder (--run)")
+        raise ConfigError(f"{config}: the run's settings would overwrite this file; name another folder (--run)")
     try:
         check(resolved)
         federation = Federation.from_config(resolved)

@@ -252,7 +252,7 @@ def _imputation_summary(filled: Imputation) -> str:
     if filled.own is None:
         text = f"{n:,} rows that {party} lacks, {columns}"
         if filled.unknown:
-            text += f"; {filled.unknown:,} of them stay empty: no party that was asked has them"
+            text += f"; {filled.unknown:,} of them stay empty: no selected party has them"
         return text
     text = f"{filled.gaps:,} empty cells of numbers filled in, in the {n:,} rows that {party} has, {columns}"
     if filled.left:

@@ -44,7 +44,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
     if out is None:
         return
     if any(table is not None and table.resolve() == out.resolve() for table in tables):
-        raise ConfigError(f"--out {out}: this is a party's table, which would be lost; name another file")
+        raise ConfigError(f"--out {out}: this is a party's table, which would be overwritten; name another file")
     if out.suffix.lower() not in export.KINDS:
         raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(export.KINDS)}")
 

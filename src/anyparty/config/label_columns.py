@@ -38,7 +38,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
         near = nearest(federation.label, columns[active]) if federation.label else ""
         where = f"party {some(sorted(have))} has it" if have else f"no party has it{near}"
         raise TableError(
-            f"party {active!r} is to lead, but its table has no label column {federation.label!r}; {where}"
+            f"party {active!r} is the active party, but its table has no label column {federation.label!r}; {where}"
         )
     check_features(config, active, found)
     return labels_asked(config, active)
@@ -60,8 +60,8 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
         raise ConfigError('no label: name the active party\'s column, federation.label = "column"')
     if label is not None and label not in {first, *own.values()}:
         raise ConfigError(
-            f"federation.label = {label!r} is nobody's label: party {active!r} leads with its own, {first!r}; take one "
-            f"of the two out"
+            f"federation.label = {label!r} has no effect: the active party {active!r} has its own label, {first!r}; "
+            "remove one of the two settings"
         )
     return {active: first} | {name: column for name, column in own.items() if name != active}
 
@@ -81,12 +81,12 @@ def check_features(config: Config, active: str, found: Mapping[str, Any]) -> Non
         told = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
         if own is not None:
             raise TableError(
-                f"{told} a feature beside its own label {own!r}: drop it there, or say label = {label!r} in "
+                f"{told} a feature beside its own label {own!r}: drop it there, or set label = {label!r} in "
                 f"[parties.{name}]"
             )
         raise TableError(
-            f"{told} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they teach "
-            f'where it hosts a head: method.hosting = "labelers"), or drop it there'
+            f"{told} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they are used "
+            'if it hosts a head: method.hosting = "labelers"), or drop it there'
         )
 
 
@@ -110,4 +110,4 @@ def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]
         f"column {column!r}"
         for column, names in by_column.items()
     )
-    raise ConfigError(f"{have}: say which leads, federation.active")
+    raise ConfigError(f"{have}: name the active party, federation.active")

@@ -29,8 +29,7 @@ def is_method_class(found: type) -> bool:
 WHOLE = ("begin", "stages", "predict")
 METHOD = CodeKind(
     group="anyparty.methods",
-    expected="a rule or a method: a class with all of its contract, a function annotated to return one, or one that is "
-    "made already",
+    expected="a rule or a method: a class with all of its members, a function annotated to return one, or an instance",
     is_class=lambda found: found in {Rule, Method} or is_rule_class(found) or is_method_class(found),
     is_made=lambda found: not isinstance(found, type) and (is_rule_class(type(found)) or is_method_class(type(found))),
 )
@@ -53,7 +52,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
             another type; making the method fails (the message names the line); or a built-in method has this name.
     """
     if name in METHODS:
-        raise ConfigError(f"method.factory: a method that ships is called {name!r}; give your own another name")
+        raise ConfigError(f"method.factory: {name!r} is the name of a built-in method; give your own another name")
     made = found
     if _makes(found):
         _check_none(found, name, parameters)
@@ -62,13 +61,14 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"method {name!r}: making it fails: {blamed(error)}") from error
+            raise ConfigError(f"method {name!r}: cannot be made: {blamed(error)}") from error
     elif parameters:
-        raise ConfigError(f"method {name!r} is made already, and {some(sorted(parameters))} would do nothing: let "
-                          f"factory name the class or a function that makes it")  # fmt: skip
+        raise ConfigError(f"method {name!r} is an instance, so {some(sorted(parameters))} would do nothing: let "
+                          "factory name the class or a function that makes it")  # fmt: skip
     if isinstance(made, type) or not hasattr(made, "can"):
-        raise ConfigError(f"method.factory: expected a rule or a method, or what makes one, and {name!r} "
-                          f"{'is' if made is found else 'makes'} {made!r}: see docs/how-to/your-method.md")  # fmt: skip
+        raise ConfigError("method.factory: expected a rule or a method, or a class or function that makes one, but "
+                          f"{name!r} {'is' if made is found else 'makes'} {made!r}: see "
+                          "docs/how-to/your-method.md")  # fmt: skip
     return made if hasattr(made, "begin") else Split(rule=made)
 
 
@@ -84,8 +84,8 @@ def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, A
     for key in typed.takes(found):
         default = inspect.signature(found).parameters[key].default
         if key in parameters and parameters[key] is None and default is not None:
-            raise ConfigError(f"method {name!r}: {key} = None is nothing that settings can hold; give the method "
-                              f"itself, made in Python, or let None be its default")  # fmt: skip
+            raise ConfigError(f"method {name!r}: settings cannot store {key} = None; pass a method object in Python, "
+                              "or make None the parameter's default")  # fmt: skip
 
 
 def _makes(found: Any) -> bool:

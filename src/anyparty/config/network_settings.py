@@ -75,8 +75,8 @@ class Encoder(Settings):
                              f"network; leave it out")  # fmt: skip
         if idle:
             owner = next(kind for kind, names in KINDS.items() if idle[0] in names)
-            raise ValueError(f"{some(idle)} would do nothing with kind = {self.kind!r}; say kind = {owner!r}, or leave "
-                             f"it out: {self.kind!r} takes {', '.join(KINDS[self.kind])}")  # fmt: skip
+            raise ValueError(f"{some(idle)} would do nothing with kind = {self.kind!r}; set kind = {owner!r}, or "
+                             f"leave it out: {self.kind!r} takes {', '.join(KINDS[self.kind])}")  # fmt: skip
         if self.factory is None:
             self.make()
         return self

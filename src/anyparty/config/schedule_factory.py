@@ -31,7 +31,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-TWO_WAYS = "clock: use and trace are two ways to say one thing; give one of them"
+TWO_WAYS = "clock: use and trace both set the parties' CPU use; set only one of them"
 
 
 def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
@@ -72,10 +72,13 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
             if key not in {"timeout", "grace"} and value != getattr(unset, key, value)
         ]
         if given:
-            raise ConfigError(f"clock: with real = true things take what they take; leave out {some(given)}, or real")
+            raise ConfigError(
+                f"clock: {some(given)} cannot be combined with real = true, because real time is "
+                "measured, not simulated; leave out one of the two"
+            )
         return RealClock(timeout=values.get("timeout", unset.timeout), grace=values.get("grace"))
     if values.pop("grace", None) is not None:
-        raise ConfigError("clock: grace is for the real clock; set real = true, or leave it out")
+        raise ConfigError("clock: grace only applies to the real clock; set real = true, or leave it out")
     trace = values.pop("trace", None)
     if trace is not None and values.get("use"):
         raise ConfigError(TWO_WAYS)
@@ -101,8 +104,8 @@ def scheduled(method: Method, config: Config) -> Method:
         return method
     made, local = schedule(config.schedule.name, **config.schedule.parameters)
     if not isinstance(method, Schedulable):
-        raise ConfigError(f"schedule {config.schedule.name!r} is for split methods, {method.can.title} is none: its "
-                          f"parties do not meet at every batch")  # fmt: skip
+        raise ConfigError(f"schedule {config.schedule.name!r} needs a split method, and {method.can.title} is not "
+                          "one: its parties do not exchange messages at every batch")  # fmt: skip
     if method.schedule_conflict:
         raise ConfigError(f"schedule {config.schedule.name!r} {method.schedule_conflict}")
     ticks = VirtualClock() if config.clock is None else clock(**config.clock.model_dump(exclude_none=True))

@@ -80,7 +80,9 @@ class TrainSettings(Settings):
         fields = type(self).model_fields
         idle = [name for name, value in asked.items() if value and value != fields[name].default]
         if idle and not self.validation:
-            raise ValueError(f"{some(idle)} would do nothing without validation rows: validation is 0")
+            raise ValueError(
+                f"{some(idle)} would do nothing without validation rows: set validation above 0, or leave it out"
+            )
         return self
 
     @field_validator("require", mode="before")
@@ -194,7 +196,7 @@ class MethodSettings(_Named):
     @model_validator(mode="after")
     def _kept(self) -> Self:
         if self.own is not None and self.factory is None and not self.name.startswith("own: "):
-            raise ValueError(f"own goes with a method of the user's own, and {self.name!r} is one that ships")
+            raise ValueError(f"own only applies to a user-defined method, and {self.name!r} is built in; leave it out")
         return self
 
 
@@ -240,7 +242,7 @@ class TrackSettings(Settings):
     @model_validator(mode="after")
     def _something_to_do(self) -> TrackSettings:
         if "experiment" in self.model_fields_set and not self.mlflow and self.experiment != "anyparty":
-            raise ValueError("experiment would do nothing without mlflow, whose word it is")
+            raise ValueError("experiment only applies to MLflow; set track.mlflow, or leave it out")
         return self
 
     @model_validator(mode="after")
@@ -329,7 +331,7 @@ class Config(Settings):
         """
         values = self.model_dump(mode="json", exclude_none=True)
         if lacking := list(nones(values)):
-            raise ConfigError(f"{lacking[0]} = None: what a run keeps of its settings has no word for it; leave it "
-                              f"out, or train without a folder")  # fmt: skip
+            raise ConfigError(f"{lacking[0]} = None cannot be saved in the run's settings file (config.toml); leave "
+                              "it out, or train without a folder")  # fmt: skip
         values["train"].setdefault("patience", NONE)  # a missing key would be read as the default
         return tomli_w.dumps(values)

@@ -114,8 +114,8 @@ def check_held(key: str, value: Any) -> None:
         raise ValueError(f"{key}: expected a finite number, got {value}")
     if not (callable(value) or isinstance(value, HELD)):
         raise ValueError(
-            f"{key}: expected words, numbers, truth values, and lists and tables of them, which settings "
-            f"can hold, got {value!r}; give the method itself, made in Python"
+            f"{key}: expected a value that settings can store (text, a number, true or false, or a list or table of "
+            f"these), got {value!r}; pass a method object in Python instead"
         )
     for each in _within(value):
         check_held(key, each)

@@ -108,8 +108,8 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            raise ConfigError(f"{fails}: there is no module {error.name!r}; commands look for it beside the settings "
-                              f"file, in the current folder and among installed packages") from None  # fmt: skip
+            raise ConfigError(f"{fails}: there is no module {error.name!r}; commands search the folder of the "
+                              "settings file, the current folder and among installed packages") from None  # fmt: skip
         raise ConfigError(f"{fails}: {blamed(error)}") from error
     found = _attribute(imported, reference.partition(":")[2], fails)
     if problem := _misfit(found, module, kind):

@@ -136,8 +136,8 @@ def refuse_without_labels(task: Task) -> None:
     """
     if not task.outputs:
         raise PredictionError(
-            "no row had a label in training, so that the model has nothing to predict: give labels to some rows and "
-            "train again; what it knows of the columns is there for anyparty.impute and anyparty.log_likelihood"
+            "no row had a label in training, so the model cannot predict labels: label some rows and train again; "
+            "anyparty.impute and anyparty.log_likelihood work without labels"
         )
 
 

@@ -107,9 +107,8 @@ def writing(path: Path) -> Iterator[Path]:
     except (OSError, SafetensorError, ComputeError) as error:  # polars raises ComputeError if the disk is full
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StorageError(
-            f"{path}: cannot be written ({reason}); what was there before is whole. Make room, or let the folder be "
-            f"written to, and start again (a training with --resume, or "
-            f"resume=True)"
+            f"{path}: cannot be written ({reason}); the previous version of the file is intact. Free some space, or "
+            "make the folder writable, and start again (resume a training with --resume, or resume=True)"
         ) from None
     finally:
         with suppress(OSError):
@@ -130,8 +129,8 @@ def take(path: Path, otherwise: str) -> FileLock:
     except Timeout:
         raise ConfigError(otherwise) from None
     except OSError as error:
-        raise StorageError(f"{path}: cannot be written ({error.strerror or error}); let the folder be written "
-                           f"to") from None  # fmt: skip
+        raise StorageError(f"{path}: cannot be written ({error.strerror or error}); make "
+                           "the folder writable") from None  # fmt: skip
     return lock
 
 

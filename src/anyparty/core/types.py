@@ -68,7 +68,7 @@ class Party:
         odd = any(sign in "/\\,=" or not sign.isprintable() for sign in self.name)
         if odd or self.name != self.name.strip(" .") or not 0 < len(self.name.encode()) <= MOST_LETTERS:
             raise ConfigError(f"party {self.name!r}: a party's name is text of 1 to {MOST_LETTERS} bytes without "
-                              f"/, \\, a comma or =, and without a blank or dot at its ends")  # fmt: skip
+                              "/, \\, a comma or =, and must not begin or end with a space or a dot")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ def init(
     active = resolved.federation.active
     if active is None:
         raise ConfigError(
-            f"{config}: name the party that leads, federation.active: parties apart cannot look for labels"
+            f"{config}: name the active party, federation.active: on separate machines it cannot be found from the "
+            "label column"
         )
     roster = Roster(tuple(Party(name=name) for name in resolved.parties), active)
     tables = {name: party.table for name, party in resolved.parties.items() if party.table is not None}
@@ -127,8 +128,8 @@ def train(
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
     if lead is None and resolved.track != TrackSettings():
-        raise ConfigError("track: the active party's kit is not on this machine, and its record tells of epochs; "
-                          "train there, or take [track] out")  # fmt: skip
+        raise ConfigError("track: the active party's kit is not on this machine, and only the record in that kit has "
+                          "the epochs to track; train there, or remove [track]")  # fmt: skip
     absences = Absences()
     watches = CallbackList([absences] if watch is None else [absences, watch])
     watches.each.extend(trackers(resolved, lead, resume=resume))
@@ -178,19 +179,18 @@ def predict(
 def _check_untrained(folder: Path, record: Path) -> None:
     before = RunRecord.read(record) if record.exists() else RunRecord()
     if before.history:
-        raise ResumeError(f"{folder}: the parties keep a model already, of the training that began "
-                          f"{before.began or 'before'} ({len(before.history)} epochs): go on with it "
-                          f"(--resume, or resume=True), or train anew in its place (--again, or "
-                          f"again=True)")  # fmt: skip
+        raise ResumeError(f"{folder}: the parties already have a model, of the training that began "
+                          f"{before.began or 'before'} ({len(before.history)} epochs): resume it (--resume, or "
+                          "resume=True), or train again and replace it (--again, or again=True)")  # fmt: skip
 
 
 def _unnamed(folder: Path, resolved: Config) -> list[str]:
     """Return the federation's parties that the settings do not name, and warn that they take part nevertheless."""
     more = [name for name in flare.about(folder).get("parties", ()) if name not in resolved.parties]
     if more:
-        remark(f"the settings do not name {some(more)}, but who takes part is said by the federation in {folder}: to "
-               f"train without, make another one (anyparty federate init); to predict without, name the others "
-               f"(--parties)")  # fmt: skip
+        remark(f"the settings do not name {some(more)}, but all parties of the federation in {folder} take part: to "
+               "train without them, make another federation (anyparty federate init); to predict without them, name "
+               "the others (--parties)")  # fmt: skip
     return more
 
 
@@ -222,11 +222,11 @@ def _job(
     if leads and leads["error"]:
         others = [f"; {party!r} ended with {each['error']}: {each['sentence']}" for party, each in outcomes.items()
                   if party != name and each["error"] not in {"", "PartyLost"}]  # fmt: skip
-        raise RunError(f"job {job}: {name!r}, which leads, ended with {leads['error']}: {leads['sentence']}"
+        raise RunError(f"job {job}: the active party {name!r} ended with {leads['error']}: {leads['sentence']}"
                        f"{''.join(others)}")  # fmt: skip
     if leads is None and status != COMPLETED:
-        raise RunError(f"job {job} stands at {status}, and {name!r}, which leads, has left no result: if it has ended, "
-                       f"site.log in its kit says why; if not, it goes on")  # fmt: skip
+        raise RunError(f"job {job} has the status {status}, and the active party {name!r} has left no result: if the "
+                       "job has ended, site.log in the party's kit says why; if not, it still runs")  # fmt: skip
     return JobResult(job=job, status=status, outcomes=outcomes)
 
 

@@ -177,16 +177,16 @@ def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, g
     if shipped is not None:
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):
-            raise ModelError(f"{source}: trained with {was.get('name')!r}, and the method that is given is another, "
-                             f"{_told(given)}; leave it out, for the model makes its own")  # fmt: skip
+            raise ModelError(f"{source}: trained with {was.get('name')!r}, but another method was passed, "
+                             f"{_told(given)}; leave it out, because the model makes its own")  # fmt: skip
         found = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now.keys())}
         differs, instead = {key: pair for key, pair in found.items() if pair[0] != pair[1]}, "or leave it out"
     else:
         differs, instead = {} if own is None else differences(own, given), "as it was trained"
     if differs:
         said = "; ".join(f"{key} was {_said(was)}, is {_said(now)}" for key, (was, now) in list(differs.items())[:5])
-        raise ModelError(f"{source}: the method that is given is not the one that was trained: {said}; give that one, "
-                         f"{instead}")  # fmt: skip
+        raise ModelError(f"{source}: the method that was passed differs from the one that was trained: {said}; pass "
+                         f"that one, {instead}")  # fmt: skip
 
 
 def _told(given: Any) -> str:

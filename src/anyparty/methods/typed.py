@@ -23,7 +23,7 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
         ConfigError: it has another type, or contains a value that no file can store; the message begins with ``what``.
     """
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
-        raise ConfigError(f"{what}: expected no truth value, got {value}")
+        raise ConfigError(f"{what}: expected a value other than true or false, got {value}")
     _check_tables(value, what)
     _check_names(hint, value, what)
     try:
@@ -71,7 +71,7 @@ def _check_tables(value: Any, what: str) -> None:
     """Reject tables, recursively, that contain a value that a saved model cannot store."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(inner, HELD):
-            raise ConfigError(f"{what}: {key} = {inner!r} is nothing that a saved model can hold: words, numbers, "
-                              f"truth values, None, and lists and tables of them")  # fmt: skip
+            raise ConfigError(f"{what}: a saved model cannot store {key} = {inner!r}; expected text, a number, true "
+                              "or false, None, or a list or table of these")  # fmt: skip
     for inner in value.values() if isinstance(value, Mapping) else value if type(value) in {list, tuple} else ():
         _check_tables(inner, what)

@@ -89,7 +89,7 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
     names, counts = np.unique(labels, return_counts=True)
     if len(names) < 2:
         raise AlignmentError(
-            f"cross-validation: all {len(labels)} labels are {names[0]!s}: there is nothing to tell apart"
+            f"cross-validation: all {len(labels)} labels are {names[0]!s}: at least two classes are needed"
         )
     if counts.min() < folds:
         raise AlignmentError(f"cross-validation: class {names[counts.argmin()]!s} has {counts.min()} rows, so it would "

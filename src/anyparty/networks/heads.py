@@ -47,8 +47,8 @@ def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
     """Reject inputs that do not fit the number and width of heads that a rule, perhaps a user's own, declares."""
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
-        raise ConfigError(f"heads: expected inputs {wanted}, for the rule's head says {copies} head"
-                          f"{'s' if copies > 1 else ''} on inputs {inputs} wide; its loss or outputs give "
+        raise ConfigError(f"heads: expected inputs {wanted}, because the rule's head declares {copies} "
+                          f"head{'s' if copies > 1 else ''} with inputs of width {inputs}; its loss or outputs pass "
                           f"{list(given.shape)}: make the two agree")  # fmt: skip
 
 

@@ -28,8 +28,8 @@ def bear_single_rows(module: nn.Module) -> nn.Module:
         if isinstance(layer, _BatchNorm):
             if not layer.track_running_stats:
                 raise ConfigError(
-                    f"{layer} answers for a row by which others are in its batch, also in prediction, "
-                    f"and a batch may be of one: leave track_running_stats on"
+                    f"the answer of {layer} for a row depends on the other rows of its batch, also in prediction, "
+                    "where a batch may have one row: leave track_running_stats on"
                 )
             layer.register_forward_pre_hook(_rest, with_kwargs=True)
             layer.register_forward_hook(_resume, always_call=True)

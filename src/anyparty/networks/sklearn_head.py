@@ -114,8 +114,8 @@ class FittedEstimator(nn.Module):
         labels, extra = y.cpu().numpy(), {}
         if self.task.weights:
             if "sample_weight" not in inspect.signature(made.fit).parameters:
-                raise ConfigError(f"train.balance = true weighs rows, and scikit-learn's {self.name} takes no weights: "
-                                  f"leave it out, or take another classifier")  # fmt: skip
+                raise ConfigError(f"train.balance = true weights rows, but scikit-learn's {self.name} takes no "
+                                  "weights: leave it out, or take another classifier")  # fmt: skip
             extra["sample_weight"] = np.asarray(self.task.weights)[labels.astype(int)]
         if self.task.kind == "classification":
             labels = labels.astype(int)

@@ -22,7 +22,9 @@ from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.serving.predictor import Predictor
 from anyparty.tables.table import Table
 
-NO_FEDERATION = "there is no administrator's kit beside this one, so no other party is asked; serve the whole folder"
+NO_FEDERATION = (
+    "this folder has no administrator's kit, so no other party is asked; serve the federation's whole folder"
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _aligned_table(
 
     It is ``current``, or the table that the settings name if the caller gave another one (``own`` is false).
     """
-    effect = "so every id is answered from the own block alone"
+    effect = "so every id is answered from the active party's block alone"
     if alignment.fits(current):
         return current, ""
     if not own:

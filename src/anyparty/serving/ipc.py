@@ -60,7 +60,7 @@ class FrameStream:
             PartyLost: the other process does not read, or the stream is closed.
         """
         if self.writer.transport.get_write_buffer_size() > MAX_UNSENT or self.writer.is_closing():
-            raise PartyLost(to, "the way to it is blocked or closed")
+            raise PartyLost(to, "the connection to it is blocked or closed")
         data = encode(Header(run=self.session, frm=frm, to=to, tag=tag, number=self.sent), tensors)
         self.sent += 1
         self.writer.write(struct.pack("<Q", len(data)) + data)

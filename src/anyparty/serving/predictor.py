@@ -163,7 +163,7 @@ class Predictor:
             if name not in blocks:
                 raise PredictionError(f"the model has no party {name!r} with columns{nearest(name, blocks)}")
         if parties is not None and not parties:
-            raise PredictionError("'parties' is empty: name those that may take part, or leave it out for all")
+            raise PredictionError("'parties' is empty: name the parties that may take part, or leave it out for all")
         usable = {self.party.me} if self.party.method.can.predicts_alone else set(blocks)
         return tuple(name for name in blocks if name in usable and (parties is None or name in parties))
 

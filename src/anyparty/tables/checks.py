@@ -15,7 +15,7 @@ from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.column_types import notation_of
 
-EMPTY = "are empty but for the id"
+EMPTY = "are empty except for the id"
 MANY_MARKERS, MARKED_SHARE = 10, 0.05  # a note appears from this number, or above this share, of labels marked missing
 
 UNSEEN_SHARE = 0.5  # a larger share of cells unlike training's suggests another notation or unit
@@ -40,7 +40,7 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
     if not found:
         return ()
     name, count, cell = found[0]
-    more = f", and so for {some([other for other, *_ in found[1:]])}" if found[1:] else ""
+    more = f"; the same applies to {some([other for other, *_ in found[1:]])}" if found[1:] else ""
     note = (
         f"{where}: column {name!r} is read as numbers, and {count:,} of its cells begin with a zero, such as {cell!r}: "
         f"if these are codes, declare it categorical with types, or leave it out with drop{more}"
@@ -100,8 +100,8 @@ def cases(label: pl.Series, where: str) -> tuple[str, ...]:
     if pair is None:
         return ()
     note = (
-        f"{where}: {pair[0]!r} and {pair[1]!r} in label column {label.name!r} differ in nothing but case or blanks, "
-        f"and are two classes"
+        f"{where}: {pair[0]!r} and {pair[1]!r} in label column {label.name!r} differ only in case or spaces, but "
+        "count as two classes"
     )
     return (note,)
 
@@ -122,14 +122,14 @@ def unseen_levels(frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ..
         if len(unseen) > UNSEEN_SHARE * len(known):
             most = "" if len(unseen) == len(known) else f" in {len(unseen)} of {len(known)} cells"
             yield (f"training saw none of the categories of column {name!r}{most}, such as "
-                   f"{some(unseen.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
-                   f"are they written another way?")  # fmt: skip
+                   f"{some(unseen.unique().sort().head(2))}; it saw {some(seen[:2])}: the model cannot use these "
+                   "cells; are they written in another way?")  # fmt: skip
         elif few and len(unseen):
             example = repr(unseen.sort()[0])
             rare.append(f"column {name!r}, {len(unseen)} of {len(known)} cells, such as {example}")
     if rare:
         more = f"; and in {len(rare) - MANY} more columns" if len(rare) > MANY else ""
-        yield (f"there are categories that training never saw, of which the model knows nothing: "
+        yield ("there are categories that training never saw, so the model cannot use these cells: "
                f"{'; '.join(rare[:MANY])}{more}")  # fmt: skip
 
 
@@ -144,10 +144,10 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
     changed = [(name, count) for name, count in counts.items() if count]
     if changed:
         name, count = changed[0]
-        more = f", and so for {some([other for other, _ in changed[1:]])}" if changed[1:] else ""
+        more = f"; the same applies to {some([other for other, _ in changed[1:]])}" if changed[1:] else ""
         value = constants[name]
-        yield (f"column {name!r} was {value:g} in all training rows and is another number in {count} here: the "
-               f"model has learnt nothing of it and takes it for {value:g}{more}")  # fmt: skip
+        yield (f"column {name!r} was {value:g} in all training rows and is another number in {count} here: the model "
+               f"could not learn from it and treats it as {value:g}{more}")  # fmt: skip
 
 
 def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]]) -> Iterator[str]:
@@ -164,7 +164,7 @@ def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, fl
     ]
     if far:
         name, (mean, scale) = far[0], spreads[far[0]]
-        more = f"; so for {some(far[1:])}" if far[1:] else ""
-        yield (f"most numbers of column {name!r} lie more than {FAR} deviations from training's mean, such as "
-               f"{frame[name].drop_nulls().sort()[frame[name].count() // 2]:g} where that is {mean:g} and the "
-               f"deviation {scale:g}: are they in another unit?{more}")  # fmt: skip
+        more = f" The same applies to {some(far[1:])}" if far[1:] else ""
+        yield (f"most numbers of column {name!r} lie more than {FAR} standard deviations from their mean in training, "
+               f"such as {frame[name].drop_nulls().sort()[frame[name].count() // 2]:g} (mean {mean:g}, standard "
+               f"deviation {scale:g}): are they in another unit?{more}")  # fmt: skip

@@ -112,7 +112,7 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
     notation = notation_of(text) if values > FEW_LEVELS else None
     marks = None if notation else marks_among(numbers, text.filter(bad))
     if marks:
-        raise TableError(f"{where} has numbers but for {marks}: leave these cells empty, or declare the column "
+        raise TableError(f"{where} has numbers except for {marks}: leave these cells empty, or declare the column "
                          f"categorical with types")  # fmt: skip
     if notation or values > max(MANY_LEVELS, known / 2):
         name, advice, examples = notation or Notation("an identifier or free text", "", text.drop_nulls())

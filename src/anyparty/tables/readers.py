@@ -192,7 +192,7 @@ def _check_quotes(path: Path, party: str) -> None:
     except csv.Error as error:
         raise TableError(
             f"party {party!r}: {path}, line {line + 1}: a quotation mark is not closed, or stands within a cell "
-            f"({error}); correct the line: marks around the whole cell, and each that is within it twice"
+            f"({error}); correct the line: put quotation marks around the whole cell, and double each one inside it"
         ) from None
 
 
@@ -236,8 +236,8 @@ def _header(path: Path, party: str) -> list[str]:
     marked = [name for name in header if len(name) > 1 and name[0] == name[-1] == '"']
     if marked:
         raise TableError(
-            f"party {party!r}: {path}: the column name {marked[0]} has its quotation marks beside a blank, and is not "
-            f"closed by them; remove blanks between commas and marks, in all lines"
+            f"party {party!r}: {path}: the column name {marked[0]} has its quotation marks next to a space, so that "
+            "they do not enclose it; remove spaces between commas and quotation marks, in all lines"
         )
     _check_unique(header, f"party {party!r}: {path}")
     if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):

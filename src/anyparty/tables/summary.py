@@ -118,7 +118,10 @@ def _outlier_remark(numbers: pl.Series) -> str:
         if len(away) > RARE * len(numbers) or not len(away):
             return ""
     which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
-    return f"{_counted(len(away), 'cell')} far from all others ({which}): leave empty what stands for missing"
+    return (
+        f"{_counted(len(away), 'cell')} far from all others ({which}): if they stand for missing values, leave them "
+        "empty"
+    )
 
 
 def _frequent_marks(numbers: pl.Series) -> pl.Series:

@@ -213,8 +213,8 @@ def _check_name_sizes(names: list[str], where: str, most: int) -> None:
     """Reject a column name of more than ``most`` bytes; such a name is not quoted."""
     for place, name in enumerate(names, start=1):
         if (found := len(name.encode(errors="surrogatepass"))) > most:
-            raise TableError(f"{where}: the name of column {place} has {found:,} bytes, and a cell may have {most:,}; "
-                             f"{TOO_LONG}")  # fmt: skip
+            raise TableError(f"{where}: the name of column {place} has {found:,} bytes; the limit for a cell is "
+                             f"{most:,}; {TOO_LONG}")  # fmt: skip
 
 
 def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> None:
@@ -226,7 +226,7 @@ def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> No
         if len(rows := (sizes > most).arg_true()):
             more = f" (as do {len(rows) - 1:,} other rows)" if len(rows) > 1 else ""
             raise TableError(f"{where}: the cell in row {rows[0] + 1:,} below the column names, column "
-                             f"{column.name!r}, has {sizes[rows[0]]:,} bytes, and a cell may have {most:,}{more}; "
+                             f"{column.name!r}, has {sizes[rows[0]]:,} bytes{more}; the limit for a cell is {most:,}; "
                              f"{TOO_LONG}")  # fmt: skip
 
 
@@ -261,8 +261,8 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
     if column.dtype.is_float() and (column.fill_nan(None).abs() > cells.largest_exact(column)).any():
         raise TableError(
-            f"{where}: id column {column.name!r} holds numbers too large for {column.dtype} to tell neighbours apart; "
-            f"read the ids as text"
+            f"{where}: id column {column.name!r} holds numbers that are too large for {column.dtype} to be exact; "
+            "read the ids as text"
         )
     ids = cells.as_text(column)
     if ids.null_count():
@@ -273,8 +273,8 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
         )
     if (invisible := ids.str.contains(INVISIBLE)).any():
         raise TableError(
-            f"{where}: id column {ids.name!r} has signs that cannot be seen: {cells.cited(ids, invisible)}; remove "
-            f"them, they make it another id than the same text without them"
+            f"{where}: id column {ids.name!r} has invisible characters: {cells.cited(ids, invisible)}; remove them, "
+            "because they make an id differ from the same text without them"
         )
     if ids.n_unique() < len(ids):
         twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)

@@ -99,8 +99,8 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
             y = ((numbers - task.mean) / task.scale).astype(np.float32)
         if np.isinf(y).any():
             raise TableError(
-                f"{where}: beside training's mean {task.mean:g} and deviation {task.scale:g} no number is left of "
-                f"{cells.cited(label, pl.Series(np.isinf(y)))}; correct it, or leave the cell empty"
+                f"{where}: too far from the mean {task.mean:g} and standard deviation {task.scale:g} of training to "
+                f"compute with: {cells.cited(label, pl.Series(np.isinf(y)))}; correct it, or leave the cell empty"
             )
         return torch.from_numpy(y), torch.from_numpy(~np.isnan(y))
     names = cells.as_level(label)
@@ -111,7 +111,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     if unseen.any():
         raise TableError(
             f"{where}: training never saw the label {cells.cited(names, unseen)}; known are {some(task.classes, 20)}: "
-            f"correct it, or leave the cell empty to have the row unlabelled"
+            "correct it, or leave the cell empty if the row is unlabelled"
         )
     return torch.from_numpy(classes.to_numpy(writable=True)), torch.from_numpy(
         names.is_not_null().to_numpy(writable=True)
@@ -180,7 +180,7 @@ def _are_classes(label: pl.Series, where: str) -> bool:
         raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them")
     marks = marks_among(known, cells.as_level(label.filter(bad))) if bad.any() else None
     if marks and notation_of(cells.as_level(label)) is None:
-        raise TableError(f"{where}: it has numbers but for {marks}; leave these cells empty, or say "
+        raise TableError(f"{where}: it has numbers except for {marks}; leave these cells empty, or set "
                          f'federation.task = "classification"')  # fmt: skip
     if bad.any():
         return True
@@ -204,8 +204,7 @@ def _check_notation(label: pl.Series, where: str) -> None:
         examples = some(notation.examples.head(2))
         raise TableError(
             f"{where}: {values} different values in {len(names)} labelled rows, such as {examples}, look like "
-            f"{notation.name}; {notation.advice}name another label column, or say "
-            f'federation.task = "classification"'
+            f'{notation.name}; {notation.advice}name another label column, or set federation.task = "classification"'
         )
 
 
@@ -223,8 +222,8 @@ def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
     if len(lacking):
         rest = int(names.is_in(lacking.implode()).sum())
         remark(
-            f"{where}: no row for training is of class {some(lacking)}, as {rest} that are held out are: nothing is "
-            f"learnt of it; give another train.seed, or hold out fewer rows"
+            f"{where}: no training row is of class {some(lacking)}, but held-out rows are ({rest}): the model "
+            "cannot learn it; set another train.seed, or hold out fewer rows"
         )
     numbers, bad = cells.as_numbers(classes)
     by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]

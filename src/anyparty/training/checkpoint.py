@@ -89,7 +89,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ModelError(f"{path}: no such file") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise ModelError(
-            f"{path}: this is not a whole file of anyparty's ({error}); train again, or copy it anew"
+            f"{path}: this is not a complete file of anyparty ({error}); train again, or copy it again"
         ) from None
 
 
@@ -103,9 +103,9 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
         module.load_state_dict(tensors)
     except RuntimeError as error:
         said = _misfits(module.state_dict(), tensors, f"{name}/" if name else "") or [" ".join(str(error).split())]
-        more = f", and {len(said) - 1} more like it" if len(said) > 1 else ""
+        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
         raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {said[0]}{more}; "
-                         f"give the method, and what makes encoders, as they were in training") from None  # fmt: skip
+                         "give the method and the encoder factories of the training") from None  # fmt: skip
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
@@ -116,10 +116,11 @@ def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> lis
         if isinstance(want, Tensor) and name in kept
     }
     return [
-        *(f"parameter {prefix}{name} was kept in the shape {was}, and its shape is {now} here"
+        *(f"parameter {prefix}{name} was saved with shape {was}, but has shape {now} here"
           for name, (was, now) in shapes.items() if was != now),
-        *(f"parameter {prefix}{name} is not among what was kept" for name in wants if name not in kept),
-        *(f"parameter {prefix}{name} was kept, and the network has none" for name in kept if name not in wants),
+        *(f"parameter {prefix}{name} was not saved" for name in wants if name not in kept),
+        *(f"parameter {prefix}{name} was saved, but the network does "
+          "not have it" for name in kept if name not in wants),
     ]  # fmt: skip
 
 
@@ -182,7 +183,10 @@ class Checkpoints:
         whole = [moment for moment, path in files.items() if _opens(path)]
         if whole and len(whole) < len(files):
             cut = some(path.name for moment, path in files.items() if moment not in whole)
-            remark(f"{self.folder}: cut short, as by a power failure: {cut}; going on from {files[whole[-1]].name}")
+            remark(
+                f"{self.folder}: truncated, for example by a power failure: {cut}; resuming from "
+                f"{files[whole[-1]].name}"
+            )
         return whole or list(files)
 
     def files(self) -> list[Path]:
@@ -193,8 +197,8 @@ class Checkpoints:
         """Describe the last checkpoint that a failed run leaves."""
         moments = self.moments()
         if not moments:
-            return f"no weights were kept yet in {self.folder}: lower train.checkpoint_every to keep them sooner"
-        return f"the weights after epoch {moments[-1][1]} are kept in {self.folder}"
+            return f"no weights were saved yet in {self.folder}: lower train.checkpoint_every to save them sooner"
+        return f"the weights after epoch {moments[-1][1]} are saved in {self.folder}"
 
     def moments(self) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of every checkpoint, oldest first."""
@@ -215,7 +219,7 @@ class Checkpoints:
         except ValidationError:
             progress = None
         if progress is None:
-            raise ModelError(f"{path}: what it says of the run is damaged; go on from another copy, or train again")
+            raise ModelError(f"{path}: its description of the run is damaged; resume from another copy, or train again")
         for name, module in state.modules.items():
             load_module(module, _under(tensors, f"module/{name}/"), path, name)
         for name, optimizer in state.optimizers.items():

@@ -17,33 +17,33 @@ MESSAGES = (
         tag="setup",
         frm="active",
         to="passive",
-        holds="what each row is for (training, validation, test); to other label holders also who has which row, "
-        "the classes, in a regression mean and scale of the active party's training labels, and with "
+        holds="the use of each row (training, validation, test); to other label holders also which party has which "
+        "row, the classes, in a regression mean and scale of the active party's training labels, and with "
         "train.balance the weight of each class",
-        learns="the use of its own rows, and how many others there are; label holders the pattern of presence, "
-        "all classes that the active party knows, mean and spread of its labels in a regression, and with "
+        learns="the use of its own rows, and how many other rows are used; label holders also which party has which "
+        "row, all classes that the active party knows, mean and spread of its labels in a regression, and with "
         "train.balance which share of its training rows each class has",
     ),
     MessageSpec(
         tag="hello",
         frm="passive",
         to="active",
-        holds="a hash of each group of settings, and the epochs that the party has checkpoints of",
+        holds="a hash of each group of settings, and the epochs of which the party has checkpoints",
         learns="whether both run the same settings and version",
     ),
     MessageSpec(
         tag="start",
         frm="active",
         to="passive",
-        holds="which of its checkpoints the party loads, and the epoch that comes next",
+        holds="which of its checkpoints the party loads, and the next epoch",
         learns="nothing else",
     ),
     MessageSpec(
         tag="plan",
         frm="active",
         to="passive",
-        holds="places of the rows that a stage trains on, validates on and is scored on besides, and a number for "
-        "each pattern of presence where batches follow patterns",
+        holds="indices of the rows that a stage trains on, validates on and is also scored on, and a number for each "
+        "set of present parties if batches are drawn by these sets",
         learns="which of its own rows are labelled and used, and how many others there are",
     ),
     MessageSpec(
@@ -59,8 +59,8 @@ MESSAGES = (
         frm="active",
         to="passive",
         holds="whether to keep the weights, whether to stop, which parties are back",
-        learns="when validation was best, who was away",
-        when="several parties train a stage together, not the active one alone",
+        learns="when validation was best, which parties were absent",
+        when="several parties train a stage together, not only the active party",
     ),
 )
 
@@ -116,8 +116,8 @@ async def begin(
                           f"train into another folder")  # fmt: skip
     if resume and now is not None and (apart := [name for name, start in starts.items() if start.own != now]):
         remark(
-            f"there is no epoch that all have a checkpoint of: they go on from epoch {now[1]} of party "
-            f"{net.me!r}, with the last networks that are kept of {some(apart)}, which are of another one"
+            f"no epoch has a checkpoint at all parties: training resumes from epoch {now[1]} of party {net.me!r}, "
+            f"with the last saved networks of {some(apart)}, which are of another epoch"
         )
     for name, start in starts.items():
         await send_start(net, name, start)

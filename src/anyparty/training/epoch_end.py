@@ -102,10 +102,12 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     if not broken:
         return
     if not answered.answered[:validation].any():
-        raise Diverged(f"{answered.predictor}: in stage {stage!r} the loss is a number, and no answer for a "
-                       f"validation row is: lower the learning rate; of a method of your own, look at what it "
-                       f"answers")  # fmt: skip
-    remark(f"stage {stage!r}: the networks gave no number for some validation rows; their scores are of the others")
+        raise Diverged(f"{answered.predictor}: in stage {stage!r} the loss is a number, but every answer "
+                       "for a validation row is NaN: lower the learning rate; in a user-defined method, check its "
+                       "answers")  # fmt: skip
+    remark(
+        f"stage {stage!r}: the networks gave no number for some validation rows; the scores cover only the other rows"
+    )
 
 
 def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
@@ -140,7 +142,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
     if isinstance(taught, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
         yield from untaught(part, taught.missed)
     if part.settings.keep == "average" and not averages:
-        yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+        yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
 
 
 def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:

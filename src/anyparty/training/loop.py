@@ -156,7 +156,7 @@ async def _repeat(
             _checkpoint(part, state, progress, best)
     for name, kept in best.items() if keep != "last" else ():
         load_module(state.modules[name], kept, f"the {keep} of the epochs")
-    reason = "no better for a while" if stop else "all epochs done"
+    reason = "no improvement" if stop else "all epochs done"
     callback.on_stage_end(stage.name, "; ".join([reason, *noted(part, stage, state, progress, averages=bool(best))]))
 
 

@@ -111,8 +111,8 @@ async def take_part(
     setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
     use, task, observed = setup
     if len(use) != len(known.position):
-        raise MessageError(f"message 'setup' from {roster.active!r} to {house.name!r}: it is of {len(use)} rows, the "
-                           f"alignment here of {len(known.position)}")  # fmt: skip
+        raise MessageError(f"message 'setup' from {roster.active!r} to {house.name!r}: it has {len(use)} rows, but "
+                           f"the alignment here has {len(known.position)}")  # fmt: skip
     if observed is not None:
         table = teaching(table, known.position, observed.numpy())
 
@@ -200,8 +200,9 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
         task = Task(**tuples(json.loads(got["task"].numpy().tobytes())))
         return got["use"].numpy(), task, got["observed"].bool().view(len(got["use"]), roster.K)
     except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
-        raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and who has each of "
-                           f"{len(got['use'])} rows ({str(error).splitlines()[0][:80]})") from None  # fmt: skip
+        raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and which "
+                           f"parties have each of {len(got['use'])} rows "
+                           f"({str(error).splitlines()[0][:80]})") from None  # fmt: skip
 
 
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:

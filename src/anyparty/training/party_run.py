@@ -112,8 +112,8 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
     idle = [name for name in roster.labelers if name not in {roster.active, *hosts}]
     if idle:
         remark(
-            f"the labels of party {some(idle)} are not used: those of {roster.active!r}, which leads, teach "
-            f"alone, unless a split method that has heads for parties has hosting = 'labelers'"
+            f"the labels of party {some(idle)} are not used: only those of the active party {roster.active!r} are, "
+            "unless a split method with heads for parties has hosting = 'labelers'"
         )
 
 
@@ -161,10 +161,10 @@ def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
             idle.append(host)
     unread = topology.unread if topology else ()
     if unread:
-        yield f"no head reads the embeddings of {some(unread)}, which sends nothing and learns nothing"
+        yield f"no head reads the embeddings of {some(unread)}, which therefore sends nothing and is not trained"
     told = {*idle, *unread}
     without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in told]
     if without:
-        yield f"training reached no labelled row of {some(without)}, so that answers do without it"
+        yield f"training reached no labelled row of {some(without)}, so that predictions ignore it"
     if idle:
-        yield f"no training row has a label of {some(idle)}, so that the predictor there has learnt nothing"
+        yield f"no training row has a label of {some(idle)}, so that the predictor there is untrained"

@@ -20,15 +20,15 @@ MESSAGES = (
         tag="part",
         frm="passive",
         to="active",
-        holds="a hash of the weights that the party keeps: where training ends, and where rows are predicted",
-        learns="whether its part of the model is of the same run",
+        holds="a hash of the party's saved weights: when training ends, and when rows are predicted",
+        learns="whether its part of the model is from the same run",
     ),
     MessageSpec(
         tag="finished",
         frm="passive",
         to="active",
         holds="nothing: the party has written all its files of the training",
-        learns="that its part of the training is whole",
+        learns="that its part of the training is complete",
     ),
 )
 HASH = {"hash": TensorSpec((32,), torch.uint8)}

@@ -103,7 +103,7 @@ def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES)
     long = int.from_bytes(data[:8], "little")
     if long > MOST_HEADER_BYTES:
         raise MessageError(f"{source} sent a header of {long} bytes, expected at most {MOST_HEADER_BYTES}: "
-                           f"this is not a message of anyparty's")  # fmt: skip
+                           "this is not a message of anyparty")  # fmt: skip
     try:
         tensors = load(bytes(data))
         metadata = json.loads(data[8 : 8 + long]).get("__metadata__")

@@ -163,7 +163,7 @@ class TestDated:
             await net.close()
 
         async def receiver(net: Channel) -> Any:
-            with pytest.raises(PartyLost, match="too late with 'embedding' for this round of 'b'"):
+            with pytest.raises(PartyLost, match="'embedding' arrived too late for this round of 'b'"):
                 await RoundChannel(net, ("train", 0, 4), within=0.02).recv("a", "embedding", {"h": TensorSpec((2, 3))})
 
         memory.play({"a": never, "b": receiver})
@@ -177,5 +177,5 @@ class TestSettings:
     def test_refuses(self):
         with pytest.raises(ConfigError, match="grace must be a positive number of seconds, got 0"):
             RealClock(grace=0)
-        with pytest.raises(ConfigError, match="grace is for the real clock; set real = true"):
+        with pytest.raises(ConfigError, match="grace only applies to the real clock; set real = true"):
             clock(grace=1.0)

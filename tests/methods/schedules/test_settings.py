@@ -73,7 +73,7 @@ class TestByName:
     def test_a_clock(self, tmp_path):
         (tmp_path / "cpu.csv").write_text("a,b\n0.5,0\n")
         assert clock(trace=tmp_path / "cpu.csv", latency=2).use == {"a": (0.5,), "b": (0.0,)}
-        with pytest.raises(ConfigError, match="two ways to say one thing"):
+        with pytest.raises(ConfigError, match="set only one of them"):
             clock(trace=tmp_path / "cpu.csv", use={"a": (0.1,)})
         with pytest.raises(ConfigError, match=r"clock has no parameter 'timout'; did you mean 'timeout'\?"):
             clock(timout=3)
@@ -89,17 +89,22 @@ class TestOverAMethod:
             scheduled(method("laser"), config_of(clock={"latency": 2.0}))
 
     def test_a_method_that_is_no_split_method(self):
-        with pytest.raises(ConfigError, match="schedule 'flex' is for split methods, APC-VFL is none"):
+        with pytest.raises(ConfigError, match="schedule 'flex' needs a split method, and APC-VFL is not one"):
             scheduled(method("apc"), config_of(schedule={"name": "flex"}))
 
     def test_a_stage_of_pretraining_before_it(self):
-        with pytest.raises(ConfigError, match=r"schedule 'flex' knows no stage of pretraining: method\.pretrain"):
+        with pytest.raises(
+            ConfigError, match=r"schedule 'flex' cannot be combined with pretraining: set method\.pretrain"
+        ):
             scheduled(method("laser", pretrain="simsiam"), config_of(schedule={"name": "flex"}))
 
     def test_what_does_not_fit_the_parties(self):
         of = world()
         for made, said in (
-            (under("flex", labels="shared"), "labels = 'shared' asks for labels at every party, and 'b', 'c' has none"),
+            (
+                under("flex", labels="shared"),
+                "labels = 'shared' needs labels at every party, and 'b', 'c' has no labels",
+            ),
             (under("flex", clock=clock(iteration={"aa": 2.0})), r"no party 'aa'.*did you mean 'a'"),
             (under("flex", clock=clock(iteration=3.0, timeout=2.0)), "shorter than the fastest iteration, 3"),
             (under("sync-min", clock=clock(iteration=3.0, timeout=2.0)), "shorter than the fastest iteration"),
@@ -122,7 +127,9 @@ class TestOverAMethod:
 
     def test_a_server_learns_nothing_by_itself(self):
         slow = clock(iteration={"a": 11.0, "b": 12.0, "c": 13.0})
-        with pytest.raises(ConfigError, match=r"a time-out of 10\.0 is shorter than the fastest iteration, 11: nobody"):
+        with pytest.raises(
+            ConfigError, match=r"a time-out of 10\.0 is shorter than the fastest iteration, 11: no party"
+        ):
             worlds.begin(under("flex", clock=slow), world(server=True))
 
     def test_machines_that_are_busy_at_first_are_none_that_never_learn(self):
@@ -133,12 +140,12 @@ class TestOverAMethod:
     @pytest.mark.parametrize(
         ("name", "ticks", "said"),
         [
-            ("vafl", clock(), "shown of Flex-VFL, not of VAFL"),
-            ("flex", clock(real=True), "unknown beforehand"),
+            ("vafl", clock(), "proven for Flex-VFL, not for VAFL"),
+            ("flex", clock(real=True), "unknown in advance"),
         ],
     )
     def test_an_estimate_that_nobody_asks_for_is_refused(self, name, ticks, said):
-        with pytest.raises(ConfigError, match=f"smoothness = 2 would do nothing, for .*{said}"):
+        with pytest.raises(ConfigError, match=f"smoothness = 2 would do nothing, because .*{said}"):
             under(name, clock=ticks, smoothness=2.0)
 
     def test_adaptive_rates_and_falling_ones_are_two_ways_to_say_one_thing(self):

@@ -86,7 +86,7 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
     except (IndexError, ValueError):
         raise RunError(f"the admin client failed: {ran.stderr.strip()[-500:]}") from None
     if str(answer.get("error", "")).startswith(NO_CONNECTION):
-        raise RunError(f"the server of {folder} does not answer any more: is the active party's site running there "
+        raise RunError(f"the server of {folder} stopped answering: is the active party's site running there "
                        f"(anyparty party start KIT)? Continue an interrupted training with --resume")  # fmt: skip
     if "error" in answer:
         raise RunError(f"the server of {folder} answered: {answer['error']}")

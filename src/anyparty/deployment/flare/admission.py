@@ -111,7 +111,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         if now - self.evictions.at.get(name, LONG_AGO) < EVICTION_S:
             self.closed[name] = now
         if now - self.closed.get(name, LONG_AGO) < CLOSED_S:
-            say(f"{name} {TWICE}; a second one was turned away: the kit of {name} is in use twice")
+            say(f"{name} {TWICE}; a second connection was rejected: the kit of {name} is in use twice")
             raise NotAuthenticated(f"{name} {TWICE}")  # makes FLARE reject the registration
 
     def _compare_clocks(self, fl_ctx: Any) -> None:

@@ -106,11 +106,11 @@ def _checked(folder: Path, roster: Roster, host: str, port: int, scheme: str) ->
     if (folder / "federation.toml").exists():
         raise ConfigError(f"{folder} holds a federation already; name another folder, or remove it")
     if (folder / "authority").exists():
-        raise ConfigError(f"{folder} holds a federation that was not made to its end; remove it")
+        raise ConfigError(f"{folder} holds an incomplete federation; remove it")
     for name in names:
         if not NAME.fullmatch(name) or name.lower() in RESERVED:
-            raise ConfigError(f"party {name!r}: a federation's names are 1 to 41 letters (a to z, A to Z), digits, '-' "
-                              f"and '_', and none of {sorted(RESERVED)}")  # fmt: skip
+            raise ConfigError(f"party {name!r}: a federation's names are 1 to 41 letters (a to z, A to Z), digits, "
+                              f"'-' and '_', and not one of {sorted(RESERVED)}")  # fmt: skip
     twice = sorted({name for name in names if [each.lower() for each in names].count(name.lower()) > 1})
     if twice:
         raise ConfigError(f"two parties have one name: {twice}")

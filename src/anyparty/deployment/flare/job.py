@@ -198,7 +198,7 @@ def farewell(error: str, stop_reason: str = "") -> str:
     """
     if stop_reason:
         return stop_reason
-    return f"it stopped with {error}, and its own site.log, in its kit, says why" if error else "its part is done"
+    return f"it stopped with {error}; site.log in its kit says why" if error else "its part is done"
 
 
 def _plain(result: Any) -> Any:

@@ -69,7 +69,7 @@ class ServerAddress:
             host, port = KINDS[kind](values)
             serves = kind == "server"
         except (ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"{found[0]}: cannot be read ({error!r}); copy the kit anew") from None
+            raise ConfigError(f"{found[0]}: cannot be read ({error!r}); copy the kit again") from None
         own = "server" if serves else "client"
         return cls(
             kit=kit, host=host, port=port, owner="" if serves else owner, certificate=startup / f"{own}.crt",
@@ -108,11 +108,11 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
     try:
         own.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
-        raise ConfigError(f"{gate.certificate}: this certificate is not of the authority in {gate.authority.name}; "
-                          f"take all files in startup/ from one kit") from None  # fmt: skip
+        raise ConfigError(f"{gate.certificate}: this certificate was not issued by the authority in "
+                          f"{gate.authority.name}; take all files in startup/ from one kit") from None  # fmt: skip
     names = [str(each.value) for each in own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
     if gate.owner and gate.owner not in names:
-        raise ConfigError(f"{gate.kit}: the certificate is made out to {names}, the kit's own settings say party = "
+        raise ConfigError(f"{gate.kit}: the certificate names {names}, but the kit's own settings say party = "
                           f"{gate.owner!r}; a party can only take part under its own name")  # fmt: skip
     _check_dates(gate, max(each.not_valid_before_utc for each in (own, authority)),
                  min(each.not_valid_after_utc for each in (own, authority)), say)  # fmt: skip
@@ -158,7 +158,7 @@ def _certificates(gate: ServerAddress) -> tuple[Any, Any]:
             x509.load_pem_x509_certificate(each.read_bytes()) for each in (gate.certificate, gate.authority)
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{gate.certificate}: the certificate cannot be read ({error}); copy the kit anew") from None
+        raise ConfigError(f"{gate.certificate}: the certificate cannot be read ({error}); copy the kit again") from None
     return own, authority
 
 
@@ -208,13 +208,16 @@ def probe(gate: ServerAddress) -> str | None:
     try:
         _handshake(gate, ssl.TLSVersion.TLSv1_3)
     except ssl.SSLCertVerificationError as error:
-        raise ConfigError(f"{gate.place} shows a certificate that does not fit this kit ({error.verify_message}): it "
-                          f"is another federation's server, or the kits are not of one 'anyparty federate init'"
+        raise ConfigError(f"{gate.place} has a certificate that does not match this kit ({error.verify_message}): it "
+                          "is another federation's server, or the kits are not from the same 'anyparty federate init'"
                           ) from None  # fmt: skip
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-        return "it hangs up while the two greet each other: a proxy with nobody behind it, or a server that is starting"
+        return (
+            "it closes the connection during the TLS handshake: a proxy without a server behind it, or a server that "
+            "is starting"
+        )
     except ssl.SSLError as error:
-        raise ConfigError(f"{gate.place} is no server of a federation: something else listens there "
+        raise ConfigError(f"{gate.place} is not a federation's server: another program listens there "
                           f"({error.reason or error})") from None  # fmt: skip
     except OSError as error:
         return _why(gate, error)
@@ -225,8 +228,8 @@ def probe(gate: ServerAddress) -> str | None:
     except (ssl.SSLError, ConnectionError) as error:
         why = getattr(error, "reason", None) or error
         if "PROTOCOL" not in str(why):  # a server without TLS 1.2
-            raise ConfigError(f"{gate.place} does not take the certificate {gate.certificate} ({why}): it has expired "
-                              f"by the clock there, or is another federation's") from None  # fmt: skip
+            raise ConfigError(f"{gate.place} rejects the certificate {gate.certificate} ({why}): it has expired by "
+                              "the clock there, or belongs to another federation") from None  # fmt: skip
     except OSError as error:
         return _why(gate, error)
     return None
@@ -239,7 +242,7 @@ def _handshake(gate: ServerAddress, version: ssl.TLSVersion) -> None:
         context.load_verify_locations(gate.authority)
         context.load_cert_chain(gate.certificate, gate.key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{gate.kit}: its certificate and key cannot be used ({error}); copy the kit anew") from None
+        raise ConfigError(f"{gate.kit}: its certificate and key cannot be used ({error}); copy the kit again") from None
     context.maximum_version = version
     with (
         socket.create_connection((gate.host, gate.port), timeout=TRY_S) as line,
@@ -250,7 +253,7 @@ def _handshake(gate: ServerAddress, version: ssl.TLSVersion) -> None:
 
 def _why(gate: ServerAddress, error: OSError) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer for {TRY_S:g} s: a firewall, or nobody has that address"
+        return f"no answer for {TRY_S:g} s: a firewall, or no machine has that address"
     if isinstance(error, socket.gaierror):
         return f"the name {gate.host!r} is not known: {error.strerror}"
     return (error.strerror or str(error)).lower()

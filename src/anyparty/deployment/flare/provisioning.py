@@ -100,8 +100,8 @@ def provision(
         read = prepare_project(theirs)
     except ValueError as error:
         why = str(error).partition(" based on ")[0]  # drop the regular expression
-        raise ConfigError(f"host {host!r}: FLARE takes a name of letters, digits, '-' and '.', or an IPv4 address, "
-                          f"that is no passive party's name ({why})") from None  # fmt: skip
+        raise ConfigError(f"host {host!r}: expected a name of letters, digits, '-' and '.', or an IPv4 address, other "
+                          f"than a passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
     authority_of.make(authority, server_name(host), port, scheme)
     (authority / "project.yml").write_text(text, encoding="utf-8")
@@ -135,8 +135,8 @@ def check_place(place: Path) -> None:
         except ValueError:  # an unclosed quote
             whole = False
         if not whole:
-            raise ConfigError(f"{path}: FLARE starts no job from a path with blanks, quotes, '#' or backslashes; use "
-                              f"another place")  # fmt: skip
+            raise ConfigError(f"{path}: FLARE cannot start jobs from a path with blanks, quotes, '#' or backslashes; "
+                              "use another place")  # fmt: skip
 
 
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:

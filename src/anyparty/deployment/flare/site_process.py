@@ -186,8 +186,8 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     while found := processes(folder):  # a site may have started a job's process meanwhile
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
         if left:
-            raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; where another user has "
-                           f"started them, stop it as that user")  # fmt: skip
+            raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; if another user "
+                           "started them, stop them as that user")  # fmt: skip
     _started[:] = [process for process in _started if process.poll() is None]
 
 
@@ -247,12 +247,12 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
     admission = Admission()
     for tries in range(TRIES):
         if tries:
-            say(f"{gate.place} did not let {site.party} in{IS_THERE if admission.rejected else LOST}; trying again")
+            say(f"{gate.place} did not admit {site.party}{IS_THERE if admission.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
         code = _run(kit, say, admission)
         if admission.admitted or gate.serves or code <= 0:  # below 0: it was ended by a signal
             return code
-    failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
+    failed = f"{gate.place} did not admit {site.party!r}, {TRIES} times"
     if not admission.rejected:
         raise RunError(f"{failed}; {kit / 'site.log'} says how each try ended")
     raise RunError(

@@ -32,22 +32,22 @@ MESSAGES = (
         frm="passive",
         to="active",
         holds="the number of the alignment that the party keeps, if its table is still the same",
-        learns="whether to align anew",
+        learns="whether the parties must align again",
     ),
     MessageSpec(
         tag="realign",
         frm="active",
         to="passive",
-        holds="whether to align anew, and the new alignment's number",
+        holds="whether the parties must align again, and the new alignment's number",
         learns="nothing else",
     ),
     MessageSpec(
         tag="without-cells",
         frm="passive",
         to="active",
-        holds="which of the party's rows have a label and no other cell. Sent only where a label holder with "
-        "columns does not lead",
-        learns="that the party is absent there, and has a label",
+        holds="which of the party's rows have a label but no other cell. Sent only if a passive party has both "
+        "labels and columns",
+        learns="that the party has a label, but no features, in these rows",
     ),
 )
 ROWS = {"rows": TensorSpec((-1,), torch.int64)}
@@ -88,7 +88,7 @@ class StoredAlignment:
         try:
             position, number = tensors["position"].numpy(), tensors["number"]
         except KeyError as error:
-            raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
+            raise ModelError(f"{path}: this is not an alignment file of anyparty: it has no {error}") from None
         known = PartyAlignment(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
         return cls(
             known=known, number=number, table=str(about.get("table")), rows=int(about.get("rows", -1)),
@@ -197,7 +197,7 @@ async def _observed(
             column = observed[:, roster.blocks.index(name)]
             rows = (await net.recv(name, "without-cells", ROWS))["rows"]
             if len(rows) and (not 0 <= rows.min() <= rows.max() < fresh.n or not column[rows].all()):
-                raise MessageError(f"party {name!r} names rows without cells that are not rows of its own")
+                raise MessageError(f"party {name!r} reports empty rows that are not its own rows")
             column[rows] = False
     return observed
 
@@ -232,13 +232,13 @@ async def _agree_on_alignment(
     unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
     same = bool(number.any()) and not unlike
     if resume and not same:
-        raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
-                          f"(its table changed, its folder is another, or it is of a former version); "
+        raise ResumeError(f"cannot resume: {unlike or [net.me]} has another alignment than the run (its table or "
+                          "folder changed, or its alignment is from an earlier version); "
                           f"start without --resume (resume=True)")  # fmt: skip
     away = [name for name in roster.names if name not in {net.me, *others}]
     if away and not same:
-        raise AlignmentError(f"{some(away)} is not there, and who has which row must be found anew (a table changed, "
-                             f"or there is none yet at {some(unlike or [net.me])}); start all parties")  # fmt: skip
+        raise AlignmentError(f"{some(away)} is not connected, and the rows must be aligned again (a table changed, or "
+                             f"{some(unlike or [net.me])} has no alignment yet); start all parties")  # fmt: skip
     fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
     for name in others:
         await net.send(name, "realign", {"number": fresh})
@@ -252,6 +252,6 @@ async def welcome(number: Tensor, net: Channel, name: str) -> None:
         AlignmentError: the party has another alignment.
     """
     if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
-        raise AlignmentError(f"party {name!r} came back with another alignment (its table changed, or its folder is "
-                             f"another); it can take part in the next run")  # fmt: skip
+        raise AlignmentError(f"party {name!r} rejoined with another alignment (its table or folder changed); it can "
+                             "take part in the next run")  # fmt: skip
     await net.send(name, "realign", {"number": number})

@@ -47,8 +47,8 @@ def check_columns(site: SiteSettings, id: str, label: str | None, features: Sequ
     """
     wanted: str | None = getattr(site, "id", None)
     if wanted is not None and id != wanted:
-        raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, and its own settings "
-                          f"(local/anyparty.toml in its kit) by id = {wanted!r}")  # fmt: skip
+        raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, but the party's own settings "
+                          f"(local/anyparty.toml in its kit) allow only id = {wanted!r}")  # fmt: skip
     allowed: tuple[str, ...] | None = getattr(site, "columns", None)
     read = [*features, *([] if label is None else [label])]
     if allowed is not None and (more := [name for name in read if name not in allowed]):
@@ -84,7 +84,7 @@ def method_at(site: SiteSettings, config: Config) -> Method:
 def _check_listed(site: SiteSettings, factory: str | None, what: str, setting: str) -> None:
     if factory is not None and factory not in getattr(site, setting, ()):
         raise ConfigError(
-            f"party {site.party!r}: the job names {what} of somebody's own making, {factory!r}, and its own settings "
-            f'do not allow it; if this code may run here, write {setting} = ["{factory}"] into local/anyparty.toml in '
-            f"its kit, above any [table]"
+            f"party {site.party!r}: the job names {what} that is user-defined code, {factory!r}, and the party's own "
+            f"settings do not allow it; if this code may run here, write "
+            f'{setting} = ["{factory}"] into local/anyparty.toml in its kit, above any [table]'
         )

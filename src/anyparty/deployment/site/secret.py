@@ -30,6 +30,6 @@ def secret_in(folder: Path) -> bytes:
         with writing(path) as beside:
             beside.write_bytes(kept)
     if len(kept) != SIZE:
-        raise ConfigError(f"{path}: expected the {SIZE} bytes with which this party draws its first weights, got "
-                          f"{len(kept)}; move the file away and train anew, without --resume")  # fmt: skip
+        raise ConfigError(f"{path}: expected the {SIZE} bytes that seed this party's initial weights, got "
+                          f"{len(kept)}; move the file away and train again, without --resume")  # fmt: skip
     return kept

@@ -48,8 +48,10 @@ MESSAGES = (
         tag="wanted",
         frm="active",
         to="passive",
-        holds="the aligned rows to predict, who of the parties is asked, and to hosts who has which row",
-        learns="which of its own rows are predicted, and how many others there are; hosts also who has which row",
+        holds="the aligned rows to predict and the parties that are asked; to other label holders also which party "
+        "has which row",
+        learns="which of its own rows are predicted, and how many other rows there are; other label holders also which "
+        "party has which row",
     ),
 )
 
@@ -78,8 +80,8 @@ class StoredPart:
             made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
             return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))
         except NotGiven as error:
-            raise ConfigError(f"{error.lacks}, which settings name: give those that it was trained with (--config "
-                              f"CONFIG.toml, or config=...), with its factory") from None  # fmt: skip
+            raise ConfigError(f"{error.lacks}: give the settings that it was trained with, with their factory "
+                              "(--config CONFIG.toml, or config=...)") from None  # fmt: skip
 
 
 async def predict_at_home(
@@ -178,12 +180,13 @@ async def _same_run(
     up = [name for name in roster.names if name != net.me and (there is None or name in there)]
     said, lost = await setup_messages.gather(net, up)
     for name in [name for name in lost if name in {*asked, *roster.labelers}]:
-        raise ModelError(f"party {name!r} cannot predict with its part of the model ({lost[name]}); if that part was "
-                         f"never saved, train with --resume, or predict without it (--parties)")  # fmt: skip
+        raise ModelError(f"party {name!r} cannot load its part of the model ({lost[name]}); if that part was never "
+                         "saved, train with --resume, or predict without it (--parties)")  # fmt: skip
     unlike = [name for name in setup_messages.foreign(part.about.parts, said) if name in {*asked, *roster.labelers}]
     if unlike:
-        raise ModelError(f"what {some(unlike)} keeps of the model is not of the run that {net.me!r} has: it was lost "
-                         f"before training ended, or its folder is another; leave it out, or train again")  # fmt: skip
+        raise ModelError(f"{some(unlike)} has a part of the model from another run than {net.me!r}: it was "
+                         "disconnected before training ended, or its folder changed; predict without it (--parties), "
+                         "or train again")  # fmt: skip
     return [name for name in up if name not in lost] if lost else there
 
 
@@ -194,7 +197,7 @@ def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | N
     up = roster.names if there is None else (*there, roster.active)
     names = [name for name in roster.blocks if name in up and (asked is None or name in asked)]
     if not names:
-        raise PredictionError("no party with columns is to take part; name at least one")
+        raise PredictionError("no connected party with columns was selected; name at least one")
     return names
 
 
@@ -230,8 +233,8 @@ async def _share(
         raise ConfigError(f"{roster.active!r} asks for rows that the alignment of {rows.n} rows does not have")
     names = [name for name, flag in zip(roster.blocks, got["asked"].tolist(), strict=True) if flag]
     if len(got["observed"]) not in {0, rows.n * roster.K}:
-        raise ConfigError(f"{roster.active!r} says of {len(got['observed'])} cells who has them; "
-                          f"the alignment has {rows.n} rows and {roster.K} parties")  # fmt: skip
+        raise ConfigError(f"{roster.active!r} sent {len(got['observed'])} cells of presence (which party has which "
+                          f"row); expected {rows.n} rows x {roster.K} parties")  # fmt: skip
     pattern = got["observed"].bool().view(-1, roster.K) if len(got["observed"]) else None
     return names, got["rows"], pattern
 

@@ -73,11 +73,11 @@ LEARNS = {
     TRAIN: ("encoder", "global_encoder", "discriminator"),
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
-VIEW = "mean and deviation side by side"
+VIEW = "concatenated mean and standard deviation"
 AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
-ALL_LABELLED = "every row has a label: it has seen labelled rows alone"
-ALWAYS = "every row is known to {}: sets of parties without are not learnt, and their answers may be far off"
-UNTIED = "no party that has this row shares rows of the training by way of which a label reached it"
+ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
+ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
+UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +144,8 @@ class FalseVFL(ABC):
         return Capabilities(
             title=self.title,
             paper=f"Hong, Park, Hwang 2025, {self.section}",
-            trains_on="all rows that anybody has, then those of them with a label",
-            predicts_for="any row, by samples of a latent vector weighed by the parties that have it",
+            trains_on="all rows that at least one party has, then the labelled ones of these",
+            predicts_for="any row, by samples of a latent vector that are weighted by the parties that have the row",
             needs="any",
             messages=MESSAGES,
             unlabelled=True,
@@ -385,4 +385,4 @@ def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
     assert at.observed is not None
     missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
     names = some([blocks[k] for k in missed])
-    return f"no label is tied to the block of {names}, by shared rows, so that answers do without it" if missed else ""
+    return f"no shared rows connect the block of {names} to a label, so that predictions ignore it" if missed else ""

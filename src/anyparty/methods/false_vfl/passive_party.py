@@ -193,9 +193,9 @@ class BatchTurn:
             share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
         if share > MANY:
             remark(
-                f"party {self.seat.me!r}: its decoder is as sure as floor = {side.floor:g} lets it be of most numbers "
-                f"of its block: columns are constant or follow from others; leave out constants and copies (where "
-                f"columns merely go together, this is what the floor is for)"
+                f"party {self.seat.me!r}: its decoder's standard deviation has reached floor = {side.floor:g} for "
+                "most numbers of its block: columns are constant or determined by others; leave out constants and "
+                "copies (if columns are only correlated, the floor works as intended)"
             )
 
     def _drawing(self, name: str) -> AbstractContextManager[None]:
@@ -247,7 +247,7 @@ class PartyBatch:
 
 
 EMBEDDING = embedding(
-    "active", "mean and variance of z as party k's block has them, [B_k, 2 D], of those rows of the batch that it has"
+    "active", "mean and variance of z given party k's block, [B_k, 2 D], for those rows of the batch that it has"
 )
 LIKELIHOOD = MessageSpec(
     tag="likelihood",
@@ -262,41 +262,42 @@ WEIGHT = MessageSpec(
     frm="active",
     to="block",
     holds="in pretraining the derivative of the loss by the log-likelihoods, [L, B_k] ([L, B] under MNAR), zero for "
-    "samples that weigh next to nothing; afterwards one and the same number for all samples",
+    "samples of negligible weight; afterwards the same number for all samples",
     learns="in pretraining which samples explain a row best for all parties together; afterwards nothing",
 )
 SLOPE = MessageSpec(
     tag="slope",
     frm="block",
     to="active",
-    holds="the slope of the log-likelihoods by those N samples whose weight is not zero, times that weight, [N, D]",
-    learns="where to move a sample so that it explains a block better that the active party does not see: a little "
-    "more of the block than the embedding tells",
+    holds="the derivative of the log-likelihoods by those N samples whose weight is not zero, times that weight, "
+    "[N, D]",
+    learns="in which direction to move a sample so that it explains a block that the active party does not see: "
+    "slightly more about the block than the embedding reveals",
 )
 SAMPLES = MessageSpec(
     tag="samples",
     frm="active",
     to="block",
-    holds="z_l, [L, B_k, D], of the party's rows of the batch; under MNAR of all rows, [L, B, D]",
-    learns="party k sees, row by row, what the parties that have the row make of it together; where one other party "
-    "has it, that party's mean and variance, as closely as L samples tell (in training more closely with every "
-    "epoch); under MNAR also of rows that it does not have",
+    holds="z_l, [L, B_k, D], for the party's rows of the batch; under MNAR for all rows, [L, B, D]",
+    learns="party k sees, for each row, the joint latent distribution of the parties that have the row; if only one "
+    "other party has it, an estimate of that party's mean and variance from L samples (more exact with every "
+    "epoch of training); under MNAR also for rows that it does not have",
 )
 GRADIENT = MessageSpec(
     tag="gradient",
     frm="active",
     to="block",
     holds="the derivative of the loss by the embedding, [B_k, 2 D]",
-    learns="in pretraining how its view of a row differs from that of all; afterwards something about labels: we "
-    "measured one attack alone, the first singular direction, which did not separate two classes",
+    learns="in pretraining how its embedding of a row differs from that of all parties; afterwards something about "
+    "labels: we measured only one attack, the first singular direction, which did not separate two classes",
 )
 IMPUTATION = MessageSpec(
     tag="imputation",
     frm="active",
     to="block",
-    holds="z_l, [L, B, D], and how much each counts, [L, B], of the rows whose block, or empty cells, the party wants "
-    "filled in: all that it lacks, or all that it has",
-    learns="what the other parties' blocks say of the party's own columns, which is what it asks for",
+    holds="z_l, [L, B, D], and their weights, [L, B], for the rows whose block, or empty cells, the party wants to "
+    "impute: all rows that it lacks, or all that it has",
+    learns="what the other parties' blocks reveal about the party's own columns, which is the purpose of the request",
     when="a party's missing blocks or empty cells are imputed (impute)",
 )
 MESSAGES = (EMBEDDING, SAMPLES, LIKELIHOOD, WEIGHT, SLOPE, GRADIENT, IMPUTATION)

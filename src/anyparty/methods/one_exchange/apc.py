@@ -113,8 +113,9 @@ class Apc:
             choices=self._choices(),
         )
         if self.classify_on == "joint" and self.precision in quantization.BITS:
-            raise ConfigError(f"apc: precision {self.precision!r} takes its steps from all rows that cross together; "
-                              f"with classify_on = 'joint' a row crosses by itself again; use 'float16'")  # fmt: skip
+            raise ConfigError(f"apc: precision {self.precision!r} computes its quantization steps from all rows that "
+                              "are sent together; with classify_on = 'joint' rows are sent again for prediction; use "
+                              "'float16'")  # fmt: skip
 
     def _choices(self) -> dict[str, tuple[str, Sequence[str]]]:
         return {
@@ -129,15 +130,15 @@ class Apc:
         """Capabilities: trains on all of the active party's rows; predicts from its block alone."""
         joint, holds, answers = self.classify_on == "joint", REPRESENTATION.holds, "from its own block"
         if joint:
-            holds = f"{holds}; again of rows to be predicted"
+            holds = f"{holds}; again for rows to be predicted"
         elif self.classify_on == "either":
-            holds = f"{holds}; what the active party makes of it stays in its model"
-            answers = f"{answers}, and of rows that crossed in training from what came of them"
+            holds = f"{holds}; the joint embeddings that the active party computes from it stay in its model"
+            answers = f"{answers}, and for rows that were sent in training from their joint embeddings"
         return Capabilities(
             title=TITLE,
             paper="Irureta et al., sections 4 and 6",
             trains_on="rows that the active and a passive party have" if joint else
-                      "all rows of the active party; learns from the others by rows that they have too",
+                      "all rows of the active party; learns from the others through shared rows",
             predicts_for="rows that the active and a passive party have" if joint else
                          f"the active party's rows, {answers}",
             needs="any",

@@ -44,7 +44,7 @@ def stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tens
         if not (rows.labeled & (kept.position >= 0)).any():
             raise AlignmentError(
                 f"{ending.title} on joint embeddings: no labelled row is left that the active and a "
-                f"passive party have: who has them was lost before it sent its part"
+                "passive party have: the passive parties with such rows were lost before they sent their embeddings"
             )
         joint, held = kept.take(places := distillation.labelled(rows, batch))
         return joint, rows.y[places[held]]

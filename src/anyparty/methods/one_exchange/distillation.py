@@ -150,8 +150,8 @@ def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
     """
     found = aligned(rows, roster)
     if not found.any():
-        raise AlignmentError(f"{title}: no row is aligned: {roster.active!r} shares none with a passive party, so "
-                             f"there is nothing to learn from them; see the overlap table")  # fmt: skip
+        raise AlignmentError(f"{title}: no row is aligned: {roster.active!r} shares no row with a passive party, so "
+                             "it has nothing to learn from them; see the overlap table")  # fmt: skip
     return found
 
 
@@ -190,8 +190,8 @@ def idle_encoder(seat: PartyContext, title: str) -> str:
     if not isinstance(own, MLP):
         return ""
     idle = [f"encoder.{name}" for name in ("hidden", "activation") if getattr(own, name) != getattr(usual, name)]
-    said = (f"{some(idle)} of {seat.me!r} did nothing: with {title} the method's own student_hidden and activation "
-            f"say how its networks are made")  # fmt: skip
+    said = (f"{some(idle)} of {seat.me!r} did nothing: with {title} the method's student_hidden and activation define "
+            "its networks")  # fmt: skip
     return said if idle else ""
 
 

@@ -22,9 +22,9 @@ REPRESENTATION = MessageSpec(
     tag="representation",
     frm="block",
     to="active",
-    holds="Z_k = g1(x_k) of all aligned rows that party k has, [n_k, z_k]: once in training",
-    learns="the active party sees an embedding of every aligned row: no raw column, but all of it that a network can "
-    "reconstruct; nobody else sees anything, and no gradient comes back",
+    holds="Z_k = g1(x_k) for all aligned rows that party k has, [n_k, z_k]: once in training",
+    learns="the active party sees an embedding of every aligned row: no raw column, but everything that a network "
+    "can reconstruct from the embedding; no other party sees anything, and no gradient is sent back",
 )
 
 
@@ -166,8 +166,8 @@ class RepresentationSharing:
             )
         z = torch.cat(found)
         if not torch.isfinite(z).all():
-            raise MessageError(f"message {REPRESENTATION.tag!r} from {name!r} to {net.me!r}: its code stands for "
-                               f"numbers beyond single precision")  # fmt: skip
+            raise MessageError(f"message {REPRESENTATION.tag!r} from {name!r} to {net.me!r}: its quantized values "
+                               "exceed the range of single precision")  # fmt: skip
         return z
 
 

@@ -48,31 +48,32 @@ MESSAGES = (
         frm="any",
         to="any",
         holds="how many columns a party's prepared block has",
-        learns="the key generator learns that number",
+        learns="the key generator learns this number",
     ),
     MessageSpec(
         tag="key",
         frm="any",
         to="block",
         holds="a key of P, the party's own rows Q_i [n_i, n], a key of R",
-        learns="nothing of anybody's data; who has it can take the masks P and R off, so the server must not",
+        learns="nothing about any party's data; a party with these keys can remove the masks P and R, so the server "
+        "must not have them",
     ),
     MessageSpec(
         tag="masked",
         frm="block",
         to="any",
         holds="P X_i Q_i + R or - R, [m, n] in double precision",
-        learns="a server of its own sees the sum P X Q: the joint singular values, of every run of 256 rows too. "
-        "Where the active party is the server, it knows P and R and sees X_d Q_d: the passive party's "
-        "rows up to an unknown rotation, so every distance between them",
+        learns="a separate server sees the sum P X Q: the joint singular values, also of every 256 consecutive rows. "
+        "If the active party is the server, it knows P and R and sees X_d Q_d: the passive party's rows up to "
+        "an unknown rotation, so every distance between them",
     ),
     MessageSpec(
         tag="factor",
         frm="any",
         to="active",
         holds="P U, masked left singular vectors, [m, r]",
-        learns="the active party sees U: how the rows that both have lie in the joint columns, up to scale",
-        when="a party of its own is the server",
+        learns="the active party sees U: the shared rows in the space of the joint columns, up to scale",
+        when="a separate party is the server",
     ),
 )
 
@@ -236,7 +237,7 @@ async def _serve(net: Channel, roles: Roles, mine: Tensor | None, rank: int) -> 
             parts.append(await recv(net, name, "masked", "x", TensorSpec((-1, -1), torch.float64)))
     if parts[0].shape != parts[1].shape:
         raise MessageError(f"messages 'masked' to {net.me!r}: {roles.task!r} sent {list(parts[0].shape)}, "
-                           f"{roles.data!r} {list(parts[1].shape)}; both should be of the same rows")  # fmt: skip
+                           f"{roles.data!r} {list(parts[1].shape)}; both should have the same rows")  # fmt: skip
     u = left_vectors(parts[0] + parts[1], rank).float()
     if net.me != roles.task:
         await send(net, roles.task, "factor", "u", u)

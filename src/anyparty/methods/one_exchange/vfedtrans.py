@@ -109,7 +109,7 @@ class VFedTrans:
         roles = (self.key_generator, self.server)
         if bool(roles[0]) != bool(roles[1]) or (roles[0] and roles[0] == roles[1]):
             raise ConfigError(f"vfedtrans: key_generator {roles[0]!r} and server {roles[1]!r} must be two parties, or "
-                              f"neither named: a server with the keys could take the masks off")  # fmt: skip
+                              "neither named: a server with the keys could remove the masks")  # fmt: skip
 
     @property
     def can(self) -> Capabilities:
@@ -117,7 +117,7 @@ class VFedTrans:
         return Capabilities(
             title=TITLE,
             paper="Huang et al. 2023",
-            trains_on="all rows of the active party; learns from the others by rows that they have too",
+            trains_on="all rows of the active party; learns from the others through shared rows",
             predicts_for="the active party's rows, from its own block",
             needs="any",
             predicts_alone=True,
@@ -168,7 +168,7 @@ class VFedTrans:
         for role in ("key_generator", "server"):
             name = getattr(self, role)
             if name and name not in roster.names:
-                raise ConfigError(f"vfedtrans: {role} = {name!r} is no party{nearest(name, roster.names)}")
+                raise ConfigError(f"vfedtrans: {role} = {name!r} is not a party{nearest(name, roster.names)}")
             if name and (name in roster.blocks or name in roster.labelers):
                 raise ConfigError(f"vfedtrans: {role} = {name!r} holds columns or labels; name a party that has none")
 

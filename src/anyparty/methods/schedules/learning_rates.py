@@ -102,8 +102,8 @@ def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -
     found = greatest(tau, momentum=momentum, pull=rate * local.mu)
     if not math.isfinite(found):
         raise ConfigError(
-            f"schedule: with mu = {local.mu:g} and a learning rate of {rate:g} {tau} local iterations of "
-            f"{seat.me!r} have no bound; lower one of them"
+            f"schedule: with mu = {local.mu:g} and a learning rate of {rate:g} the weights of {tau} local iterations "
+            f"of {seat.me!r} are unbounded; lower one of them"
         )
     return found
 

@@ -156,7 +156,7 @@ class RoundChannel:
                 return await self._recv(frm, tag, expect)
         except TimeoutError:
             self.late.append(frm)
-            raise PartyLost(frm, f"it was too late with {tag!r} for this round of {self.me!r}") from None
+            raise PartyLost(frm, f"its {tag!r} arrived too late for this round of {self.me!r}") from None
 
     async def _recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         any_rows = {

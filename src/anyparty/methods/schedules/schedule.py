@@ -25,10 +25,10 @@ SNAPSHOT = MessageSpec(
     tag="snapshot",
     frm="host",
     to="block",
-    holds="Phi: the others' embeddings of those rows of the batch that party k has, [B_k, H] or less of each, the "
-    "weights of the heads, and who takes part",
-    learns="party k sees an embedding of its own rows from every other party, and the heads: whatever of a feature an "
-    "embedding keeps is seen by all who have the row; no derivative crosses",
+    holds="Phi: the others' embeddings of those rows of the batch that party k has, at most [B_k, H] from each, the "
+    "weights of the heads, and which parties take part",
+    learns="party k sees an embedding of its own rows from every other party, and the heads: everything that an "
+    "embedding retains of a feature is seen by all parties that have the row; no derivative is sent",
 )
 PACE = MessageSpec(
     tag="pace",
@@ -50,7 +50,7 @@ FITS = MessageSpec(
     to="active",
     holds="how many local iterations like those of its last round the party completes within the time-out",
     learns="how fast the party is",
-    when="Sync-VFL by the real clock",
+    when="Sync-VFL runs by the real clock",
 )
 TURNS = MessageSpec(
     tag="turns",
@@ -58,7 +58,7 @@ TURNS = MessageSpec(
     to="passive",
     holds="how many local iterations all parties make in this round",
     learns="how fast the slowest or the fastest party is",
-    when="Sync-VFL by the real clock",
+    when="Sync-VFL runs by the real clock",
 )
 MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
 """The messages that schedules send in addition to those of a method, or instead of them."""

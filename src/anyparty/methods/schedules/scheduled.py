@@ -35,16 +35,17 @@ class Scheduled:
 
     def __post_init__(self) -> None:
         if self.schedule.at_once and self.local.labels == "shared":
-            raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: "
-                              f"labels = 'active'")  # fmt: skip
+            raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: set "
+                              "labels = 'active'")  # fmt: skip
         if self.local.smoothness is not None and (isinstance(self.clock, RealClock) or isinstance(self.schedule, VAFL)):
             why = (
-                "the bound (14) is shown of Flex-VFL, not of VAFL"
+                "the bound (14) is proven for Flex-VFL, not for VAFL"
                 if isinstance(self.schedule, VAFL)
-                else "the bound (14) asks how many iterations a round has, unknown beforehand by the real clock"
+                else "the bound (14) needs the number of iterations of a round, which is unknown in advance with the "
+                "real clock"
             )
-            raise ConfigError(f"schedule: smoothness = {self.local.smoothness:g} would do nothing, for {why}: leave it "
-                              f"out")  # fmt: skip
+            raise ConfigError(f"schedule: smoothness = {self.local.smoothness:g} would do nothing, because {why}: "
+                              "leave it out")  # fmt: skip
 
     @property
     def can(self) -> Capabilities:
@@ -81,8 +82,8 @@ class Scheduled:
         if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
             check_names("schedule 'adaptive-flex': A", self.schedule.A, topology.parties)
         if topology.unread:
-            raise ConfigError(f"schedule: parties meet by their embeddings, and no head of {self.split.can.title} "
-                              f"reads those of {some(topology.unread)}: name them in the rule's reads, or leave the "
+            raise ConfigError(f"schedule: parties exchange embeddings, and no head of {self.split.can.title} reads "
+                              f"those of {some(topology.unread)}: name them in the rule's reads, or leave the "
                               f"schedule out")  # fmt: skip
         one_place = len(topology.hosts) == 1
         ticks = self.clock
@@ -92,20 +93,21 @@ class Scheduled:
                 fastest = min(ticks.least(name) for name in never)
                 raise ConfigError(
                     f"clock: a time-out of {ticks.timeout} is shorter than the fastest iteration, "
-                    f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more"
+                    f"{fastest:.4g}: no party would ever train; set clock.timeout to that or more"
                 )
             never = [name for name in never if name not in topology.hosts]
             if never and self.schedule.fills and self.split.can.trains_with_all:
                 raise ConfigError(f"clock: no iteration of {some(never)} fits into a time-out of {ticks.timeout}, and "
-                                  f"{self.split.can.title} needs everybody: nobody would ever learn; set clock.timeout "
-                                  f"to {max(ticks.least(name) for name in never):.4g} or more")  # fmt: skip
+                                  f"{self.split.can.title} needs all parties: no party would ever train; set "
+                                  f"clock.timeout to {max(ticks.least(name) for name in never):.4g} "
+                                  "or more")  # fmt: skip
         if (self.local.labels == "shared" or self.schedule.at_once) and not one_place:
-            raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} has all heads at "
-                              f"the active party: hosting = 'active'")  # fmt: skip
+            raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} needs all heads "
+                              "at the active party: set hosting = 'active'")  # fmt: skip
         without = [name for name in roster.blocks if name not in roster.labelers]
         if self.local.labels == "shared" and without:
-            raise ConfigError(f"schedule: labels = 'shared' asks for labels at every party, and {some(without)} has "
-                              f"none: give it a label column, or use labels = 'active'")  # fmt: skip
+            raise ConfigError(f"schedule: labels = 'shared' needs labels at every party, and {some(without)} has no "
+                              "labels: give it a label column, or use labels = 'active'")  # fmt: skip
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the one stage of the split method, with the schedule's step."""

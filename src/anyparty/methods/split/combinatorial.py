@@ -26,7 +26,7 @@ from anyparty.networks.coverage import Sets
 from anyparty.networks.objective import losses
 
 MOST = 8
-UNTRAINED = "no labelled row of the training had the blocks of all parties that have this row: ask fewer"
+UNTRAINED = "no labelled training row had the blocks of all parties that have this row: ask fewer parties"
 
 
 @cache
@@ -49,7 +49,8 @@ class Combinatorial(Rule):
         return Capabilities(
             title="Combinatorial",
             paper="Valdeira et al. 2025, eq. (3)",
-            trains_on="labelled rows that anybody has, each by the predictors of its subsets",
+            trains_on="labelled rows that at least one party has; each row trains the predictors of its subsets of "
+            "parties",
             predicts_for="any row, by the predictor for exactly the parties that have it",
             needs="any",
             messages=(EMBEDDING, GRADIENT),

@@ -53,7 +53,10 @@ from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
 from anyparty.networks.mlp import MLP, Factory, build
 
-LEARNS = "the other sees a projection of every row that it has too: no raw feature, but whatever of it that keeps"
+LEARNS = (
+    "the receiver sees a projection of every row that both have: no raw feature, but everything that the projection "
+    "retains of it"
+)
 REPRESENTATIONS = (
     MessageSpec(
         tag="representation",
@@ -75,14 +78,14 @@ TOP = MessageSpec(
     frm="block",
     to="active",
     holds="the weights of the local top encoder, its projector and predictor, once an epoch",
-    learns="how the party's representations are spread: weights know its rows by their sums",
+    learns="the distribution of the party's representations: the weights depend on sums over its rows",
 )
 MEAN = MessageSpec(
     tag="mean",
     frm="active",
     to="block",
-    holds="the mean of all parties' such weights",
-    learns="the same of all parties together",
+    holds="the mean of these weights over all parties",
+    learns="the same for all parties together",
 )
 
 SHARED = ("top", "projector", "predictor")
@@ -101,7 +104,7 @@ class AlignedFineTuning(Standard):
         return Capabilities(
             title="FedHSSL",
             paper="He et al. 2024; Hong, Park, Hwang 2025, app. D.1",
-            trains_on="all rows that anybody has, then labelled rows that all parties have",
+            trains_on="all rows that at least one party has, then labelled rows that all parties have",
             predicts_for="any row, with zeros in place of absent embeddings",
             needs="any",
             trains_with="all",
@@ -152,7 +155,9 @@ class FedHSSL(SelfSupervised):
         if not 0 <= self.guide < math.inf:
             raise ConfigError(f"fedhssl: guide must be a number and not negative, got {self.guide}")
         if self.pretrain not in FORMS[1:]:
-            raise ConfigError("fedhssl: pretrain is 'simsiam', 'byol' or 'moco': it is the method")
+            raise ConfigError(
+                "fedhssl: pretrain must be 'simsiam', 'byol' or 'moco', because pretraining is part of the method"
+            )
         if self.embedding < 1:
             raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
         self.split  # noqa: B018 - this validates the other parameters

@@ -87,7 +87,7 @@ class Laser(Rule):
         return Capabilities(
             title="LASER-VFL",
             paper="Valdeira et al. 2025, alg. 1 and 2",
-            trains_on="labelled rows that anybody has, every block of them",
+            trains_on="labelled rows that at least one party has, with every block of them",
             predicts_for="any row, by a predictor for exactly the parties that have it",
             needs="any",
             messages=MESSAGES,

@@ -21,7 +21,7 @@ from anyparty.core.types import Capabilities, Roster
 from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, own_rows
 
-NOBODY = "no party that has this row answered from a predictor of its own that training has reached"
+NOBODY = "no party that has this row answered with a trained predictor of its own"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ class Plug(Rule):
         return Capabilities(
             title="PlugVFL",
             paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
-            trains_on="labelled rows that anybody has",
+            trains_on="labelled rows that at least one party has",
             predicts_for="any row, with zeros in place of absent embeddings",
             needs="any",
             messages=(EMBEDDING, GRADIENT),

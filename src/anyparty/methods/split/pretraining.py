@@ -180,7 +180,9 @@ class Pretrained:
     first: SelfSupervised
     method: Split
 
-    schedule_conflict: ClassVar[str] = "knows no stage of pretraining: method.pretrain = 'none', or no schedule"
+    schedule_conflict: ClassVar[str] = (
+        "cannot be combined with pretraining: set method.pretrain = 'none', or leave out the schedule"
+    )
 
     @property
     def can(self) -> Capabilities:

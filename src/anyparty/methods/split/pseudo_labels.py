@@ -42,7 +42,7 @@ from anyparty.methods.split.split_method import Split, labels_of
 
 STAGE = "pseudo"
 SURE, UNLABELLED = f"{STAGE}/sure", f"{STAGE}/unlabelled"
-ALL_LABELLED = "every row has a label: there was none to stand in for"
+ALL_LABELLED = "every row has a label, so that the stage of pseudo-labels had no rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,19 +83,21 @@ class PseudoLabelled(Split):
 
     pseudo: Pseudo = field(default=Pseudo(), repr=False)
 
-    schedule_conflict: ClassVar[str] = "knows no stage of pseudo-labels: method.unlabelled = 'ignore', or no schedule"
+    schedule_conflict: ClassVar[str] = (
+        "cannot be combined with pseudo-labels: set method.unlabelled = 'ignore', or leave out the schedule"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hosting != "active":
-            raise ConfigError("method: unlabelled = 'pseudo' asks for all predictors at the active party: "
-                              "hosting = 'active'")  # fmt: skip
+            raise ConfigError("method: unlabelled = 'pseudo' needs all predictors at the active party: set hosting = "
+                              "'active'")  # fmt: skip
 
     @cached_property
     def can(self) -> Capabilities:
         """The capabilities of the split method, which also learns from rows without labels."""
         can = super().can
-        both = f"{can.trains_on}; then rows without a label, too, where it is sure of them"
+        both = f"{can.trains_on}; then also unlabelled rows that it predicts with high confidence"
         return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:  # noqa: ARG002
@@ -109,8 +111,8 @@ class PseudoLabelled(Split):
             ConfigError: the task is regression, in which an answer does not have a confidence.
         """
         if seat.task is not None and seat.task.kind == "regression":
-            raise ConfigError("method: unlabelled = 'pseudo' asks for classes: a predicted number does not say how "
-                              "sure it is")  # fmt: skip
+            raise ConfigError("method: unlabelled = 'pseudo' needs classification: a predicted number has no "
+                              "confidence")  # fmt: skip
         return super().begin(seat, seeds)
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:

@@ -33,12 +33,12 @@ SOME = 1e-6  # smallest row count in a division, so that a mean over no rows is 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
     """Declare the message with a party's embeddings, for split methods and FALSE-VFL."""
     who = "the host" if to == "host" else "the active party"
-    learns = (f"{who} sees an embedding of every row it trains or predicts on: no raw feature, but whatever of it the "
-              f"embedding keeps")  # fmt: skip
+    learns = (f"{who} sees an embedding of every row it trains or predicts on: no raw feature, but everything that "
+              "the embedding retains of it")  # fmt: skip
     return MessageSpec(tag="embedding", frm="block", to=to, holds=holds, learns=learns)
 
 
-EMBEDDING = embedding("host", "h_k = f_k(x_k) of those rows of the batch that party k has, [B_k, H]")
+EMBEDDING = embedding("host", "h_k = f_k(x_k) for those rows of the batch that party k has, [B_k, H]")
 GRADIENT = MessageSpec(
     tag="gradient",
     frm="host",
@@ -51,9 +51,9 @@ OUTPUTS = MessageSpec(
     tag="outputs",
     frm="host",
     to="active",
-    holds="what another label holder's heads answer for the rows asked for, [B, M, C], and whose embeddings they had, "
-    "[K] (nobody's, if training never reached them)",
-    learns="the active party sees the other label holders' predictions, and who answered them in time",
+    holds="the predictions of another label holder's heads for the requested rows, [B, M, C], and which parties' "
+    "embeddings they used, [K] (none if training never reached them)",
+    learns="the active party sees the other label holders' predictions, and which parties answered these in time",
     when=SEVERAL_HOSTS,
 )
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
@@ -297,8 +297,8 @@ def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
     if not isinstance(use, Tensor):
         raise ConfigError(f"{rule.can.title}: expected a tensor from trains_on, got a {type(use).__name__}")
     if use.shape != observed.shape[:1] or use.dtype != torch.bool:
-        raise ConfigError(f"{rule.can.title}: expected trains_on to say true or false of each row, [{len(observed)}], "
-                          f"got {list(use.shape)} of {use.dtype}")  # fmt: skip
+        raise ConfigError(f"{rule.can.title}: expected trains_on to return true or false for each row, bool "
+                          f"[{len(observed)}], got {list(use.shape)} of {use.dtype}")  # fmt: skip
     return use
 
 
@@ -317,8 +317,8 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
                           f"their mean")  # fmt: skip
     if h.requires_grad and not loss.requires_grad:
         raise ConfigError(f"{rule.can.title}: the loss of a batch has no gradient, so that nothing would be trained: "
-                          f"compute it from h or heads without detach, item, numpy or no_grad, and let trains_on leave "
-                          f"out rows that nothing is learnt from")  # fmt: skip
+                          "compute it from h or heads without detach, item, numpy or no_grad, and let trains_on "
+                          "leave out rows without a gradient")  # fmt: skip
     if not batch.number:
         check_weights(rule)
     return loss
@@ -336,14 +336,14 @@ def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple
         case (Tensor() as outputs, Tensor() as valid):
             pass
         case _:
-            raise ConfigError(f"{rule.can.title}: expected two tensors from outputs, what heads answer [B, M, C] and "
-                              f"for which rows they do [B, M], got {_kinds(returned)}")  # fmt: skip
+            raise ConfigError(f"{rule.can.title}: expected two tensors from outputs, the heads' answers [B, M, C] and "
+                              f"for which rows these are valid [B, M], got {_kinds(returned)}")  # fmt: skip
     if outputs.ndim != 3 or valid.shape != outputs.shape[:2] or (outputs.shape[0], outputs.shape[2]) != (B, C):
-        raise ConfigError(f"{rule.can.title}: expected outputs [B, M, C] and, for which rows they are, [B, M], got "
+        raise ConfigError(f"{rule.can.title}: expected outputs [B, M, C] and their validity [B, M], got "
                           f"{list(outputs.shape)} and {list(valid.shape)} for B = {B} rows and C = {C}")  # fmt: skip
     if not outputs.is_floating_point() or valid.dtype != torch.bool:
-        raise ConfigError(f"{rule.can.title}: expected outputs to be floating-point numbers and, for which rows they "
-                          f"are, true or false, got {outputs.dtype} and {valid.dtype}")  # fmt: skip
+        raise ConfigError(f"{rule.can.title}: expected outputs to be floating-point numbers and their validity to be "
+                          f"boolean, got {outputs.dtype} and {valid.dtype}")  # fmt: skip
     return outputs, valid
 
 
@@ -415,8 +415,8 @@ def check_rule(rule: object) -> None:
     name = type(rule).__name__
     missing = [each for each in ("can", *REQUIRED) if not hasattr(type(rule), each) and each not in _own(rule)]
     if len(missing) > len(REQUIRED):
-        raise ConfigError(f"Split: expected a rule, an object with can, {', '.join(REQUIRED)}, got {rule!r}; methods "
-                          f"that ship are made by name, as method('laser')")  # fmt: skip
+        raise ConfigError(f"Split: expected a rule, an object with can, {', '.join(REQUIRED)}, got {rule!r}; make "
+                          "built-in methods by name, as method('laser')")  # fmt: skip
     if missing:
         raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/how-to/your-method.md")
     can: object = rule.can  # type: ignore[attr-defined]
@@ -441,10 +441,11 @@ def check_weights(rule: object) -> None:
     """
     names = [""] if _is_weights(rule) else sorted({name for name, value in _held(rule) if _is_weights(value)})
     if names:
-        which = "is a network with weights of its own" if names == [""] else f"holds weights, {some(names)}"
-        raise ConfigError(f"Split: the rule {type(rule).__name__} {which}, which nobody would train or save. Weights "
-                          f"live in the head: give Split(make_head=...) a module that holds them, and let the rule's "
-                          f"head say as wide an input as it needs (docs/how-to/your-method.md)")  # fmt: skip
+        which = "is a network with its own weights" if names == [""] else f"holds weights, {some(names)}"
+        raise ConfigError(f"Split: the rule {type(rule).__name__} {which}, which would be neither trained nor saved. "
+                          "Weights belong to the head: give Split(make_head=...) a module that holds them, and "
+                          "return the input width that it needs from the "
+                          "rule's head (docs/how-to/your-method.md)")  # fmt: skip
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:

@@ -125,8 +125,8 @@ class Split:
         """
         can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
-            raise ConfigError(f"{can.title} as it is set serves at most {can.most_parties} parties, here are "
-                              f"{roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
+            raise ConfigError(f"{can.title} with these settings supports at most {can.most_parties} parties, but "
+                              f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
         return rule.topology(roster, self.embedding, self.hosting)

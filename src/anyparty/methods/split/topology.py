@@ -107,10 +107,10 @@ def resolve(
         ConfigError: a value of the rule has another form, the active party would host no head, no embedding is read, or
             a rule that needs all parties leaves one out.
     """
-    places = f"as a tuple of their places, whole numbers from 0 to {roster.K - 1}"
+    places = f"as a tuple of their indices, whole numbers from 0 to {roster.K - 1}"
     owned = None if owners is None else _parties(owners, roster)
     if owned is None and owners is not None:
-        raise ConfigError(f"{can.title}: expected owners to be None, where heads belong to nobody, or the parties "
+        raise ConfigError(f"{can.title}: expected owners to be None (if heads belong to no party), or the parties "
                           f"that have a head, {places}, got {owners!r}")  # fmt: skip
     encoders, heads, inputs = _counts(can, copies, head, owned)
     hosts = _hosts(roster, owned, hosting)
@@ -125,10 +125,13 @@ def resolve(
     heard = set(chain.from_iterable(read.values()))
     unread = tuple(name for name in roster.blocks if name not in heard)
     if not heard:
-        raise ConfigError(f"{can.title}: reads names nobody, so that there is nothing to learn from")
+        raise ConfigError(
+            f"{can.title}: reads is empty, so that there is nothing to learn from; return the parties "
+            "whose embeddings the heads read"
+        )
     if unread and (can.needs == "all" or can.trains_with_all):
         raise ConfigError(f"{can.title} needs all parties, and its reads leaves out {some(unread)}: name them there, "
-                          f"or let can say needs='any'")  # fmt: skip
+                          "or set needs='any' in can")  # fmt: skip
     return Topology(
         blocks=roster.blocks,
         active=roster.active,
@@ -160,8 +163,8 @@ def _hosts(roster: Roster, owners: tuple[int, ...] | None, hosting: Hosting) -> 
 def _counts(can: Capabilities, copies: object, head: object, owners: tuple[int, ...] | None) -> tuple[int, int, int]:
     """Return the number of encoders per party, the number of heads at all hosts, and the width of a head's input."""
     if owners == ():
-        raise ConfigError(f"{can.title}: expected owners to be at least one party, or None, where heads belong to "
-                          f"nobody, got none")  # fmt: skip
+        raise ConfigError(f"{can.title}: expected owners to be at least one party, or None (if heads belong to no "
+                          "party), got an empty tuple")  # fmt: skip
     if not _is_count(copies):
         raise ConfigError(f"{can.title}: expected copies, how many encoders a party has, to be a whole number of at "
                           f"least 1, got {copies!r}")  # fmt: skip
@@ -170,7 +173,7 @@ def _counts(can: Capabilities, copies: object, head: object, owners: tuple[int, 
             return copies, len(owners), inputs
         case (count, inputs) if _is_count(inputs) and _is_count(count):
             return copies, count, inputs
-    raise ConfigError(f"{can.title}: expected head to be how many heads there are and how wide a head's input is, two "
+    raise ConfigError(f"{can.title}: expected head to be the number of heads and the width of a head's input, two "
                       f"whole numbers of at least 1, got {head!r}")  # fmt: skip
 
 

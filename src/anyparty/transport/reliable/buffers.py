@@ -165,7 +165,7 @@ class Incoming:
         if rejected > 2 * (MOST_ON_THE_WAY + limit):
             raise MessageError(
                 f"{source} sent {rejected} bytes more while {self.held_bytes} bytes of its messages wait to be read, "
-                f"the limit is {HELD_MESSAGES * limit}: it does not wait for room"
+                f"the limit is {HELD_MESSAGES * limit}: it ignores flow control"
             )
         self.rejected_bytes, self.rejected[key] = rejected, size + OVERHEAD_BYTES
 

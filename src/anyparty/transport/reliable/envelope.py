@@ -69,7 +69,7 @@ class Envelope:
             MessageError: ``text`` is not an envelope.
         """
         if not isinstance(text, str) or len(text) > MOST_LETTERS:
-            raise MessageError(f"{source} sent a packet without an envelope of anyparty's")
+            raise MessageError(f"{source} sent a packet without an envelope of anyparty")
         try:
             values = json.loads(text)
             envelope = cls(**values)

@@ -178,7 +178,7 @@ class Session:
     def read(self, envelope: Envelope, now: float) -> None:
         """Process the envelope of a packet."""
         if self.incarnation and self.incarnation != envelope.life:
-            self.lose("its process was restarted in the middle of the run")
+            self.lose("its process was restarted during the run")
             self.applicant = envelope.life
             return
         self.incarnation, self.last_heard, self.paused = envelope.life, now, envelope.wait
