@@ -37,8 +37,8 @@ MESSAGES = (
         holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
         "parties that may take part, the time limit; for other label holders also which party holds which "
         "of these rows",
-        learns="which of its own rows are requested, when, and how many other rows are requested (not which ones); other "
-        "label holders also which parties hold each row",
+        learns="which of its own rows are requested, when, and how many other rows are requested (not which ones); "
+        "other label holders also which parties hold each row",
         when="the prediction service runs",
     ),
 )
