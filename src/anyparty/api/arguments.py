@@ -21,10 +21,10 @@ from anyparty.training.callbacks import Callback
 
 
 def settings(config: Any) -> Config:
-    """Return settings, or load them from the file that ``config`` names.
+    """Return ``config`` if it is a ``Config``; otherwise load the settings file that it names.
 
     Raises:
-        ConfigError: ``config`` is neither, or the file's settings cannot be used.
+        ConfigError: ``config`` is neither a ``Config`` nor a file name, or the file's settings cannot be used.
     """
     if isinstance(config, str | Path):
         return load(config)
@@ -44,7 +44,7 @@ def over(
         ConfigError: a setting does not exist or is out of range, or parameters are given beside a method object.
     """
     changed: dict[str, Any] = {}
-    if isinstance(method, str) and ":" in method:  # the call itself names the code
+    if isinstance(method, str) and ":" in method:  # the call itself names the code, so the code is allowed
         config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
     check_mapping(parameters, "parameters", "{'embedding': 32}")
     check_mapping(clock, "clock", "{'latency': 2.0}")
@@ -72,10 +72,10 @@ def over(
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
-    """Reject settings of the optimizer, the encoder or the method among those of training, and name the right argument.
+    """Reject training settings that belong to the optimizer, the encoder or the method.
 
     Raises:
-        ConfigError: there is such a setting.
+        ConfigError: there is such a setting; the message names the right argument.
     """
     homes = {each.name: f"encoder=MLP({each.name}=...)" for each in fields(MLP)}
     homes |= {each.name: f"optimizer=Optimizer({each.name}=...)" for each in fields(Optimizer)}
@@ -88,10 +88,10 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
 
 
 def check_mapping(value: Any, what: str, example: str) -> None:
-    """Check that a value is a mapping; the error shows ``example`` and no data.
+    """Check that a value is a mapping or ``None``.
 
     Raises:
-        ConfigError: the value is not a mapping.
+        ConfigError: the value is of another type; the message shows ``example``, but not the value.
     """
     if not isinstance(value, Mapping | None):
         raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")
@@ -113,7 +113,7 @@ def check_kinds(method: Any, watch: Any) -> None:
     """Check the types of a method and a callback.
 
     Raises:
-        ConfigError: one of them has another type.
+        ConfigError: one of them has the wrong type, or the callback has a hook that is never called.
     """
     if isinstance(method, type):
         raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
@@ -139,7 +139,7 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
     """Return a {party: value} mapping of encoders or optimizers; a single value applies to all parties.
 
     Raises:
-        ConfigError: a party is unknown, or a value has another type.
+        ConfigError: a party is unknown, or a value has the wrong type.
     """
     if given is None:
         return {}
@@ -158,10 +158,11 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
 
 
 def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:
-    """Return the parties whose blocks take part: those of ``parties`` that have a table, in the roster's order.
+    """Return the parties of ``parties`` that have columns and a table, in the roster's order.
 
     Raises:
-        PredictionError: ``tables`` is not a mapping, a name is not a party's, or no party is left to ask.
+        PredictionError: ``tables`` is not a mapping, a name is not the name of a party, a party in ``parties`` has no
+            columns or no table, or no party is left.
     """
     if not isinstance(tables, Mapping):
         one = roster.active
@@ -188,8 +189,8 @@ def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionErro
     """Return the error for a loaded model, which has no test rows in memory.
 
     Args:
-        shipped: whether the method is built in, so that it need not be passed again.
-        seats: the parties' contexts; user-defined networks must be passed again.
+        shipped: whether the method is built in, so that the user need not pass it again.
+        seats: the parties' contexts, which show whether the user must pass networks again.
     """
     own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
     given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]

@@ -48,10 +48,10 @@ PerParty = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Federation:
-    """Several parties' tables, aligned.
+    """The aligned tables of several parties.
 
     Attributes:
-        config: the settings, resolved.
+        config: the settings; the paths of the tables are those of ``tables``.
         tables: each party's table, in the roster's order.
         roster: the parties, and which of them is active.
 
@@ -62,7 +62,7 @@ class Federation:
     roster: Roster
 
     def __repr__(self) -> str:
-        """Return the parties and their numbers of rows, without any row."""
+        """Return the parties' names and numbers of rows, but no data of a row."""
         rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
         return f"<Federation of {rows}; {self.roster.active!r} leads>"
 
@@ -80,13 +80,13 @@ class Federation:
         drop: Mapping[str, Sequence[str]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
-        """Build a federation from ``tables``: file names, polars or pandas data frames by party.
+        """Build a federation from the parties' tables: file names, or polars or pandas data frames.
 
         Args:
-            tables: each party's table.
+            tables: each party's table, by party.
             id: the id column: one name for all parties, or a name for every party.
             label: the label column, in the active party's table.
-            active: the active party; by default the one whose table has the label column.
+            active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
@@ -183,12 +183,15 @@ class Federation:
 
     @cached_property
     def overlap(self) -> Overlap:
-        """The number of rows of each set of parties."""
+        """The number of rows that each set of parties has."""
         notes = [note for table in self.tables.values() for note in table.notes]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
-        """Draw the use of each row [N] from the seed, before anything is fitted: training, validation or test."""
+        """Draw the use of each row [N] with the seed: training, validation or test.
+
+        The rows are split before anything is fitted.
+        """
         usable = self.labeled & self.observed.any(axis=1)
         return split(usable, settings.validation, settings.test, Seeds(settings.seed))
 
@@ -203,7 +206,7 @@ class Federation:
         return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return the table of a party with labels, without the labels of rows that no party has a cell for."""
+        """Return a label holder's table; labels of rows without a cell at any block party are removed."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
@@ -250,7 +253,7 @@ class Federation:
             encoder: the factory of the parties' networks, one for all or one by party.
             optimizer: the optimizer of the parties' networks, one for all or one by party.
             schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
-            clock: durations for the schedule: iteration, latency, timeout ... as in the settings.
+            clock: the durations that the schedule uses: iteration, latency, timeout ... as in the settings.
             folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
             resume: whether to resume from the folder's checkpoints.
             watch: a callback.
@@ -284,9 +287,9 @@ class Federation:
 
 
 def read_party(config: Config, name: str, source: Any, label: str | None) -> Table:
-    """Read a party's table as its settings describe; ``label`` is its label column, if it has one.
+    """Read a party's table as the settings describe; ``label`` is the party's label column, if it has one.
 
-    A run in one process and a run at a site read the same columns, because N depends on them.
+    A run in one process and a run at a site read the same columns, because the number of rows N depends on the columns.
 
     Raises:
         TableError: the table cannot be used.

@@ -37,18 +37,18 @@ from anyparty.transport.ledger import Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """A party's block, imputed for rows that the party lacks; or the party's own rows, with empty cells imputed.
+    """A party's imputed block, either for rows that the party lacks or for its own rows with empty cells.
 
     Attributes:
         party: the party that owns the columns; only this party gets the result.
         ids: the rows' ids as text; ``None`` if the tables have no ids.
         id: the id column of the party's table.
         prepare: the preprocessing of the party's table.
-        mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN if none of the requested
-            parties has the row.
-        samples: [S, n, F], samples in the form of ``mean``.
-        drawn: [S, n, F], samples with one drawn level of each category and drawn truth values, for tables of samples;
-            ``None`` if ``samples`` can be used for these tables.
+        mean: [n, F], numeric columns in their own units, levels of categories as numbers around 0 and 1; NaN if none of
+            the requested parties has the row.
+        samples: [S, n, F], S samples, each in the form of ``mean``.
+        drawn: [S, n, F], the samples for ``table(samples=True)``: one level of each category and each truth value are
+            drawn; ``None`` if ``samples`` can be used for this table.
         own: [n, d], the party's columns before imputation, null where a cell is empty; ``None`` if the rows are those
             that the party lacks.
         whole: the party's original table; ``None`` if it was not given.
@@ -68,7 +68,7 @@ class Imputation:
     places: NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
-        """Return the party and the numbers of rows, columns and samples, without any row."""
+        """Return the party and the numbers of rows, columns and samples, but no data of a row."""
         S, n, F = self.samples.shape
         what = f"{n:,} rows that it {'lacks' if self.own is None else 'has'}"
         return f"<Imputation of party {self.party!r}: {what}, {F} numbers a row, {S:,} samples>"
@@ -79,14 +79,18 @@ class Imputation:
         return self.prepare.names
 
     def table(self, *, samples: bool = False) -> pl.DataFrame:
-        """Return rows in the form of the party's table: the likeliest level of a category, empty if unknown.
+        """Return the rows in the form of the party's table.
 
-        If the party's table was given, the result has its columns in its order.  The label and columns that the model
-        does not use are unchanged, and empty in rows that the table lacks.  If the table was not given, the result has
-        the columns that the model uses, numeric columns first.
+        An imputed category is its likeliest level.  Imputed cells are empty if none of the requested parties has the
+        row.
 
-        With ``impute(..., cells=True)`` the result has all rows of the party's table in their order, also rows without
-        any cell.  It can replace the table: only empty numeric cells are filled in, and all other cells are unchanged.
+        If the party's table was given, the result has the columns of that table in the same order.  The label column
+        and the columns that the model does not use are unchanged; they are empty in rows that the table does not have.
+        If the table was not given, the result has the columns that the model uses, numeric columns first.
+
+        With ``impute(..., cells=True)`` the result has all rows of the party's table in the same order, including rows
+        whose cells are all empty.  The result can replace the table: only empty numeric cells are filled in, and all
+        other cells are unchanged.
 
         With ``samples`` every sample is a row: S rows for each id, with a column ``sample`` from 1 to S after the id
         column.  Levels of categories and truth values are drawn with the probabilities that the model gives them.
@@ -140,7 +144,10 @@ class Imputation:
         return self._lacked(values) if self.own is None else self._filled(values, self.own)
 
     def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
-        """Return rows that the party lacks, with the other columns of its table if the row is there without a cell."""
+        """Return the imputed rows that the party lacks.
+
+        If the party's table was given, its other columns are added; they are empty in rows that it does not have.
+        """
         ids = [] if self.ids is None else [pl.Series(self.id, self.ids, dtype=pl.String)]
         columns = [*ids, *map(self._likely, self.prepare.table(values).iter_columns())]
         if self.whole is None or self.places is None:
@@ -160,7 +167,7 @@ class Imputation:
         return self.whole.with_columns(changed)
 
     def _likely(self, column: pl.Series) -> pl.Series:
-        """Return a column; if it is boolean in the party's table, convert each cell to the likelier truth value."""
+        """Return a column; if it is boolean in the party's table, convert each number to the likelier truth value."""
         truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
         return column > 0.5 if truth else column
 
@@ -169,11 +176,13 @@ def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
     samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
 ) -> Imputation:  # fmt: skip
-    """Impute the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets the result.
+    """Impute the block of ``party`` for the rows of ``tables`` that this party lacks.
 
-    With ``cells``, impute the empty cells of the rows that the party has, also from the row's other cells.  Only
-    numeric cells are imputed: a missing category is a level of its own, and stays empty.  No other party learns which
-    rows have empty cells.
+    Only this party gets the result.
+
+    With ``cells``, impute the empty cells of the rows that the party has.  The other cells of the row are then also
+    used.  Only numeric cells are imputed: a missing category is a level of its own, and stays empty.  No other party
+    learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 
@@ -187,8 +196,8 @@ def impute(
         party: the party that owns the columns.
         samples: S, the number of samples of each row's block.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
-        parties: the parties whose blocks may take part; by default all with a table.
-        ledger: counts the messages.
+        parties: the parties whose blocks may take part; by default all parties with a table.
+        ledger: the ledger that counts the messages.
 
     Raises:
         PredictionError: the model is not a FALSE-VFL, the party does not exist or has no columns, ``samples`` is
@@ -253,7 +262,7 @@ def impute_run(
 def log_likelihood(
     model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, ledger: Ledger | None = None
 ) -> pl.DataFrame:
-    """Return the log-likelihood of each row under the model: columns id, log_likelihood (in nats), parties.
+    """Return the log-likelihood of each row under the model, in the columns id, log_likelihood (in nats), parties.
 
     The value is the importance-weighted lower bound of log p(x^O), estimated with ``predict_samples`` samples.  For
     FALSE-VFL-II it is the bound of log p(x^O, m), which also includes the probability that exactly these parties have

@@ -1,4 +1,4 @@
-"""Train with all parties in one process: each runs ``party.take_part`` over the in-memory transport."""
+"""Train with all parties in one process: each party runs ``party.take_part`` over the in-memory transport."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def train(
     Args:
         tables: each party's table.
         roster: the parties.
-        alignment: the rows of N that each party has.
+        alignment: the alignment of the tables: which of the N rows each party has.
         overlap: the numbers of rows by set of parties.
         config: the settings.
-        method: replaces the method of the settings.
+        method: the method that replaces the method of the settings.
         encoders: by party, the factory that replaces the settings' encoder.
         optimizers: by party, the optimizer that replaces the settings' optimizer.
         folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
@@ -113,7 +113,7 @@ def train(
             hooks=RunHooks(callback=callbacks) if leads else None,
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # The settings are valid.  The folder is locked from here on, and only recorder.open() releases it.
+    # The settings are valid.  The folder is locked from here on, and only recorder.open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers, resume=resume,
@@ -157,11 +157,11 @@ def as_trained(
     config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
     optimizers: Mapping[str, Optimizer],
 ) -> Config:  # fmt: skip
-    """Return the settings of a run for its record, with the Python objects that replaced settings.
+    """Return the settings to record for a run; they include the Python objects that replaced settings.
 
     A method, an encoder or an optimizer is recorded as settings if settings can make an equal one.  A user-defined
     method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is recorded as
-    ``module:function``, even if that cannot be imported.
+    ``module:function``, even if this name cannot be imported.
 
     Args:
         config: the settings.

@@ -85,7 +85,7 @@ class Model:
 
     @classmethod
     def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
-        """Build the model from its parts; ``trained`` holds the fields that only a model fresh from training has."""
+        """Build the model from its parts; ``trained`` holds the fields that are set only after training."""
         assert about.task is not None
         return cls(
             method=method, named=about.method, roster=about.roster, task=about.task, members=members, seed=about.seed,
@@ -93,8 +93,8 @@ class Model:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Return method, task, parties and epochs, without weights, ids or classes."""
-        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # a loaded model has neither
+        """Return the method, task, parties and number of epochs, but no weights, ids or classes."""
+        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # zero for a loaded model
         of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
@@ -123,14 +123,15 @@ class Model:
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
     ) -> Predictions:  # fmt: skip
-        """Predict every row of ``tables``, or the run's own test rows, from the parties that have it and may take part.
+        """Predict every row of ``tables``, or the run's own test rows.
 
-        Rows are in the order of the active party's table.  The rows that it lacks follow, in the order of the others.
+        Each row is predicted from the blocks of the parties that have the row and may take part.  Rows are in the order
+        of the active party's table.  Rows that the active party lacks follow, in the order of the other tables.
 
         Args:
             tables: by party, a file name or data frame; a party without a table is absent.
-            parties: the parties whose blocks may take part; by default all with a table.
-            ledger: counts the messages.
+            parties: the parties whose blocks may take part; by default all parties with a table.
+            ledger: the ledger that counts the messages.
 
         Raises:
             PredictionError: a party is unknown, no party can take part, or there are neither tables nor test rows.
@@ -149,9 +150,9 @@ class Model:
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
-        """Return class probabilities (or numbers) [n, C], in the order of ``predict``, NaN without a prediction.
+        """Return the scores of ``predict`` as an array [n, C]: class probabilities, or numbers in a regression.
 
-        ``predict`` returns the same with ids and provenance.
+        The scores of a row without a prediction are NaN.  ``predict`` also returns ids and provenance.
         """
         return self.predict(tables, parties).scores.numpy()
 
@@ -164,13 +165,13 @@ class Model:
         Args:
             tables: by party, a file name or data frame; the active party's table has the labels.  All labelled rows
                 are scored, also training rows.
-            parties: the parties whose blocks may take part; by default all with a table.
+            parties: the parties whose blocks may take part; by default all parties with a table.
             unseen: "refuse" raises an error for a class that training did not see, because the label may be a
                 mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
 
         Raises:
-            PredictionError: there are no such rows or tables, or ``unseen`` has another value.
-            TableError: a class that training did not see, with ``unseen="refuse"``.
+            PredictionError: there are no labelled rows or no tables, or ``unseen`` has another value.
+            TableError: the labels have a class that training did not see, and ``unseen`` is "refuse".
         """
         refuse_without_labels(self.task)
         if unseen not in UNSEEN:
@@ -216,7 +217,7 @@ class Model:
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
-        """Return the run's rows, their alignment, the test rows among them, and the parties to ask.
+        """Return the run's rows, the alignment, the test rows and the parties that take part.
 
         Raises:
             PredictionError: the model was loaded and has no rows in memory; or as ``whom_to_ask``.
@@ -226,7 +227,7 @@ class Model:
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
-        """Read tables as in training, with labels only for the party ``labels``."""
+        """Read tables as in training; read labels only from the table of the party ``labels``."""
 
         def one(name: str) -> Table:
             member = self.members[name]
@@ -273,12 +274,12 @@ class Model:
         """Write the model: one folder per party, safetensors and JSON, without pickle.
 
         Args:
-            folder: the model's folder; it may hold the same model already.
-            replace: whether to replace another model or a run there; the run's record is deleted, too.
+            folder: the model's folder, which may already hold the same model.
+            replace: whether to replace another model or a run in the folder; the run's record is then deleted, too.
 
         Raises:
-            ConfigError: a run is in progress there.
-            ModelError: the folder holds another model or a run.
+            ConfigError: a run is in progress in the folder.
+            ModelError: the folder holds another model or a run without this model, and ``replace`` is false.
             StorageError: the model cannot be written, or the folder is a file.
         """
         save_model(Path(folder), self.about, self.members, replace=replace)
@@ -302,8 +303,9 @@ class Model:
 
         Raises:
             ConfigError: this machine does not have the device.
-            ModelError: a file is absent, cut short, foreign, of another version or of another run; an encoder is given
-                for an unknown party; or a user-defined method or encoder is not given or differs from the trained one.
+            ModelError: a file does not exist, is incomplete, was not written by anyparty, or is of another version or
+                another run; an encoder is given for an unknown party; or a user-defined method or encoder is not given
+                or differs from the trained one.
 
         """
         folder = Path(folder)

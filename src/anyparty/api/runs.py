@@ -46,7 +46,7 @@ def default_folder(path: Path | str, config: Config) -> Path:
 
 
 def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config:
-    """Return the resolved settings of a run.
+    """Return the settings of a run, with absolute paths.
 
     Args:
         folder: the run's folder.
@@ -67,12 +67,13 @@ def model_for_run(
 ) -> Model:  # fmt: skip
     """Load the model of a run.
 
-    The run's settings may name a user-defined method or user-defined encoders.  They are imported only if
-    ``allow_code`` names their module, or if an installed package registers them as an entry point.
+    The run's settings may name a user-defined method or user-defined encoders.  This code is imported only
+    if ``allow_code`` names its module, or if an installed package registers it as an entry point.
 
     Args:
         folder: the run's folder.
-        device: the device for the networks; by default the one used in training, or the CPU if this machine lacks it.
+        device: the device for the networks; by default the device used in training, or the CPU if this machine does
+            not have that device.
         method: the method that was trained, if it is user-defined.
         encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
@@ -99,7 +100,7 @@ def model_for_run(
 
 
 def _here(config: Config) -> str:
-    """Return the device that a run was trained on, or the CPU if this machine lacks it."""
+    """Return the device that a run was trained on, or "cpu" if this machine does not have that device."""
     try:
         device_of(config.train.device)
     except ConfigError:
@@ -139,16 +140,16 @@ def evaluate_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Evaluation:  # fmt: skip
-    """Score a run's model on its own held-out test rows, or on the labelled rows of ``tables``.
+    """Score a run's model on the run's held-out test rows, or on the labelled rows of ``tables``.
 
     Args:
         folder: the run's folder.
         tables: by party, a file name or data frame with new rows; all labelled rows are scored.  Without tables, the
             run's own tables are read again, and the test rows of its seed are scored.  The same happens, with a
-            warning, if ``tables`` are the run's own tables.  If only some are, a warning reports that most rows were
-            used in training.  A run's folder holds no ids and no hashes of ids, so training rows in a changed table
-            are not detected.
-        parties: the parties whose blocks may take part; by default all with a table.
+            warning, if ``tables`` are the run's own tables.  If only some of ``tables`` are the run's own, a warning
+            reports that most of their rows were used in training.  A run's folder holds no ids and no hashes of ids,
+            so training rows in a changed table are not detected.
+        parties: the parties whose blocks may take part; by default all parties with a table.
         method: the method that was trained, if it is user-defined.
         encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
         allow_code: modules that the run's settings may load: see ``model_for_run``.
@@ -195,9 +196,10 @@ def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Predictions:  # fmt: skip
-    """Predict every row of ``tables``, or of the run's own tables, from the parties that have it and may take part.
+    """Predict every row of ``tables``, or of the run's own tables.
 
-    ``method``, ``encoders`` and ``allow_code`` are as in ``evaluate_run``.
+    Each row is predicted from the blocks of the parties that have the row and may take part.  ``method``,
+    ``encoders`` and ``allow_code`` are as in ``evaluate_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
@@ -207,7 +209,9 @@ def predict_run(
 
 
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
-    """Return the files of a run's own tables; the file of a party outside ``parties`` may be missing.
+    """Return the files of a run's own tables, by party.
+
+    A party outside ``parties`` is left out if its file does not exist.
 
     Raises:
         ModelError: the run does not exist, or was trained from data frames.
@@ -217,7 +221,7 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
 
 
 def hold_out(model: Model, federation: Federation) -> None:
-    """Set the test rows of a loaded model, drawn again with the run's seed."""
+    """Draw a run's test rows again with the run's seed, and store them in a loaded model."""
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
@@ -233,7 +237,7 @@ def hold_out(model: Model, federation: Federation) -> None:
 
 
 def _with_tables(folder: Path) -> Config:
-    """Return a run's settings, if they name a file for every party."""
+    """Return a run's settings; raise an error unless they name a table file for every party."""
     config = settings_of(folder)
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
@@ -249,7 +253,7 @@ def _with_own_encoder(config: Config) -> list[str]:
 
 
 def _importable(factory: str | None) -> bool:
-    """Return True if a factory can be imported: it is not a lambda, and not from a script."""
+    """Return True if a factory can be imported: it is not a lambda or local function, and not from a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 

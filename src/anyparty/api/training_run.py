@@ -2,7 +2,7 @@
 
 1. ``TrainingRun.of`` validates and describes the method.
 2. ``party`` prepares one party, and returns the coroutine function that runs it.
-3. ``about`` and ``member`` return the shared and the party's own part of the model, for saving.
+3. For saving, ``about`` returns the part of the model that all parties share, and ``member`` returns one party's part.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TrainingRun:
         """Prepare a run.
 
         Raises:
-            ConfigError: ``train.require`` asks for more parties than there are.
+            ConfigError: ``train.require`` is greater than the number of parties.
         """
         check_require(config.train.require, roster.names)
         answers = method.split if isinstance(method, Scheduled) else method
@@ -79,7 +79,7 @@ class TrainingRun:
         encoder: Factory | None = None,
         optimizer: Optimizer | None = None,
     ) -> Callable[[Channel], Coroutine[Any, Any, PartyResult]]:
-        """Return one party's coroutine function, which takes its channel: see ``take_part``.
+        """Return one party's coroutine function, which takes the party's channel: see ``take_part``.
 
         Args:
             name: the party.

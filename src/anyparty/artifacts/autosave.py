@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
-    """Call ``write`` every ``EVERY_S`` seconds while the body runs, and when it ends, also if it fails.
+    """Call ``write`` every ``EVERY_S`` seconds while the body runs, and once when the body ends or fails.
 
     Raises:
-        StorageError: the last ``write`` failed after a body without an error.  All other failures are only logged.
+        StorageError: the body did not fail, but the last ``write`` did.  Other failures of ``write`` are only logged.
     """
 
     async def again() -> None:

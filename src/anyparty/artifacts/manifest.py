@@ -28,7 +28,7 @@ class Manifest(Settings):
 
     Attributes:
         format: the version of this file.
-        files: by path relative to the folder, with slashes, the SHA-256 in hexadecimal.
+        files: the SHA-256 of each file in hexadecimal, by the file's path relative to the folder, with slashes.
 
     """
 

@@ -2,7 +2,7 @@
 
 model.json                        method and parameters, roster, task, seed
 parties/NAME/party.json           the party's preprocessing and the description of its network
-parties/NAME/model.safetensors    its weights
+parties/NAME/model.safetensors    the weights of this network
 manifest.json                     the hash of each of these files: see ``artifacts.manifest``
 
 No code named in these files is ever imported or called.
@@ -39,10 +39,10 @@ from anyparty.tables.preprocessing import Prepare
 from anyparty.training import checkpoint
 
 FORMAT = 3
-WITHOUT_MANIFEST = 2  # the format of models that have no manifest yet; it can still be read
-SPARE = 1_000_000  # numbers that building networks may allocate beyond the weights, such as buffers
+WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can still be read
+SPARE = 1_000_000  # limit of numbers allocated beyond the weights, such as buffers, when networks are built
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
-OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model beside them
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model in the same folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,8 @@ class ModelSummary:
         task: the task.
         seed: the run's root seed.
         best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 for the last epoch.
-        parts: by party, the mark (SHA-256) of its saved weights.  A passive party at its own site knows only its own
-            mark; a party that was lost before training ended has no mark.
+        parts: by party, the mark (SHA-256) of the party's saved weights.  A passive party at its own site knows only
+            its own mark; a party that was lost before training ended has no mark.
         own: the description of a user-defined method, see ``methods.description``; ``None`` for a built-in method, or
             if an earlier version saved the model.
 
@@ -80,7 +80,8 @@ class ModelSummary:
         """Read a file that ``save`` wrote.
 
         Raises:
-            ModelError: the file does not exist, is foreign or of another version, or differs from the manifest.
+            ModelError: the file does not exist, was not written by anyparty, is of another version, or differs from the
+                manifest.
         """
         about = read_json(inside(path.parent, path.name))
         if (found := about.get("format", FORMAT)) not in (FORMAT, WITHOUT_MANIFEST):
@@ -100,7 +101,7 @@ class ModelSummary:
         return read
 
     def make(self, source: Path, given: Method | None = None) -> Method:
-        """Make the method of the model; ``given`` is the method if it is user-defined.
+        """Return the model's method: ``given``, or a built-in method with the saved parameters.
 
         Raises:
             NotGiven: the method is user-defined, and ``given`` is missing.
@@ -121,7 +122,7 @@ class Member:
 
     Attributes:
         state: the party's networks.
-        prepare: the fitted preprocessing of the party's table; ``None`` without columns.
+        prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
         id: the name of the id column.
         label: the name of the label column, if the party has one.
         max_cell_bytes: the maximum size of a text cell of the party's table.
@@ -161,7 +162,7 @@ def _first(error: ValidationError) -> str:
 
 
 def write_manifest(folder: Path, parties: Iterable[str]) -> None:
-    """Write the manifest of a model's folder, which contains the parts of ``parties``.
+    """Write the manifest of a model's folder; it lists ``model.json`` and the parts of ``parties``.
 
     Raises:
         ModelError: a file of a part does not exist.
@@ -185,7 +186,7 @@ def check_mark(about: ModelSummary, home: Path, name: str) -> str:
 
 
 def save_member(home: Path, member: Member) -> str:
-    """Write one party's part; return its mark."""
+    """Write one party's part of the model; return the mark of this part."""
     tensors = {
         f"{module}/{key}": tensor
         for module, network in member.state.modules.items()
@@ -220,14 +221,14 @@ def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]
 
 
 def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
-    """Write a model into a folder that holds nothing else, or the same model.
+    """Write a model into a folder, unless the folder holds another model or a run without this model.
 
-    With ``replace``, the model may replace another model or a run.  The run's record and settings are then deleted,
+    With ``replace``, the folder may hold another model or a run.  The record and settings of that run are then deleted,
     because they describe another model.
 
     Raises:
-        ConfigError: a run is in progress there.
-        ModelError: the folder holds a run or another model.
+        ConfigError: a run is in progress in the folder.
+        ModelError: the folder holds another model or a run without this model, and ``replace`` is false.
         StorageError: a file cannot be written, or the folder is a file.
     """
     refuse_file(folder)
@@ -246,7 +247,10 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
 
 
 def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
-    """Return True if the folder holds this model, bit for bit: model.json has the marks of all weights."""
+    """Return True if the folder holds this model, bit for bit.
+
+    Only model.json is compared, because it contains the marks of all weights.
+    """
     if not (folder / ABOUT).is_file():
         return False
     with TemporaryDirectory() as beside:
@@ -261,11 +265,11 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
 
     Raises:
         NotGiven: the network is user-defined, and ``encoder`` is not given.
-        ModelError: a file is absent, cut short or foreign, or the network cannot be made.
+        ModelError: a file does not exist, is incomplete or was not written by anyparty, or the network cannot be made.
     """
     name = seat.me
     folder = home.parent.parent
-    if (folder / MANIFEST).exists():  # otherwise, ModelSummary.load has checked that the format has no manifest
+    if (folder / MANIFEST).exists():  # ModelSummary.load has checked that only the old format lacks it
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")

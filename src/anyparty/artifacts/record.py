@@ -2,18 +2,19 @@
 
 Fields of every record:
 
-    status: "running" (perhaps the process was killed), "done", "stopped" (by Ctrl-C or with a site) or "failed"
+    status: "running" (also after the process was killed), "done", "stopped" (by Ctrl-C or with its site) or "failed"
     error: the type and message of the error of a failed run
     began, ended: ISO times in UTC
     remarks: warnings of the run
-    versions: of Python, of this package and of the packages that affect results
-    rows, overlap: N, and the numbers of rows by set of parties
+    versions: the versions of Python, of this package and of the packages that affect results
+    rows: N, the number of rows of the alignment
+    overlap: the number of rows of each set of parties
     history: one entry per epoch
     best_epoch: the number of the best epoch in the history, from 1
     ledger: messages and bytes by sender, receiver and tag
     evaluation: test scores, as ``Evaluation.to_json``
     costs: messages and bytes by the formulas of papers, see ``artifacts.run_costs``
-    title, declared: the method's title, and the messages that it declares
+    title, declared: the method's title, and the messages that the method declares
 
 A run in one process also has ``tables``, the fingerprints of the tables by party.  Its settings are in ``config.toml``.
 
@@ -22,13 +23,13 @@ Further fields of one party's record:
     party, active, parties: the party, the active party, all parties
     job: the run's name at its transport
     settings: the shared settings as TOML
-    agreed: a hash of each settings group
+    agreed: a hash of each group of settings that all parties must share
     table: the fingerprint of the party's table
-    alignment: the number of the alignment, the same at all parties
-    stages: by name, the number of epochs, rows per epoch, and first epoch
+    alignment: the number that identifies the alignment, the same at all parties
+    stages: by name of the stage, the number of epochs, the number of rows per epoch, and the first epoch
     shape: the sizes of the party's block and encoder
-    predicted: at the active party, a description of the task in one line
-    attendance: at the active party, warnings of parties that missed epochs
+    predicted: a description of the task in one line; only at the active party
+    attendance: warnings about parties that missed epochs; only at the active party
 
 Reports read the record without importing a method.
 """
@@ -65,7 +66,7 @@ MAY_DIFFER = {
 
 
 class Entry(Settings):
-    """A part of a record.  Fields that are not declared here are kept as they are."""
+    """A part of a record.  Undeclared fields are kept unchanged."""
 
     model_config = ConfigDict(extra="allow", frozen=False)
 
@@ -126,7 +127,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """Test scores of all rows, by number of present parties, and by pattern of presence."""
+    """Test scores: over all rows, for each number of present parties, and for each pattern of presence."""
 
     task: Literal["classification", "regression"]
     classes: list[str]
@@ -147,7 +148,7 @@ def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
 
 
 class StatusEntry(Entry):
-    """The status of a task of one process, and its error and warnings."""
+    """The status, the error and the warnings of a task that one process runs."""
 
     status: str = "done"
     error: str = ""
@@ -156,7 +157,7 @@ class StatusEntry(Entry):
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Record the status and time of the body's end, and its warnings."""
+        """Record how and when the body ends, and the warnings that are issued while it runs."""
         self.remarks = list(self.remarks)
 
         def remark(sentence: str) -> None:
@@ -176,7 +177,7 @@ class StatusEntry(Entry):
 
 
 class RunRecord(StatusEntry):
-    """The record of a run, or of one party."""
+    """The record of a run, or of one party in a run."""
 
     format: int = FORMAT
     began: str = ""
@@ -235,7 +236,7 @@ class RunRecord(StatusEntry):
 
 
 def declared_by(can: Capabilities) -> dict[str, Any]:
-    """Describe a method for a record: its title, and the messages that it declares."""
+    """Return a method's title and its declared messages, for a record."""
     return {
         "title": can.title,
         "declared": [{key: str(value) for key, value in asdict(each).items()} for each in can.messages],
@@ -267,7 +268,7 @@ def is_cut(path: Path) -> bool:
 def has_model(path: Path) -> bool:
     """Return True if the model beside a run's record belongs to that run, or if the record cannot be read.
 
-    ``best_epoch`` is added to a record once the model is written.  It stays if the run fails after that.
+    ``best_epoch`` is added to a record when the model has been written, and stays there if the run fails later.
     """
     try:
         record = RunRecord.read(path)

@@ -4,8 +4,8 @@
 record when the alignment is known, when a stage begins and after every checkpoint.  A killed process leaves the last
 record that it wrote.  A resumed run continues the same ledger.
 
-A resumed run must have the same settings and tables; the error names a setting or a table that differs.  The path of a
-table may change, because its fingerprint identifies the table.
+A resumed run must have the same settings and tables; the error names the settings or tables that differ.  The path of
+a table may change, because the fingerprint identifies the table.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recorder(Callback):
     lock: FileLock | None = None
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Remove the epochs that a resumed stage repeats from the history."""
+        """Remove from the history the epochs that a resumed stage repeats."""
         self.record.history = list(
             takewhile(lambda epoch: epoch.stage != stage or epoch.epoch <= first_epoch, self.record.history)
         )
@@ -79,7 +79,7 @@ class Recorder(Callback):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Write the record when the body ends, also if it fails; then release the folder."""
+        """Write the record when the body ends or fails; then unlock the run's folder."""
         try:
             with self.record.noting():
                 yield
@@ -176,8 +176,8 @@ class LocalRecorder(Recorder):
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # before config.toml, because a config.toml without a record is rejected
-        if not resume or all(party.table for party in config.parties.values()):  # tables may have moved
+            recorder.record.write(path)  # written before config.toml, which would be rejected without a record
+        if not resume or all(party.table for party in config.parties.values()):  # paths may have changed
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
         (folder / ID_HASHES).unlink(missing_ok=True)
@@ -197,7 +197,7 @@ class SiteRecorder(Recorder):
         cls, folder: Path, *, party: str, active: str, parties: Sequence[str], settings: str, table: str,
         can: Capabilities, job: str = "", resume: bool = False,
     ) -> SiteRecorder:  # fmt: skip
-        """Open a party's record.  A resumed party continues its ledger.
+        """Open a party's record.  A resumed party continues the ledger of the old record.
 
         Args:
             folder: the party's folder.
@@ -243,7 +243,7 @@ class SiteRecorder(Recorder):
     def aligned(
         self, number: bytes, agreed: Mapping[str, str], rows: int, overlap: Overlap | None, predicted: str
     ) -> None:
-        """Record the alignment's number, the hashes of the settings that all parties must share, and N.
+        """Record the alignment's number, hashes of the settings that all parties must share, and the number of rows.
 
         The active party also records the overlap, and a description of the task in one line.
         """
@@ -261,7 +261,7 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
         "earlier messages is lost, and whether its tables changed cannot be checked"
     )
     for file in reversed(Checkpoints(path.parent / "parties" / active / "checkpoints").files()):
-        with suppress(ModelError, ValidationError):  # training reports it when it loads the checkpoint
+        with suppress(ModelError, ValidationError):  # training reports a damaged checkpoint when it loads the file
             return values | {"history": PROGRESS.validate_python(read(file)[1]).history}
     return values
 

@@ -38,7 +38,7 @@ def of(method: Method, outcomes: Mapping[str, PartyResult], batch_size: int, led
 
 
 def shape(outcome: PartyResult) -> PartyShape:
-    """Return the sizes in the cost formulas that only the party knows."""
+    """Return the sizes that the cost formulas need and that only the party itself knows."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

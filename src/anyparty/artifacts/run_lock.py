@@ -19,8 +19,8 @@ from anyparty.errors import ConfigError
 
 LOCK = ".lock"
 ID_HASHES = "trained.safetensors"  # hashes of training ids, written by earlier versions; deleted when found
-WAIT_S = 20.0  # a party's process may be restarted while its former process still ends
-LOOK_S = 0.2  # between two attempts
+WAIT_S = 20.0  # a party's new process may start while its old process is still ending
+LOOK_S = 0.2  # the time between two attempts to lock the folder
 WRITTEN = {  # files that only the owner of the lock writes; other commands, such as serve or report, write other files
     "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
@@ -28,9 +28,9 @@ WRITTEN = {  # files that only the owner of the lock writes; other commands, suc
 
 
 def take(folder: Path) -> FileLock:
-    """Lock a run's folder without waiting; ``release`` of the returned lock unlocks it.
+    """Lock a run's folder without waiting; call ``release`` of the returned lock to unlock the folder.
 
-    Partly written files of a killed process are deleted.
+    Files that a killed process has only partly written are deleted.
 
     Raises:
         ConfigError: another run is in progress in the folder.
@@ -46,7 +46,9 @@ def take(folder: Path) -> FileLock:
 
 @asynccontextmanager
 async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None]:
-    """Lock a run's folder for the body; wait up to ``wait_s`` seconds (``WAIT_S``) for another run to end.
+    """Lock a run's folder while the body runs; wait up to ``wait_s`` seconds for another run to end.
+
+    By default, ``wait_s`` is ``WAIT_S``.
 
     Raises:
         ConfigError: another run is still in progress in the folder.

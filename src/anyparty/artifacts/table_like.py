@@ -20,7 +20,7 @@ NONE: Mapping[str, Kind] = MappingProxyType({})
 
 
 def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind] = NONE) -> Table:
-    """Read a party's table as in training; other columns are ignored.
+    """Read the columns of a party's table that training used; ignore all other columns.
 
     Args:
         member: the party's part of the model.

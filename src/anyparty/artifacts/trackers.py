@@ -5,8 +5,8 @@
     mlflow = "http://localhost:5000" # a tracking server, or sqlite:///mlflow.db with the full package mlflow
     experiment = "credit"            # the name of the MLflow experiment
 
-Both need an extra: ``pip install "anyparty[track]"``.  If a tracker cannot be reached at the start, the run ends with
-an error.  If a tracker fails later, a warning is shown, and the run continues without it.
+Both trackers need an extra: ``pip install "anyparty[track]"``.  If a tracker cannot be reached at the start, the run
+ends with an error.  If a tracker fails later, a warning is shown, and the run continues without the tracker.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of test scores, without undefined ones.
+    """Yield the names and values of the test scores that are defined.
 
     >>> list(scores({"overall": {"accuracy": 0.75, "auroc": None}}))
     [('test/accuracy', 0.75)]
@@ -151,17 +151,17 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Write which party was lost."""
+        """Write the name of the lost party and the reason."""
         self.writer.add_text("parties", f"{party} is gone: {why}", self.epochs)
 
     @forgiven
     def on_party_joined(self, party: str) -> None:
-        """Write which party takes part again."""
+        """Write the name of the party that takes part again."""
         self.writer.add_text("parties", f"{party} takes part again", self.epochs)
 
     @forgiven
     def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
-        """Write test scores and how the run ended."""
+        """Write the test scores and the final status of the run."""
         for name, value in scores(evaluation):
             self.writer.add_scalar(name, value, self.epochs)
         self.writer.add_text("status", f"{status} {error}".strip(), self.epochs)
@@ -185,7 +185,7 @@ class MLflow(Tracker):
     def __init__(
         self, uri: str, *, experiment: str = "anyparty", name: str = "", kept: Path | None = None, resume: bool = False
     ) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default of 7 would take minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the default of 7 retries would take minutes
         try:
             from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an extra
         except ImportError:
@@ -216,7 +216,10 @@ class MLflow(Tracker):
 
     @forgiven
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as parameters, only for a new run: MLflow accepts a parameter only once."""
+        """Write the settings of a new run as parameters.
+
+        A resumed run writes none, because MLflow accepts a parameter only once.
+        """
         for key, value in () if self.goes_on else flat(settings):
             self.client.log_param(self.run, key, value[:MOST_LETTERS])
 
@@ -239,7 +242,7 @@ class MLflow(Tracker):
 
     @forgiven
     def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
-        """Write test scores and how the run ended."""
+        """Write the test scores and the final status of the run."""
         for name, value in scores(evaluation):
             self.client.log_metric(self.run, name, value, step=self.epochs)
         if error:

@@ -5,7 +5,7 @@
 [encoder] [optimizer]   defaults for parties without an encoder or optimizer in [parties.NAME]
 [method]                name, and the method's parameters
 [schedule]              when parties step: name, and the schedule's parameters
-[clock]                 durations for a schedule, in time units
+[clock]                 durations that the schedule uses
 [train]                 epochs, batches, splits, early stopping
 [run]                   the folder for results
 [track]                 experiment trackers
@@ -41,7 +41,7 @@ _ELSEWHERE = {"Settings": "settings_group", "load": "loader", "Encoder": "networ
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use, because a command that only reads records needs no encoder."""
+    """Import a name on first use, so that a command that only reads records does not import the encoders."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)

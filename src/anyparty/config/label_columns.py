@@ -18,7 +18,7 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label column of each party that holds labels, the active one first.
+    """Return the label column of each party that holds labels, by party, with the active party first.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -45,7 +45,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return the label column of each party that the settings give one, the active party first.
+    """Return the label columns that the settings name, by party, with the active party first.
 
     The active party uses ``parties.NAME.label``, or else ``federation.label``.  Other parties use
     ``parties.NAME.label`` only.
@@ -67,7 +67,7 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
 
 
 def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
-    """Reject tables that would use the column ``federation.label`` as a feature, because it is the label.
+    """Reject a table whose column ``federation.label`` would become a feature, although it contains labels.
 
     Raises:
         TableError: a party has such a table; the message names the party.

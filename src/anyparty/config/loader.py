@@ -12,17 +12,17 @@ from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.errors import ConfigError
 
-OTHER = {"name": "factory", "factory": "name"}  # built-in methods have a name, user-defined methods a factory
+OTHER = {"name": "factory", "factory": "name"}  # a built-in method has a name, a user-defined method has a factory
 
 
 def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[str] = ()) -> Config:
-    """Read a TOML settings file; relative paths in it start at the file's folder.
+    """Read a TOML settings file, and resolve its relative paths against the file's folder.
 
     Args:
         path: the file.
         changes: settings that override those of the file, such as ``"train.epochs=5"``.  Changing the ``kind`` or
             ``factory`` of an encoder drops the file's parameters that the new encoder does not take.  Changing the
-            ``name`` or ``factory`` of the method drops the other one of the two.
+            method's ``name`` drops its ``factory``, and changing its ``factory`` drops its ``name``.
         allow_code: user modules that the settings may load.  Only settings in a run or model folder need this, because
             the user may not have read them.  Any other settings file may load the code that it names.
 
@@ -40,7 +40,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         raise ConfigError(f"{path} {what}") from None
     except RecursionError:
         raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
-    except ValueError as error:  # not TOML, not UTF-8, or a number of too many digits
+    except ValueError as error:  # not TOML, not UTF-8, or a number with too many digits
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
     asked = [_parsed(change) for change in changes]
@@ -76,7 +76,7 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
             values.pop(name, None)
     if isinstance(values, dict) and groups == ["method"] and key in OTHER:
         values.pop(OTHER[key], None)
-        values.pop("own", None)  # a run folder's config stores the replaced method's parameters here
+        values.pop("own", None)  # in a run's config.toml, "own" holds the replaced method's parameters
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:

@@ -1,4 +1,7 @@
-"""Make the method that the settings name: a built-in one, or a user-defined rule, method, class or function."""
+"""Make the method that the settings name, which is built in or user-defined.
+
+User-defined code may be a rule, a method, or a class or a function that makes one of them.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,11 @@ METHOD = CodeKind(
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
-    """Return the method from a user-defined object, or make it if the object is a class or a function.
+    """Make a method from a user-defined object; a class or a function is called with the parameters.
 
-    A rule class gives a split method that takes the rule's parameters and those that all built-in split methods share,
-    such as ``embedding`` and ``pretrain``.  A rule instance gives a split method without parameters.
+    A rule class makes a split method.  This method takes the rule's parameters and the parameters that all built-in
+    split methods share, such as ``embedding`` and ``pretrain``.  A rule instance makes a split method for which the
+    settings cannot set parameters.
 
     Args:
         found: the object in the user's module.
@@ -49,7 +53,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
 
     Raises:
         ConfigError: the object is not, and does not make, a rule or a method; a parameter is unknown, missing or of
-            another type; making the method fails (the message names the line); or a built-in method has this name.
+            the wrong type; making the method fails (the message names the line); or a built-in method has this name.
     """
     if name in METHODS:
         raise ConfigError(f"method.factory: {name!r} is the name of a built-in method; give your own another name")
@@ -73,14 +77,17 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
 
 
 def classes_of(found: Any) -> tuple[Any, ...]:
-    """Return the classes, or the function, that take parameters from the settings; empty for an instance."""
+    """Return the classes or the function whose parameters the settings can set; return ``()`` for an instance."""
     if not _makes(found):
         return ()
     return (found, *SHARED) if _is_rules(found) else (found,)
 
 
 def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> None:
-    """Reject None for a parameter with another default: TOML cannot store it, so a reload would use the default."""
+    """Reject None for a parameter whose default is not None.
+
+    TOML cannot store None, so a reload would use the default.
+    """
     for key in typed.takes(found):
         default = inspect.signature(found).parameters[key].default
         if key in parameters and parameters[key] is None and default is not None:
@@ -108,7 +115,7 @@ def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -
         inspect.signature(found).bind(**values)
     except TypeError as error:
         raise ConfigError(f"method {name!r}: {error}") from None
-    except ValueError:  # implemented in C, without a signature
+    except ValueError:  # a class or function in C may have no signature
         pass
     return found(**values)
 

@@ -63,9 +63,9 @@ class Encoder(Settings):
 
     @model_validator(mode="after")
     def _ranges(self) -> Encoder:
-        """Reject settings without effect.
+        """Reject settings that have no effect or are out of range.
 
-        Saved run configs list every default, so a default value does not mean that the user set it.
+        A setting with its default value is accepted, because the saved settings of a run list every default.
         """
         wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
         fields = type(self).model_fields
@@ -83,7 +83,9 @@ class Encoder(Settings):
 
 
 def superseded(key: str, value: object) -> tuple[str, ...]:
-    """Return the settings that do not apply to the encoder chosen by ``key``, which is "kind" or "factory".
+    """Return the names of the encoder settings that no longer apply after ``key`` is set to ``value``.
+
+    Only the keys "kind" and "factory" make other settings inapplicable.
 
     >>> superseded("kind", "lstm")
     ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')

@@ -92,7 +92,7 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
 
 
 def scheduled(method: Method, config: Config) -> Method:
-    """Wrap a method in the schedule of the settings; return the method itself if the settings name no schedule.
+    """Wrap a method in the schedule of the settings; return the method itself if the settings do not name a schedule.
 
     Raises:
         ConfigError: the schedule or its clock is invalid, or the method is not a split method that can have a schedule.
@@ -113,7 +113,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return settings that another machine can use: the numbers of the CPU trace replace the path of its file.
+    """Return the settings with the numbers of the CPU trace instead of its path, for use on another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.

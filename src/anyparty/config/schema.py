@@ -34,18 +34,20 @@ class TrainSettings(Settings):
 
     ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  Training stops early
     after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early stopping.  ``keep``
-    selects the weights that remain after training.  ``"average"`` keeps each party's mean over the last quarter of the
-    epochs, or the last weights if ``patience`` ends the stage before that quarter.  ``balance`` gives every class the
-    same total weight in the loss; batches stay random, because balanced batches would reveal labels.
+    selects the weights that remain after training.  ``"average"`` keeps the mean of each party's weights over the last
+    quarter of the epochs.  If ``patience`` ends the stage before that quarter, the last weights are kept.  ``balance``
+    gives every class the same total weight in the loss; batches stay random, because balanced batches would reveal
+    labels.
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves; it is limited to the number of validation rows.  ``extreme`` is the reaction to a
     message whose numbers are far outside the range of the sender's earlier messages: ``"stop"`` ends the run, and
     ``"drop"`` continues without that party (only if the parties run on separate machines).
 
     ``require`` is the number of parties, or "all", that must have taken part when training on separate machines ends.
-    A party counts if it took part in at least half of the epochs, and its part of the model is saved.  If fewer
-    parties count, training saves the model and then ends with an error.  Without ``require``, a warning names each
-    party that missed epochs; the record and the report contain it.  A method that cannot train without a party stops.
+    A party has taken part if it was present in at least half of the epochs and its part of the model was saved.  If
+    fewer parties have taken part, training saves the model and then ends with an error.  Without ``require``, a warning
+    names each party that missed epochs; the record and the report contain the warning.  If a method cannot train
+    without a lost party, training stops.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -72,9 +74,9 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_do(self) -> TrainSettings:
-        """Reject settings without effect.
+        """Reject settings that have no effect.
 
-        Saved run configs list every default, so a default value does not mean that the user set it.
+        A setting with its default value is accepted, because the saved settings of a run list every default.
         """
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
@@ -109,7 +111,7 @@ class TrainSettings(Settings):
 
 
 class PartySettings(Settings):
-    """Settings of one party.  A party with ``columns = false`` holds only labels; its other columns are ignored."""
+    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used."""
 
     table: Path | None = None
     columns: bool = True
@@ -123,7 +125,7 @@ class PartySettings(Settings):
 
 
 def _as_text(value: Any) -> Any:
-    """Write a class as tables write it: booleans in lower case, whole numbers without a decimal point."""
+    """Convert a class to text as for cells: booleans in lower case, whole numbers without a decimal point."""
     value = value.item() if isinstance(value, np.generic) else value
     return as_level(pl.Series([value]))[0] if isinstance(value, bool | int | float) else value
 
@@ -133,9 +135,9 @@ class FederationSettings(Settings):
 
     ``label`` is a column of the active party's table.  Without ``active``, the only party that has this column is the
     active party.  ``positive`` is the positive class of a binary task, used by F1 and the area under the ROC curve; by
-    default it is the second class in sorted order.  ``salt`` enters the hashes of private alignment; it differs
-    between federations and is not a secret.  ``max_cell_bytes`` is the maximum size of an id, a label, any other text
-    cell or a column name; a longer one is an error.
+    default it is the second class in sorted order.  ``salt`` enters the hashes of private alignment; it should
+    differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum size of an id, a label, any
+    other text cell or a column name; longer text is an error.
     """
 
     id: str = "id"
@@ -178,8 +180,8 @@ class _Named(BaseModel):
 class MethodSettings(_Named):
     """A method name, or ``factory = "module:name"`` for a user-defined method, plus the method's parameters.
 
-    A user-defined method has the name ``name``, or by default its name in the module.  Users do not set ``own``: a run
-    stores there the parameters of a user-defined method, as data.
+    A user-defined method has the name ``name``, or by default its name in the module.  Users do not set ``own``; in the
+    saved settings of a run, ``own`` holds the parameters of a user-defined method as data.
     """
 
     name: str = "laser"
@@ -233,7 +235,7 @@ class RunSettings(Settings):
 
 
 class TrackSettings(Settings):
-    """Trackers: see ``anyparty.artifacts.trackers``.  No setting may be a secret: a run saves and shows all of them."""
+    """Trackers: see ``anyparty.artifacts.trackers``.  Never put a secret here: a run saves and shows all settings."""
 
     tensorboard: bool = False
     mlflow: str | None = None
@@ -255,9 +257,9 @@ class TrackSettings(Settings):
 
 
 class Config(Settings):
-    """All settings of a federation, resolved.
+    """All settings of a federation.
 
-    ``allowed_code`` lists the user code that the settings may load; by default they may load no code.
+    ``allowed_code`` lists the user code that the settings may load; by default the settings may not load any code.
     """
 
     federation: FederationSettings = FederationSettings()

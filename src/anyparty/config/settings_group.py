@@ -14,14 +14,17 @@ from anyparty.errors import ConfigError, nearest
 
 
 class Settings(BaseModel):
-    """A group of settings: frozen; unknown keys are errors."""
+    """A frozen group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject booleans for numbers, and other values for booleans, because pydantic would convert them."""
+        """Reject a boolean where a number is expected, and any other value where a boolean is expected.
+
+        Without this check, pydantic would convert such values.
+        """
         wanted = cls.model_fields[str(info.field_name)].annotation
         _refuse_truth(value, wanted)
         if wanted is bool and not isinstance(value, bool):
@@ -42,7 +45,10 @@ class Settings(BaseModel):
 
 
 def _refuse_truth(value: Any, wanted: Any) -> None:
-    """Reject booleans for numbers, also in lists and in dataclasses, which pydantic validates by itself."""
+    """Reject a boolean where a number is expected, also inside lists and dataclasses.
+
+    Pydantic does not call the validators of ``Settings`` for the fields of a dataclass.
+    """
     if isinstance(value, bool) and {int, float} & _leaves(wanted):
         raise ValueError("expected a number")
     if isinstance(value, list | tuple):
@@ -62,7 +68,7 @@ def _leaves(annotation: Any) -> set[Any]:
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Describe pydantic's errors in one sentence, with the nearest key for an unknown one."""
+    """Describe pydantic's errors in one sentence, and suggest the nearest key for each unknown key."""
     said = []
     for found in error.errors(include_url=False):
         where = ".".join(str(part) for part in found["loc"]) or "settings"
@@ -78,7 +84,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return a hint that names the groups with this key, as a question; empty if no group has it."""
+    """Return a question that suggests the groups with this key, or an empty string if no group has the key."""
     hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
     places = [f"{name}.NAME" if get_origin(hint) is dict else name
               for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
@@ -99,13 +105,14 @@ def _group(annotation: Any) -> type[Any] | None:
     return next((found for part in get_args(annotation) if (found := _group(part))), None)
 
 
-HELD = (str, int, float, list, tuple, dict, date, time, type(None))  # a date and time is a date
+HELD = (str, int, float, list, tuple, dict, date, time, type(None))  # ``datetime`` is a subclass of ``date``
 
 
 def check_held(key: str, value: Any) -> None:
-    """Reject values that TOML cannot store, recursively; the caller reports functions.
+    """Reject values that TOML cannot store, also inside lists and tables.
 
-    None is allowed at top level, and means "unset".  A nested None fails only when the run is saved.
+    Callables are accepted here and reported by the caller.  None is allowed at top level, and means "unset".  A nested
+    None fails only when the run is saved.
 
     Raises:
         ValueError: TOML cannot store the value; the message names its key.
@@ -122,7 +129,7 @@ def check_held(key: str, value: Any) -> None:
 
 
 def nones(value: Any, where: str = "") -> Iterator[str]:
-    """Yield the path of each None in lists and tables, because TOML cannot store None."""
+    """Yield the path of each None, which TOML cannot store, inside lists and tables."""
     named = value.items() if isinstance(value, dict) else [("", each) for each in _within(value)]
     for key, each in named:
         place = f"{where}.{key}".strip(".")

@@ -1,13 +1,14 @@
-"""Import user-defined code that settings name as ``"module:Name"``, only if the user allows it.
+"""Import user-defined code that settings name as ``"module:Name"``, if the user has allowed this code.
 
-Importing a module runs it, so a name in a file must never be enough.  Code is loaded in two cases:
+Importing a module runs its code, so a name in a file is never a sufficient permission.  Code is loaded in two cases:
 
 - the user allows its module in the same call: ``--allow-code MODULE`` on the command line, ``allow_code=("MODULE",)``
   in Python, or a settings file that the user wrote and passes to ``anyparty train``;
 - an installed package registers the same ``module:Name`` as an entry point, group ``anyparty.methods`` or
   ``anyparty.encoders``.
 
-Even then, the name must lead to something that makes a method or a network, defined in the named module.
+In both cases, the named object must be a method, or make a method or a network.  A class or a function must also be
+defined in the named module.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class AllowedCode:
 
     Attributes:
         names: modules or packages (``"my_package"`` covers ``"my_package.rules:Mine"``), or whole references.
-        everything: whether any reference may be; for a settings file that the user wrote.
+        everything: whether every reference may be imported, as for a settings file that the user wrote.
         source: the file that names the code, for error messages.
 
     """
@@ -163,7 +164,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Explain why ``found`` must not be called; return an empty string if it may be called."""
+    """Describe why ``found`` is not an object of this kind; return an empty string if it is one."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))
@@ -180,7 +181,7 @@ def _misfit(found: Any, module: str, kind: CodeKind) -> str:
 
 
 def _returns(function: FunctionType) -> Any:
-    """Return the class in a function's return annotation, if it can be resolved."""
+    """Return a function's return annotation, as a class if the annotation can be resolved."""
     annotation = function.__annotations__.get("return", inspect.Parameter.empty)
     if not isinstance(annotation, str):
         return annotation

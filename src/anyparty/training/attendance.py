@@ -1,7 +1,7 @@
 """Record the parties that took part in a training, and check their number against ``train.require``.
 
-A party counts if it took part in at least half of the epochs, and its part of the model is saved at the end.  Epochs of
-local stages are not counted, because parties send no messages there.  The active party always counts.
+A party has taken part if it was present in at least half of the epochs and its part of the model was saved at the end.
+Epochs of local stages are not counted, because parties send no messages there.  The active party always takes part.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Attendance:
     Attributes:
         parties: all parties.
         epochs: the number of epochs in which messages were sent.
-        missed: by party, the number of these epochs that it missed; without parties that missed no epoch.
-        why: by party, the reason of its last absence.
+        missed: by party, the number of these epochs that the party missed; only parties that missed at least one.
+        why: by party, the reason for the party's last absence.
         gone: the parties that were still absent in the last of these epochs.
-        unsaved: by party, the reason why its part of the model was not saved.
-        unfinished: by party, the reason why it stopped after saving its part, but before it had written all its files.
+        unsaved: by party, the reason why the party's part of the model was not saved.
+        unfinished: by party, the reason why the party stopped after saving its part, but before writing all its files.
 
     """
 
@@ -53,7 +53,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a warning for each party that missed epochs, and for each party that left and did not return."""
+        """Return a warning for each party that missed epochs; it also reports an unsaved part of the model."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:
@@ -67,15 +67,15 @@ class Attendance:
         """Check that all parties present at the end saved their parts, and that enough parties took part.
 
         Raises:
-            Incomplete: a part is missing, or too few parties took part.  The message names the parties, the missing
-                parts and the next step.
+            Incomplete: a party present at the end did not save all its files, or too few parties took part.  The
+                message names the parties, the missing parts and the next step.
         """
         said = [*self._failed(), *self._too_few(require)]
         if said:
             raise Incomplete("; ".join(said))
 
     def _failed(self) -> Iterator[str]:
-        """Yield the parties that trained until the end and did not save their files."""
+        """Yield a message for each party that trained until the end but did not save all its files."""
         for name, why in self.unsaved.items():
             if name not in self.gone:
                 yield (f"party {name!r} trained until the end but did not save its part of the model ({why}). The "
@@ -104,7 +104,7 @@ class Attendance:
 
 
 def check_require(require: Require, parties: Collection[str]) -> None:
-    """Check that a training can meet ``train.require``.
+    """Check that there are enough parties for ``train.require``.
 
     Raises:
         ConfigError: the setting requires more parties than there are.

@@ -4,7 +4,7 @@
       on_aligned: with the overlap and a description of the task
       on_stage_begin: once per stage; most methods have a single stage, "train"
         on_batch_end: after every batch
-        on_party_lost, on_party_joined: before the end of the epoch in which the active party noticed it
+        on_party_lost, on_party_joined: before on_epoch_end of the epoch in which the active party noticed the change
         on_epoch_end: after every epoch, with its entry in the history
       on_stage_end: with the reason
     on_run_end: with the status and test scores
@@ -34,7 +34,7 @@ class Callback:
     """
 
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
-        """Handle the start or the resumption of a run; ``settings`` are resolved and grouped as in the TOML file."""
+        """Handle the start or the resumption of a run; ``settings`` has the groups of the TOML file."""
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:
         """Handle the alignment: ``overlap`` counts the rows by set of parties; ``predicted`` describes the task."""
@@ -71,7 +71,8 @@ class Callback:
 class CallbackList(Callback):
     """Call several callbacks in turn.
 
-    It also derives ``on_party_lost`` and ``on_party_joined`` from the entries of epochs.
+    Before ``on_epoch_end``, ``on_party_lost`` and ``on_party_joined`` are called for the parties that the record of the
+    epoch lists as absent or back.
     """
 
     each: list[Callback]
@@ -82,7 +83,7 @@ class CallbackList(Callback):
         self.each = [one for each in self.each for one in (each.each if isinstance(each, CallbackList) else [each])]
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Call each callback, once per loss."""
+        """Call each callback, unless this loss has already been reported."""
         if party not in self.gone:
             self.gone.add(party)
             for watch in self.each:
@@ -95,7 +96,7 @@ class CallbackList(Callback):
             watch.on_party_joined(party)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Call each callback, after reporting lost and returned parties."""
+        """Report the lost and the returned parties to each callback, then the end of the epoch."""
         for party, why in record.get("absent", {}).items():
             self.on_party_lost(party, why)
         for party in record.get("back", ()):
@@ -120,14 +121,14 @@ for _hook in ("on_run_begin", "on_aligned", "on_stage_begin", "on_batch_end", "o
 class Absences(Callback):
     """Count the epochs in which each party was absent."""
 
-    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # by stage and epoch (may repeat)
+    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # key: stage and epoch
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Record the absent parties of an epoch."""
         self.epochs[record["stage"], record["epoch"]] = tuple(record.get("absent", ()))
 
     def count(self) -> dict[str, int]:
-        """Return the number of epochs that each party missed, without parties that missed no epoch."""
+        """Return the number of missed epochs of each party that missed at least one."""
         return dict(Counter(name for absent in self.epochs.values() for name in absent))
 
 
@@ -158,7 +159,7 @@ def status_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's type and message; an empty string for Ctrl-C.
+    """Return an error's type and message; only the message of ``Stopped``; an empty string for Ctrl-C.
 
     >>> error_text(ValueError("no rows"))
     'ValueError: no rows'

@@ -1,7 +1,8 @@
 """Write and load one party's checkpoints.  A resumed run reaches the same weights as an uninterrupted one.
 
 A checkpoint is one safetensors file.  It is written under a temporary name and then renamed, so that a killed process
-leaves the old file or the new one.  Numbers and histories are JSON in the file's metadata; nothing is pickled.
+leaves the complete old file or the complete new file.  Numbers and histories are JSON in the file's metadata; nothing
+is pickled.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ PROGRESS = TypeAdapter(RunPosition)
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of a module's parameters and buffers, contiguous, on the CPU."""
+    """Return contiguous copies of a module's parameters and buffers, on the CPU."""
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
 
 
@@ -79,7 +80,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file that ``write`` wrote.
 
     Raises:
-        ModelError: the file is absent, cut short or foreign.
+        ModelError: the file does not exist, is incomplete or was not written by anyparty.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -97,7 +98,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
     """Load tensors into a module of the same shape; ``name`` is the module's name in errors.
 
     Raises:
-        ModelError: names or shapes differ.
+        ModelError: the names or shapes of the tensors differ from those of the module.
     """
     try:
         module.load_state_dict(tensors)
@@ -109,7 +110,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
-    """Describe parameters that were saved in another shape, are missing, or are not needed."""
+    """Describe the parameters that were saved in another shape, were not saved, or are not in the network."""
     shapes = {
         name: (_shape(kept[name]), _shape(want))
         for name, want in wants.items()
@@ -130,15 +131,15 @@ def _shape(tensor: Tensor) -> str:
 
 @dataclass
 class Checkpoints:
-    """A party's folder with its last two checkpoints, by stage and epoch."""
+    """A folder with a party's last two checkpoints, named by stage and epoch."""
 
     folder: Path
 
     def save(self, state: State, progress: RunPosition, best: dict[str, dict[str, Tensor]]) -> None:
-        """Write networks, optimizers and progress; delete all but the last two checkpoints.
+        """Write the networks, the optimizers and the progress; delete all but the last two checkpoints.
 
         Raises:
-            Diverged: a weight is not a number; earlier checkpoints stay.
+            Diverged: a weight is NaN or infinite; earlier checkpoints are kept.
         """
         tensors: dict[str, Tensor] = {}
         for name, module in state.modules.items():
@@ -158,11 +159,12 @@ class Checkpoints:
             old.unlink()
 
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
-        """Return the moments of the run to resume; delete the checkpoints of another run.
+        """Return the (stage, epoch) of each checkpoint from which the run can continue.
 
-        ``run`` is the name of a run that a party may rejoin; checkpoints of a run with this name are not deleted.
+        First, all checkpoints in the folder are deleted, unless ``resume`` is true or they belong to the run named
+        ``run``, which a party may rejoin.
         """
-        for left in self.folder.glob(f"*{PART}"):  # written by a process that was killed meanwhile
+        for left in self.folder.glob(f"*{PART}"):  # the .part file of a killed process
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"
@@ -175,9 +177,10 @@ class Checkpoints:
         return self._whole()
 
     def _whole(self) -> list[tuple[int, int]]:
-        """Return the moments of complete checkpoints, or of all if none is complete; loading then reports the damage.
+        """Return the (stage, epoch) of each complete checkpoint, or of every checkpoint if none is complete.
 
-        After a power failure, a file may exist without its contents.
+        After a power failure, a file may exist without its contents.  If no checkpoint is complete, loading one reports
+        the damage.
         """
         files = dict(zip(self.moments(), self.files(), strict=True))
         whole = [moment for moment, path in files.items() if _opens(path)]
@@ -194,7 +197,7 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
 
     def last_good(self) -> str:
-        """Describe the last checkpoint that a failed run leaves."""
+        """Describe the last checkpoint of a failed run, for its error message."""
         moments = self.moments()
         if not moments:
             return f"no weights were saved yet in {self.folder}: lower train.checkpoint_every to save them sooner"
@@ -205,12 +208,13 @@ class Checkpoints:
         return [(int(stage), int(epoch)) for stage, _, epoch in (file.stem.partition("-") for file in self.files())]
 
     def load(self, state: State, moment: tuple[int, int]) -> tuple[RunPosition, dict[str, dict[str, Tensor]]]:
-        """Restore networks and optimizers as of ``moment``; return progress and the best weights.
+        """Restore networks and optimizers from the checkpoint at ``moment``; return its progress and best weights.
 
-        Later checkpoints are deleted, because they would be mistaken for those of the resumed run.
+        ``moment`` is a (stage, epoch).  Later checkpoints are deleted, because they would be mistaken for checkpoints
+        of the resumed run.
 
         Raises:
-            ModelError: the checkpoint is cut short, or does not fit the networks or optimizers.
+            ModelError: the checkpoint is incomplete, or does not fit the networks or optimizers.
         """
         path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
         tensors, about = read(path)

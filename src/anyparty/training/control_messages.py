@@ -77,12 +77,18 @@ def fingerprint(text: str) -> Tensor:
     return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 
 
-Moment = tuple[int, int]  # stage and epoch, both from 0
+Moment = tuple[int, int]  # stage and epoch, both counted from 0
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint that a party loads (``None`` for no checkpoint), and the next moment of the run."""
+    """The point at which a party resumes.
+
+    Attributes:
+        own: the stage and epoch of the checkpoint that the party loads; ``None`` if it loads no checkpoint.
+        now: the stage and epoch with which the run continues.
+
+    """
 
     own: Moment | None = None
     now: Moment = (0, 0)
@@ -91,11 +97,12 @@ class ResumePoint:
 async def begin(
     net: Channel, roster: Roster, settings: Mapping[str, str], moments: Sequence[Moment], *, resume: bool = False
 ) -> ResumePoint:
-    """Compare settings, and agree on the moment to start from: the latest checkpoint that all parties have.
+    """Compare the parties' settings, and choose the latest checkpoint that all parties have.
 
-    ``settings`` are groups of settings as text, by name; only their hashes are sent.  If no checkpoint is common,
-    because a party was absent too long, each party loads its own last one, and training resumes at the active party's
-    epoch.  A run that ended before all parties had a checkpoint starts from the beginning.
+    ``settings`` are groups of settings as text, by name; only their hashes are sent.  ``moments`` are the stages and
+    epochs of this party's checkpoints.  If there is no common checkpoint, because a party was absent too long, training
+    resumes at the active party's last checkpoint.  Each other party then loads its own last checkpoint up to that
+    epoch.  If the run ended while the first checkpoints were written, training starts from the beginning.
 
     Raises:
         ConfigError: at the active party, if a party's settings differ; the error names the group.
@@ -125,7 +132,7 @@ async def begin(
 
 
 async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Moment]:
-    """Receive the moments of a party's checkpoints; called at the active party.
+    """Check a party's settings, and receive the stages and epochs of its checkpoints; called at the active party.
 
     Raises:
         ConfigError: the party's settings differ; the error names the group.
@@ -141,7 +148,7 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Mo
 
 
 async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Moment) -> None:
-    """Let a party rejoin at ``now`` with its own last checkpoint; called at the active party.
+    """Let a party rejoin at the stage and epoch ``now`` with its own last checkpoint; called at the active party.
 
     Raises:
         ConfigError: the party's settings differ.
@@ -150,7 +157,7 @@ async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Mom
 
 
 async def send_start(net: Channel, name: str, start: ResumePoint) -> None:
-    """Send a party the moment to start from."""
+    """Send a party the stage and epoch of the checkpoint that it loads, and those with which the run continues."""
     await net.send(name, "start", {"at": torch.tensor([_code(start.own), _code(start.now)])})
 
 
@@ -175,7 +182,11 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Send the active party's plan of a stage to all parties: rows to train on, their patterns, rows to score."""
+    """Send the active party's plan of a stage, or receive the plan at another party.
+
+    The plan contains the rows to train on, their patterns of presence, the validation rows and the training rows to
+    score.
+    """
     if plan is not None:
         for name in roster.names:
             if name != net.me:
@@ -201,7 +212,10 @@ class EpochDecision:
 
 
 async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
-    """Send the active party's decision on an epoch to all parties except those that have just rejoined."""
+    """Send the active party's decision on an epoch, or receive the decision at another party.
+
+    The decision is not sent to parties that rejoin after this epoch.
+    """
     if verdict is not None:
         back = torch.tensor([name in verdict.back for name in roster.names], dtype=torch.uint8)
         said = {"verdict": torch.tensor([verdict.keep, verdict.stop], dtype=torch.uint8), "back": back}

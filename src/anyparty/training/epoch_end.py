@@ -31,9 +31,9 @@ async def verdict(
     validates: bool,
     last: bool,
 ) -> EpochDecision:
-    """Make the decision at the active party; receive it at the other parties.
+    """Make the decision on an epoch at the active party, or receive the decision at another party.
 
-    No party rejoins after the ``last`` epoch of a stage, because its networks could not catch up with the others.
+    No party rejoins after the ``last`` epoch of a stage, because the networks of that party could not catch up.
     """
     if part.leads:
         decided = judge(part, progress, record, *part.metric) if validates else EpochDecision()
@@ -48,7 +48,10 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Record the parties that are gone, and readmit and return those that came back; called at the active party."""
+    """Record the parties that are gone; readmit the parties that came back, and return their names.
+
+    This function is called at the active party.
+    """
     membership = part.hooks.membership
     gone, back = membership.gone(), []
     if gone:
@@ -72,7 +75,7 @@ async def _let_in(
 
 
 def judge(part: PartyRun, progress: RunPosition, record: dict[str, Any], metric: str, greater: bool) -> EpochDecision:
-    """Compare an epoch's validation score with the best one so far.
+    """Decide from an epoch's validation score whether to keep the weights and whether to stop.
 
     Args:
         part: the party's training loop.
@@ -93,7 +96,7 @@ def judge(part: PartyRun, progress: RunPosition, record: dict[str, Any], metric:
 
 
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
-    """Check the predictions for the validation rows, which come first: networks may give NaN while the loss is finite.
+    """Check the predictions for the first ``validation`` rows, because a finite loss does not exclude NaN predictions.
 
     Raises:
         Diverged: no validation row has a prediction, and the networks gave NaN for some of them.
@@ -114,7 +117,7 @@ def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
     """Stop the active party if the run was ended, here or at another party.
 
     Otherwise the active party would save an epoch that the others did not save.  A busy server reports the end of a
-    job late.
+    job late, so the reasons why parties are absent are also checked.
 
     Raises:
         Stopped: the run was ended.
@@ -126,7 +129,7 @@ def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
 
 
 def noted(part: PartyRun, stage: Stage, state: State, progress: RunPosition, *, averages: bool) -> list[str]:
-    """Return and report the remarks on a stage at its end; ``averages`` is True if weights were averaged."""
+    """Report and return the remarks on a stage that has ended; ``averages`` is True if weights were averaged."""
     remarks = list(_remarks(part, stage, state, progress, averages=averages)) if part.leads else []
     if remarks:
         note(f"stage {stage.name!r}: {'; '.join(remarks)}")
@@ -146,7 +149,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
 
 
 def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:
-    """Return a remark if no epoch of a stage had a validation score, at the active party."""
+    """Return a remark if no epoch of a stage had a validation score; otherwise an empty string."""
     judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
     if not judged or part.settings.keep != "best":
         return ""

@@ -3,12 +3,13 @@
 Every party runs ``play``.  The active party plans each stage, scores the validation rows, and decides which weights to
 keep and when to stop.  A method sends its own messages inside its steps.
 
-If a party is lost, the steps continue without it.  If it returns, the active party readmits it between two epochs (see
-``membership``).  The search for the best epoch then starts again, because the returned party's networks are older.
+If a party is lost, the steps continue without it.  If the party returns, the active party readmits it between two
+epochs (see ``membership``).  The search for the best epoch then starts again, because the returned party's
+networks are older.
 
 A *local stage* sends no messages: each party trains by itself, or only the active party trains.  In a local stage,
-parties may be at different epochs, and one may finish before another.  If a run is stopped there, each party resumes
-from its own position.
+parties may be at different epochs, and one may finish before another.  If a run is stopped in a local stage, each
+party resumes from its own position.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    own = {meeting(stages, moment): moment for moment in moments}  # the latest moment for each meeting
+    own = {meeting(stages, moment): moment for moment in moments}  # the latest checkpoint per common point
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
         assert part.checkpoints is not None
         progress, best = part.checkpoints.load(state, own[start.own])
-    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # the party was absent in between
+    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # the party missed epochs
         best, (progress.stage, progress.epoch) = {}, start.now
     return stages, state, progress, best
 
@@ -96,10 +97,10 @@ def is_local(stage: Stage) -> bool:
 
 
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
-    """Return the moment at which the parties last met, if this party resumes at ``moment``.
+    """Return the last (stage, epoch) that all parties have reached together, if this party is at ``moment``.
 
-    All moments of consecutive local stages, and the end of the run after them, count as one moment: the start of the
-    first of these stages.
+    In local stages, parties do not wait for each other.  If ``moment`` is in a local stage, or at the end of a run that
+    ends with local stages, the result is therefore the start of the first of these consecutive local stages.
     """
     stage, epoch = moment
     first = stage
@@ -110,7 +111,10 @@ def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
 
 
 def _chosen(part: PartyRun, progress: RunPosition) -> int:
-    """Return the best epoch's index in the history, or its number if there is no history; -1 if none was chosen."""
+    """Return the best epoch's index in the history, or -1 if no epoch was chosen.
+
+    Passive parties have no history; there, the result is the index of the best epoch in its stage, or -1.
+    """
     if part.settings.keep != "best":
         return -1
     best = progress.best_stage, progress.best_epoch + 1
@@ -165,17 +169,18 @@ def _weights(state: State) -> StoredStages:
 
 
 def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: int) -> StoredStages:
-    """Add an epoch to the mean of the weights of a stage's last epochs."""
+    """Add the weights after an epoch to the mean of the weights over the stage's last epochs."""
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
-    before = progress.averaged if mean else 0  # a party that was absent starts again
+    before = progress.averaged if mean else 0  # a party that was absent starts a new mean
     progress.averaged = before + 1
     return averaged(mean, state, before if begun else -1)
 
 
 def averaged(mean: StoredStages, state: State, before: int) -> StoredStages:
-    """Return the running mean of the weights over epochs, after ``before`` epochs; empty if ``before`` is negative.
+    """Return the mean of the weights over ``before`` earlier epochs and the current epoch.
 
-    Integer tensors, such as a count of batches, keep their last value.
+    ``mean`` is the mean over the earlier epochs.  The result is empty if ``before`` is negative.  Integer tensors, such
+    as a count of batches, are not averaged; they have their current value.
     """
     if before < 0:
         return {}
@@ -225,7 +230,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return the party's own loss on the ``wanted`` rows that it holds, for an epoch's record."""
+    """Return the loss of a local stage on those ``wanted`` rows that the party holds, for an epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():
@@ -256,7 +261,7 @@ async def _exchange(
 
 
 def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[str, Any]:
-    """Return an epoch's record, without "loss" if the stage has none, such as an exchange."""
+    """Return an epoch's record; it has no key "loss" without a ``loss``."""
     seconds = time.perf_counter() - began
     shown = {} if loss is None else {"loss": loss}
     return {"stage": stage.name, "epoch": epoch + 1, **shown, "seconds": seconds}
@@ -318,7 +323,7 @@ async def _epoch(
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
         part.hooks.callback.on_batch_end(len(rows), math.nan if loss is None else loss)
-        await asyncio.sleep(0)  # allows Ctrl-C at a party that does not wait for messages
+        await asyncio.sleep(0)  # lets Ctrl-C stop a party that does not wait for messages
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)
     record = _record(stage, epoch, total / seen if seen else None, began)
@@ -328,7 +333,7 @@ async def _epoch(
 async def _validate(
     part: PartyRun, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Score the validation rows and some training rows from all parties' blocks; every party takes part."""
+    """Predict the validation rows and some training rows with all parties, and score them at the active party."""
     rows = torch.cat([plan["validation"], plan["scored"]])
     at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
@@ -355,7 +360,7 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
         torch.zeros(1, device=device).item()  # fails for a device that does not compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
-        if why.startswith("Expected one of"):  # followed by a list of about twenty device types
+        if why.startswith("Expected one of"):  # a list of about twenty device types follows
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device

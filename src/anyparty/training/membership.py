@@ -1,8 +1,9 @@
 """The membership of a run: the parties that are gone or wait to rejoin, and their readmission.
 
-A party that returns is another process under the same name.  The process begins as at the start of a run: it sends the
-number of its alignment and the moments of its checkpoints.  The active party readmits it at the end of an epoch.  The
-party takes part from the next epoch with its own last networks, and does not repeat the epochs that it missed.
+A party that returns is a new process with the name of the party.  As at the start of a run, the process sends the
+number of its alignment and the stages and epochs of its checkpoints.  The active party readmits the party at the end of
+an epoch.  The party takes part from the next epoch with its own last networks, and does not repeat the epochs that it
+missed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Membership(Protocol):
         """Drop a party, and send it the reason."""
 
     def told(self) -> str:
-        """Return the reason if this party's part was stopped from outside; otherwise an empty string."""
+        """Return the reason why the run was stopped from outside at this party; otherwise an empty string."""
 
 
 class StaticMembership:
@@ -39,11 +40,11 @@ class StaticMembership:
     run = ""
 
     def gone(self) -> dict[str, str]:
-        """Return no party."""
+        """Return an empty dictionary."""
         return {}
 
     def waiting_to_rejoin(self) -> list[str]:
-        """Return no party."""
+        """Return an empty list."""
         return []
 
     def admit(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """Run one party's whole part of a training run, from its own table to its trained networks.
 
 The same coroutine runs for every party, in one process or at the party's site.  A party can access its own table and
-the messages that it receives, but no memory of another party.
+the messages that it receives, but not the memory of another party.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class PartyInputs:
         optimizer: the optimizer of the party's network.
         scale: True if the party's numeric columns are standardised.
         folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
-        hooks: callbacks and values that training passes through.  ``hooks.welcome`` is called before the setup of a
-            party that rejoins.
+        hooks: callbacks and values from outside training.  ``hooks.welcome`` is called before the setup of a party that
+            rejoins.
 
     """
 
@@ -82,7 +82,7 @@ class PartyResult:
     Attributes:
         seat: the party's context.
         trained: the party's networks; at the active party also the run's history.
-        prepare: the fitted preprocessing of the party's table; ``None`` without columns.
+        prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
         rows: the party's part of the aligned rows.
         use: [N] int8, the use of each row: training, validation or test.
         label: the name of the party's label column, if it has one.
@@ -183,7 +183,9 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
 
 
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
-    """Send the use of the rows to every party; send label holders also the task and the pattern of presence.
+    """Send the setup from the active party, or receive it at another party.
+
+    Every party gets the use of each row.  Label holders also get the task and the pattern of presence of each row.
 
     Raises:
         MessageError: the active party's message does not describe a task, or has another number of rows.
@@ -209,7 +211,8 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
     """Repeat the setup for a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        await labelled_at(net, name, len(setup[0]))  # ignored: neither the party's table nor the plan has changed
+        # The mask is received but not used, because the active party has this party's mask from the first setup.
+        await labelled_at(net, name, len(setup[0]))
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:

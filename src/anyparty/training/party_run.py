@@ -25,7 +25,7 @@ from anyparty.training.membership import Membership, StaticMembership
 
 @dataclass(frozen=True, kw_only=True)
 class RunHooks:
-    """One party's callbacks and values that training passes through unchanged.
+    """One party's callbacks and values from outside training.
 
     Attributes:
         callback: the callback that follows the training.
@@ -33,7 +33,7 @@ class RunHooks:
         welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
         secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
         on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's index in
-            it (from 0).
+            the history (from 0).
 
     """
 
@@ -53,7 +53,7 @@ class PartyRun:
         method: the method to train.
         rows: the party's part of the aligned rows.
         settings: the training settings, the same at every party.
-        agreed: groups of settings as text, by name, that all parties must share.
+        agreed: the groups of settings that all parties must share, as text by name.
         validation: [n] int64, the rows to validate on, at the active party.
         training: [N] bool, the rows that training may use, at the active party.
         checkpoints: the party's checkpoint folder; ``None`` keeps no checkpoints.
@@ -80,19 +80,19 @@ class PartyRun:
 
     @cached_property
     def seeds(self) -> Seeds:
-        """The root of the run's shared random streams and of the party's private ones."""
+        """The root of the run's shared random streams and of the party's private random streams."""
         return Seeds(self.settings.seed, self.hooks.secret)
 
     @cached_property
     def metric(self) -> tuple[str, bool]:
-        """The metric that selects the best epoch, and True if greater is better; at the active party."""
+        """The metric that selects the best epoch, and True if greater is better; used at the active party."""
         assert self.seat.task is not None
         return self.settings.metric_for(self.seat.task)
 
 
 @dataclass
 class TrainedParty:
-    """A party's networks after training, and at the active party the history of the run."""
+    """A party's networks after training; the active party also has the history of the run."""
 
     state: State
     history: list[dict[str, Any]]
@@ -100,7 +100,7 @@ class TrainedParty:
 
 
 def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
-    """Return the parties whose labels train a method's heads, the active one first."""
+    """Return the parties whose labels train a method's heads, with the active party first."""
     return tuple(method.topology(roster).hosts) if isinstance(method, HasTopology) else (roster.active,)
 
 
@@ -118,7 +118,7 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send the active party the rows that other hosts have labels for; the active party adds them to its rows.
+    """Send each other host's mask of labelled rows to the active party, which stores the masks in ``Rows.told``.
 
     Raises:
         PartyLost, MessageError: see ``anyparty.errors``.
@@ -138,16 +138,16 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Receive the mask [N] bool of the rows that another host has labels for."""
+    """Receive another host's mask of labelled rows: [N] bool."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 
 
 def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
-    """Yield remarks on untrained networks; called at the active party, which knows the rows that hosts have labels for.
+    """Yield remarks on networks that were not trained; called at the active party.
 
-    ``missed`` are the indices k of the parties that the active party's own heads did not train.  Another host's heads
-    train the parties whose embeddings that host reads.
+    ``missed`` are the indices k of the parties that the active party's own heads did not train.  The heads of another
+    host train the parties whose embeddings this host reads, on the rows for which this host has labels.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
@@ -155,7 +155,7 @@ def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
         assert rows.observed is not None
         assert part.training is not None
         there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
-        read = topology.reads[host] if topology else roster.blocks  # a user-defined method may read all embeddings
+        read = topology.reads[host] if topology else roster.blocks  # a user-defined method may read all
         reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
         if not any(there):
             idle.append(host)

@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Run one party's part in predicting ``wanted`` [n]; the active party gets all predictions in this order."""
+    """Predict the rows ``wanted`` [n] as one party; only the active party gets the predictions, in this order."""
     state.train(False)
     parts = [
         checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from anyparty.training.callbacks import Callback
 
-OFTEN = 0.1  # seconds between updates: a fast step must not wait for the terminal
+OFTEN = 0.1  # minimum seconds between updates, so that fast steps do not wait for the terminal
 
 
 class Bar(Callback):
@@ -47,11 +47,11 @@ class Bar(Callback):
             self.rows, self.since = 0.0, now
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Print the lost party above the line."""
+        """Print the name of the lost party and the reason above the progress line."""
         self.bar.console.print(Text(f"{party} is gone ({why}); the others go on without it", "yellow"), soft_wrap=True)
 
     def on_party_joined(self, party: str) -> None:
-        """Print the returned party above the line."""
+        """Print the name of the returned party above the progress line."""
         self.bar.console.print(Text(f"{party} takes part again", "yellow"), soft_wrap=True)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ class Bar(Callback):
             self.bar.update(self.task, advance=1, seen=f"{self.loss} {self.metric}")
 
     def on_stage_end(self, stage: str, reason: str) -> None:
-        """End the line with the reason."""
+        """Show why the stage ended, and stop updating the line."""
         if self.task is not None:
             self.bar.update(self.task, description=f"{stage}: {reason}")
         self.bar.stop()

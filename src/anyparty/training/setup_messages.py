@@ -43,7 +43,7 @@ async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], di
     """Receive the marks of parties' parts; called at the active party.
 
     Returns:
-        The marks by party; and the reasons by party, for parties that were lost before they sent a mark.
+        The mark of each party; and, for each party that was lost before it sent a mark, the reason.
     """
     found, lost = {}, {}
     for name in names:
@@ -57,7 +57,7 @@ async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], di
 async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
     """Wait at the active party until parties have written all their files; return the lost parties and the reasons.
 
-    A party sends "finished" last, so this also detects a party that stopped while test rows were scored.
+    A party sends "finished" last, so the result includes a party that stopped while test rows were scored.
     """
     lost = {}
     for name in names:

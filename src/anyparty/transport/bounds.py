@@ -1,15 +1,17 @@
 """Bounds on the numbers in messages: reject numbers far beyond the sender's earlier ones.
 
-NaN and infinity are rejected elsewhere.  A finite number such as 1e30 ruins a model just as well.  In training the
-receiver keeps the maximum absolute value of each tensor of each message, by sender, tag and tensor.  The bound is
+NaN and infinity are rejected elsewhere, but a finite number such as 1e30 can also ruin a model.  In training, the
+receiver records the maximum absolute value of each received tensor, by sender, tag and tensor name.  The bound for the
+next tensor with the same sender, tag and tensor name is:
 
     first message            MOST
-    up to the eighth         FACTOR x the largest so far
-    later                    FACTOR x the running maximum of the median so far
+    second to eighth         FACTOR x the largest recorded value
+    later                    FACTOR x the largest value that the median of the recorded values has had
 
-and at least LEAST, at most MOST.  Outside of training steps the bound is MOST: numbers there change an answer but no
-weight, and one unusual row must not end a run.  FACTOR and MOST are squared for numbers that grow with the square of
-the sender's data (``TensorSpec.squares``), such as log-densities: one outlying cell makes them large in an honest run.
+The bound is never below LEAST or above MOST.  Outside of training steps the bound is MOST: numbers there change an
+answer but no weight, and one unusual row must not end a run.  FACTOR and MOST are squared for numbers that grow with
+the square of the sender's data (``TensorSpec.squares``), such as log-densities, because one outlying cell makes these
+numbers large in an honest run.
 
 The median is taken over all messages, so a sender that raises its numbers gradually must first send more large messages
 than small ones.  Gradients that shrink during training do not lower the bound.  The measurements are in
@@ -30,8 +32,8 @@ from anyparty.core.types import Tensors, TensorSpec
 FACTOR = 1000.0
 LEAST = 1.0  # smaller numbers do no harm
 MOST = 1e8  # larger numbers are always rejected
-FEW = 8  # messages before the median is used
-PER_DOUBLING = 4  # bins of the histogram that gives the median
+FEW = 8  # the number of messages before the median is used
+PER_DOUBLING = 4  # histogram bins for each factor of two, to compute the median
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Magnitudes:
             self.median = max(self.median, self._middle())
 
     def _middle(self) -> float:
-        """Return the median so far, to about 10 %."""
+        """Return the median of the recorded values, with a relative error of about 10 %."""
         seen = 0
         for place in sorted(self._bins):
             seen += self._bins[place]
@@ -86,14 +88,14 @@ class ExtremeValue:
 
 @dataclass
 class Bounds:
-    """Magnitudes that one party has received so far, by sender, tag and tensor."""
+    """Magnitudes of the tensors that one party has received, by sender, tag and tensor name."""
 
     _sizes: dict[tuple[str, str, str], Magnitudes] = field(default_factory=dict)
 
     def check(
         self, frm: str, tag: str, tensors: Tensors, expect: Mapping[str, TensorSpec], *, training: bool
     ) -> ExtremeValue | None:
-        """Return the first tensor beyond its bound; record the others if ``training``."""
+        """Return the first tensor beyond its bound, or None; if ``training``, record the tensors before it."""
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or not tensor.numel():
                 continue

@@ -1,10 +1,10 @@
-"""The encoding of messages: a small header and raw little-endian tensors, in safetensors format.  Never pickle.
+"""The encoding of messages in safetensors format, without pickle: a small header and raw little-endian tensors.
 
     8 bytes                 length of the JSON text, little-endian
     JSON                    names, dtypes, shapes, offsets; under ``__metadata__`` the five fields of ``Header``
     the tensors' own bytes  back to back, nothing between, nothing after
 
-The overhead is about 300 bytes.  Any other input raises ``MessageError``, and no other exception.
+The overhead is about 300 bytes.  Decoding any other input raises ``MessageError``, never another exception.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch import Tensor
 from anyparty.core.types import Tensors
 from anyparty.errors import MessageError
 
-MOST_BYTES = 1 << 30  # maximum of one message that a receiver accepts
+MOST_BYTES = 1 << 30  # maximum size of a message that a receiver accepts
 MOST_HEADER_BYTES = 1 << 16
-FIELDS_BYTES = 4 * 1024  # maximum of a header's five fields
-MOST_NAME = 200  # maximum letters of a run, party or tag
+FIELDS_BYTES = 4 * 1024  # maximum size of a header's five fields
+MOST_NAME = 200  # maximum number of characters in a run, party or tag
 DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -33,7 +33,7 @@ DTYPES = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The identity of a message: the ``number``-th, from 0, from ``frm`` to ``to`` with this ``tag`` in a run."""
+    """The identity of a message; ``number`` counts the messages of one run, sender, receiver and tag from 0."""
 
     run: str
     frm: str
@@ -81,7 +81,7 @@ def check_form(tensors: Tensors, what: str) -> None:
             raise MessageError(f"{what}: {name!r} should be a tensor, got a {type(tensor).__name__}")
         if tensor.dtype not in DTYPES:
             raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which cannot be sent between parties")
-    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # far below the limit
+    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # the header is far below the limit
         return
     end = sum(tensor.nbytes for tensor in tensors.values())
     described = {name: {"dtype": "BOOL", "shape": list(tensor.shape), "data_offsets": [end, end]}
@@ -96,7 +96,7 @@ def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES)
     """Decode a message; ``source`` names the sender in errors.
 
     Raises:
-        MessageError: the data are truncated, too large, of another format, have trailing bytes or a wrong header.
+        MessageError: the data are truncated, too large or of another format, or have trailing bytes or a wrong header.
     """
     if len(data) > most_bytes + MOST_HEADER_BYTES:
         raise MessageError(f"{source} sent {len(data)} bytes in one message, the limit is {most_bytes}; refused unread")

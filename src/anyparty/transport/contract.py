@@ -1,4 +1,4 @@
-"""The channel that enforces a run's contract: it sends only declared messages and validates the received ones."""
+"""The channel that enforces a run's contract: it sends only declared messages and validates received messages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def roles(roster: Roster, party: str) -> set[Role]:
 
 @dataclass
 class ContractChannel:
-    """A channel that sends only declared messages, validates received ones and counts the sent ones.
+    """A channel that sends only declared messages, validates received messages and counts sent messages.
 
     Attributes:
         channel: the inner channel.
         roster: the parties.
         declared: the messages that may be sent.
-        lose: called with a party and a reason to exclude a party that sent an extreme message.  Without it such a
-            message ends the run.
-        bounds: magnitudes received so far, for the bounds on numbers (see ``bounds``); ``None`` disables the bounds.
+        lose: a function that excludes a party that sent an extreme message; its arguments are the party and the reason.
+            If it is ``None``, an extreme message ends the run.
+        bounds: the magnitudes of the tensors received so far, see ``transport.bounds``; ``None`` disables the bounds.
         moment: the current step of the run, for error messages; see ``at_moment``.
         training: True if the current step is a training step, not validation or prediction.
-        dropped: excluded parties and the reasons.
-        ledger: where sent messages are counted; ``None`` if the inner channel counts them.
+        dropped: the reasons why parties were excluded, by party.
+        ledger: the ledger that counts sent messages; ``None`` if the inner channel counts them.
         me: the party at this end of the channel.
 
     Raises:
-        MessageError: from ``send``, if the tag or direction is not declared or a tensor cannot cross between
-            processes; from ``recv``, if a tensor's name, shape or dtype differs from the expected one or it holds NaN
-            or infinity.
+        MessageError: from ``send``, if the tag or direction is not declared or a tensor cannot be sent between
+            processes; from ``recv``, if a tensor's name, shape or dtype differs from the expected one or a tensor holds
+            NaN or infinity.
         ExtremeMessage: from ``recv``, if numbers are far beyond the sender's earlier ones.
         PartyLost: from ``recv``, instead of ``ExtremeMessage``, if the sender is excluded.
     """
@@ -70,7 +70,7 @@ class ContractChannel:
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")  # in one process, too: as over a network
+        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")  # also in one process, as over a network
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)
         else:
@@ -101,7 +101,9 @@ class ContractChannel:
         )
 
     def _refuse(self, frm: str, why: str) -> None:
-        """Exclude the sender of an extreme message, or end the run: it cannot continue without the active party.
+        """Exclude the sender of an extreme message, or end the run.
+
+        The run ends if the sender is the active party, or if there is no function ``lose`` to exclude a party.
 
         Raises:
             ExtremeMessage, PartyLost: always one of them.
@@ -120,7 +122,7 @@ class ContractChannel:
 
 
 def at_moment(net: Channel, moment: str, *, training: bool) -> None:
-    """Set the current step of the run on a ``ContractChannel`` channel, and whether it is a training step."""
+    """Record on a ``ContractChannel`` the current step of the run, and whether this is a training step."""
     if isinstance(net, ContractChannel):
         net.moment, net.training = moment, training
 

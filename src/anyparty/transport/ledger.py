@@ -22,7 +22,7 @@ class Flow:
 
 @dataclass
 class Tally:
-    """The number of messages and of their tensors' bytes, headers excluded."""
+    """The number of messages, and the number of bytes in their tensors, without headers."""
 
     messages: int = 0
     bytes_sent: int = 0
@@ -33,7 +33,7 @@ class Exchange:
     """The messages of one tag between two parties, both directions together.
 
     ``rounds`` follows the papers: an embedding and its gradient are two rounds, since their tags differ.  Two messages
-    of one tag that cross in opposite directions are one round.
+    of one tag, one in each direction, are one round.
     """
 
     one: str
@@ -61,7 +61,7 @@ class Ledger:
         flow, size = Flow(channel.me, to, tag), sum(tensor.nbytes for tensor in tensors.values())
         try:
             accepted = await channel.send(to, tag, tensors)
-        except asyncio.CancelledError:  # the channel has accepted the message and only waited for others to leave
+        except asyncio.CancelledError:  # the channel accepts a message before it waits, so count the message
             self.add(flow, size)
             raise
         if accepted is not False:
@@ -75,7 +75,7 @@ class Ledger:
             tally.bytes_sent += more.bytes_sent
 
     def rows(self) -> list[dict[str, str | int]]:
-        """Return sorted rows of plain values, for records and reports."""
+        """Return the counts as sorted rows of plain values, for records and reports."""
         return [
             {"sender": flow.sender, "receiver": flow.receiver, "tag": flow.tag}
             | {"messages": tally.messages, "bytes_sent": tally.bytes_sent}

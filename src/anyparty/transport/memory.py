@@ -1,4 +1,4 @@
-"""Transport in memory: all parties run in one process, on one thread, so a run is a function of its seed.
+"""Transport in memory: all parties run in one process, on one thread, so a run can be reproduced from its seed.
 
 Messages are copied, as over a network.  If every party waits for a message that no party will send, all of them raise
 ``Deadlock`` at once instead of hanging.
@@ -42,7 +42,7 @@ class MemoryHub:
             future.set_result(None)
 
     def look_for_deadlock(self) -> None:
-        """Raise ``Deadlock`` in every party if all remaining ones wait."""
+        """Raise ``Deadlock`` in every party that has not left, if all of these parties wait."""
         if len(self.waiting) + len(self.gone) < len(self.names):
             return  # at least one party is running
         waiting = {receiver for _, receiver, _ in self.waiting}
@@ -56,7 +56,7 @@ class MemoryHub:
 
 @dataclass
 class MemoryChannel:
-    """One party's channel to the others of a hub."""
+    """One party's channel to the other parties of a hub."""
 
     me: str
     hub: MemoryHub
@@ -89,7 +89,7 @@ class MemoryChannel:
         return queue.popleft()
 
     async def close(self) -> None:
-        """Leave; parties that wait for this one get ``PartyLost``."""
+        """Leave the hub; parties that wait for this party get ``PartyLost``."""
         self.hub.gone.add(self.me)
         for lane in [lane for lane in self.hub.waiting if self.me in lane[:2]]:
             self.hub.wake(lane)
@@ -100,13 +100,13 @@ def play(
     parts: Mapping[str, Callable[[Channel], Awaitable[T]]],
     wrap: Callable[[Channel], Channel] = lambda channel: channel,
 ) -> dict[str, T]:
-    """Run all parties' parts and return their results.
+    """Run the coroutine function of each party, and return the results by party.
 
-    If a part fails, the others are cancelled and the first error is raised.
+    If one of them fails, the others are cancelled and the first error is raised.
 
     Args:
-        parts: by party, a coroutine function of its channel.
-        wrap: wraps each party's channel.
+        parts: each party's coroutine function, which takes the party's channel, by party.
+        wrap: a function that wraps each party's channel.
     """
     hub = MemoryHub(tuple(parts))
     tasks: list[asyncio.Task[T]] = []
@@ -135,7 +135,7 @@ def play(
 
 
 def _run(work: Awaitable[T]) -> T:
-    """Run a coroutine; if an event loop is running already (in a notebook), on another thread."""
+    """Run a coroutine; use another thread if an event loop is already running, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -153,8 +153,8 @@ def _run(work: Awaitable[T]) -> T:
         found = pool.submit(asyncio.run, whole())
         try:
             return found.result()
-        except BaseException:  # Ctrl-C reaches only this thread
+        except BaseException:  # Ctrl-C interrupts only this thread, so cancel the task on the other thread
             for loop, task in begun:
-                with contextlib.suppress(RuntimeError):  # the loop has ended already
+                with contextlib.suppress(RuntimeError):  # the loop has already ended
                     loop.call_soon_threadsafe(task.cancel)
             raise

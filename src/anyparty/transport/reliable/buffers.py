@@ -1,14 +1,16 @@
 """Buffers of one pair of parties: messages that wait for an acknowledgement, and messages that wait to be read.
 
-Sending.  Nothing is sent again because time has passed: on a slow line a message may still be on its way.  If a receipt
-takes long, the sender asks for one.  Asks are numbered and follow the message on the line, so an answer that does not
-acknowledge the message proves that it was lost.  The sender then repeats it from the first missing piece.  A carrier
-that keeps the order and loses nothing thus carries each piece once, however slow it is.  Over any other carrier, a
-message that an ask has overtaken is sent twice.
+Sending.  A message is cut into pieces.  Elapsed time alone never causes a repetition, because a message may still be on
+its way on a slow line.  If the receipt of a message takes long, the sender sends a receipt request.  Receipt requests
+are numbered and follow the message on the line.  The message was therefore lost if the answer to a later request does
+not acknowledge the message.  The sender then repeats the message from its first missing piece.  A carrier that keeps
+the order and loses nothing carries each piece once, however slow the carrier is.  Over any other carrier, a message is
+sent twice if a receipt request overtakes it.
 
-Receiving.  Pieces are joined to messages, and messages wait in order until they are read.  Each sender has a byte
-budget over all tags, for unread messages and for pieces of incomplete ones.  A piece beyond the budget is dropped and
-not acknowledged; its sender waits and repeats it.  A sender that does not wait does not run this code and is refused.
+Receiving.  Pieces are joined to messages, and messages wait in order until they are read.  Each sender has a budget of
+bytes for the unread messages and the pieces of incomplete messages of all its tags.  A piece beyond the budget is
+dropped and not acknowledged, and the sender repeats the piece later.  A sender that continues to send large amounts
+instead of waiting does not run this code, and causes an error.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
 Item = dict[str, Tensor] | MessageError | PartyLost
 Key = tuple[str, int]  # tag and number of a message
 LONG_AGO = float("-inf")
-MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before ``send`` waits
-WINDOW = 1024  # unread messages of a tag
+MOST_ON_THE_WAY = 64 << 20  # ``send`` waits while more bytes to a party are unacknowledged
+WINDOW = 1024  # maximum number of unread messages of a tag
 MOST_TAGS = 256
 HELD_MESSAGES = 2  # the budget, in messages of the maximum size: one to read, one that arrives meanwhile
-OVERHEAD_BYTES = 1024  # memory of a message, a tensor or a piece beside its own bytes
+OVERHEAD_BYTES = 1024  # memory of a message, a tensor or a piece in addition to its own bytes
 
 
 @dataclass
@@ -39,11 +41,11 @@ class Outgoing:
 
     Attributes:
         data: the encoded message.
-        ready: whether it is to be sent: it is new, or was lost.
-        ask_at: when to ask for a receipt.
-        attempts: how many times it was sent.
-        asks_before: how many asks had been sent before it was sent last.
-        acked: how many of its leading pieces have arrived.
+        ready: whether to send the message now, because it is new or was lost.
+        ask_at: the time of the next receipt request, in seconds.
+        attempts: the number of times that the message was sent.
+        asks_before: the number of receipt requests to the receiver before the message was last sent.
+        acked: the number of leading pieces of the message that have arrived.
 
     """
 
@@ -61,21 +63,24 @@ class Outgoing:
 
     @property
     def bytes_left(self) -> int:
-        """Bytes of the pieces that are not acknowledged."""
+        """The number of bytes in the pieces that are not acknowledged."""
         return max(0, len(self.data) - self.acked * PIECE_BYTES)
 
     def mark_sent(self, now: float, retry_s: float, asks: int) -> None:
-        """Record that the message is sent now, after ``asks`` asks."""
+        """Record that the message is sent now, after ``asks`` receipt requests."""
         self.ready, self.asks_before = False, asks
         self.attempts += 1
         self.schedule_ask(now, retry_s)
 
     def schedule_ask(self, now: float, retry_s: float) -> None:
-        """Ask for a receipt later; the delay doubles with each repetition."""
+        """Set the time of the next receipt request; the delay doubles with each repetition of the message."""
         self.ask_at = now + retry_s * 2 ** min(self.attempts - 1, 5)
 
     def answered(self, ask: int) -> None:
-        """Send the message again if it was sent before an ask that has arrived without it."""
+        """Mark the message to be sent again if the answer to receipt request ``ask`` shows that it was lost.
+
+        The message was lost if it was sent before this request, and some of its pieces are still not acknowledged.
+        """
         self.ready |= self.asks_before < ask and self.acked < self.pieces
 
     def unacked_pieces(self) -> Iterator[tuple[int, bytes]]:
@@ -92,13 +97,13 @@ class Incoming:
     Attributes:
         expected: by tag, the number of the next message in order.
         pieces: pieces of messages that are incomplete or being decoded, by tag and number.
-        leading: how many leading pieces of such a message have arrived.
+        leading: the number of leading pieces that have arrived, for each message in ``pieces``.
         early: complete messages that arrived before their turn, by tag and number.
         inbox: messages to read, by tag.
-        tags: all tags that have arrived.
-        held_bytes: bytes of all messages and pieces in memory, with their overhead.
-        rejected: bytes of each message that had no room so far, by tag and number.
-        rejected_bytes: the sum of these bytes, with their overhead.
+        tags: the tags of all messages that have arrived wholly or in part.
+        held_bytes: the number of bytes of all messages and pieces in memory, with their overhead.
+        rejected: the number of bytes, with overhead, of each message for which there was no room, by tag and number.
+        rejected_bytes: the sum of the numbers in ``rejected``.
 
     """
 
@@ -121,14 +126,15 @@ class Incoming:
     ) -> bytes | None:
         """Store a piece of a message; return the whole message if no piece is missing.
 
-        The message that is ``awaited`` now has room for itself beyond the budget: reading continues and frees the rest.
+        If a coroutine waits for the message (``awaited``), there is room for one more message beyond the budget: the
+        coroutine reads this message at once, and can then read the others.
 
         Raises:
             MessageError: the sender does not wait for room; ``source`` names it in the error.
         """
         key = (envelope.tag, envelope.number)
         if envelope.pieces == 1 and len(data) > most_bytes + MOST_HEADER_BYTES:
-            return data  # not stored: ``decode`` refuses it unread
+            return data  # not stored, because ``decode`` rejects it by its size
         if envelope.piece in self.pieces.get(key, ()) or self._is_beyond_window(envelope):
             return None
         limit = most_bytes + MOST_HEADER_BYTES
@@ -146,7 +152,8 @@ class Incoming:
         if len(pieces) < envelope.pieces:
             return None
         whole = b"".join(pieces.get(place, b"") for place in range(envelope.pieces))
-        self.pieces[key] = dict.fromkeys(pieces, b"")  # until it is decoded, a report must not say that it was lost
+        # Empty pieces remain until the message is decoded, so that a report does not present the message as lost.
+        self.pieces[key] = dict.fromkeys(pieces, b"")
         self.held_bytes -= sum(map(len, pieces.values()))
         return whole
 
@@ -156,10 +163,12 @@ class Incoming:
         return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
 
     def _reject(self, key: Key, size: int, limit: int, source: str) -> None:
-        """Record a message without room.  A sender waits while ``MOST_ON_THE_WAY`` + one message are unacknowledged.
+        """Record a message for which there is no room.
+
+        A sender that runs this code waits when ``MOST_ON_THE_WAY`` bytes and one message are unacknowledged.
 
         Raises:
-            MessageError: more than twice that amount had no room.
+            MessageError: there was no room for more than twice that amount.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):
@@ -190,7 +199,7 @@ class Incoming:
         return item
 
     def put_back(self, tag: str, items: Iterable[Item]) -> None:
-        """Put messages that were taken but not read back to the front of their inbox."""
+        """Return taken but unused messages to the front of the inbox."""
         for item in items:
             self.inbox.setdefault(tag, deque()).appendleft(item)
             self.held_bytes += bytes_of(item)
@@ -206,13 +215,13 @@ class Incoming:
         self.leading.pop(key, None)
 
     def progress(self) -> dict[str, int]:
-        """Return by tag how many leading pieces of the next message have arrived, if any."""
+        """Return the number of arrived leading pieces of the next message, by tag; leave out zeros."""
         found = {tag: self.leading.get((tag, self.expected[tag]), 0) for tag in self.tags} if self.leading else {}
         return {tag: pieces for tag, pieces in found.items() if pieces}
 
 
 def bytes_of(item: Item) -> int:
-    """Return the bytes that an unread message takes, with its overhead."""
+    """Return the number of bytes that an unread message takes, with its overhead."""
     if isinstance(item, Exception):
         return OVERHEAD_BYTES
     return OVERHEAD_BYTES + sum(tensor.nbytes + OVERHEAD_BYTES for tensor in item.values())

@@ -1,15 +1,15 @@
-"""Reliable delivery over a carrier that may lose, double, delay and reorder packets.
+"""Reliable delivery over a carrier that may lose, repeat, delay and reorder packets.
 
-Each message arrives once and in order of its sender, receiver and tag, or its receiver gets ``PartyLost``.
+The messages of one sender, receiver and tag arrive once and in order, or the receiver gets ``PartyLost``.
 
-A party that waits for another one asks it regularly for a sign of life.  Threads answer, so a long training step does
-not look like silence.  A party that is silent for longer than ``Timeouts`` allows is given up: it may have missed
-messages.  If its process restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both
-sides.
+A party that waits for another party regularly requests a sign of life.  A thread of the other party answers, so a long
+training step is not mistaken for silence.  A party that is silent for longer than ``Timeouts`` allows is given up,
+because it may have missed messages.  Each process of a party is an *incarnation*.  If the process of a lost party
+restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both sides.
 
-This module uses no socket and no FLARE: ``deployment.flare.job`` has the carrier.  Packets arrive on the carrier's
-threads.  The caller's thread sends small messages; a thread of the endpoint sends large messages, asks, answers and
-repetitions.
+This module does not use sockets or FLARE; the carrier is in ``deployment.flare.job``.  Packets arrive on the carrier's
+threads.  The caller's thread sends small messages; a thread of the endpoint sends large messages, receipt requests,
+answers and repetitions.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class ReliableEndpoint:
     Args:
         me: the party.
         names: all parties.
-        run: the run, written into every message.
-        carrier: sends packets.
-        patience: how long to wait for others.
+        run: the name of the run, which is written into every message.
+        carrier: the network that sends packets.
+        patience: the timeouts.
         most_bytes: the maximum size of a message.
-        clock: returns seconds.
-        stop_reason: returns why the run was stopped from outside; empty while it was not.
+        clock: a function that returns the time in seconds.
+        stop_reason: a function that returns the reason why the run was stopped from outside, or an empty string if it
+            was not.
 
     """
 
@@ -88,7 +89,10 @@ class ReliableEndpoint:
     # ---- the channel of the party's coroutine
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Send a message; wait while much is unacknowledged.  Return False if the receiver has left."""
+        """Send a message; wait while more than ``MOST_ON_THE_WAY`` bytes are unacknowledged.
+
+        Return False if the receiver has left.
+        """
         accepted = self.enqueue(to, tag, tensors)
         if self.backlog(to) > MOST_ON_THE_WAY:
             with self._blocked_by(to):
@@ -143,21 +147,22 @@ class ReliableEndpoint:
         return True
 
     def backlog(self, to: str) -> int:
-        """Return the bytes to a party that are not acknowledged."""
+        """Return the number of unacknowledged bytes to a party."""
         with self._lock:
             return self._session(to).backlog
 
     def collect(self, frm: str, tag: str, given: list[Item], wake: Callable[[], object]) -> Callable[[], None]:
-        """Append the next message, or the reason why none will come, to ``given``.
+        """Append the next message to ``given``, or the error that explains why no message will come.
 
-        If it has not arrived yet, another thread appends it later and calls ``wake``.
+        If neither is available yet, another thread appends it later and calls ``wake``.
 
         Returns:
-            A function that ends the wait.  A message that was given in the meantime becomes the next one again.
+            A function that ends the wait.  A message that was appended in the meantime becomes the next message again.
         """
 
         def give(item: Item) -> None:
-            given.append(item)  # under the lock, so that ``withdraw`` finds it here and not on its way through a loop
+            # Append under the lock, so that ``withdraw`` finds the item here and not in the queue of an event loop.
+            given.append(item)
             wake()
 
         with self._lock:
@@ -170,7 +175,7 @@ class ReliableEndpoint:
                 session.waiting[tag] = PendingReceive(give, self.clock())
 
         def withdraw() -> None:
-            with self._lock:  # ``session`` is that of this incarnation: a readmitted one has another session
+            with self._lock:  # ``session`` stays that of the old incarnation if ``frm`` has been readmitted
                 session.waiting.pop(tag, None)
                 session.incoming.put_back(tag, given)
 
@@ -178,7 +183,7 @@ class ReliableEndpoint:
 
     @contextlib.contextmanager
     def _blocked_by(self, to: str) -> Iterator[None]:
-        """Give a silent party up while ``send`` waits for it, as while ``recv`` does."""
+        """Let a silent party be given up while ``send`` waits for it, as while ``recv`` waits."""
         with self._lock:
             session = self._session(to)
             session.blocked_since.append(since := self.clock())
@@ -193,7 +198,7 @@ class ReliableEndpoint:
         with self._lock:
             if self._bye:
                 return
-            for session in self.sessions.values():  # no later message will carry the receipts
+            for session in self.sessions.values():  # send receipts now: no later message carries them
                 session.receipts_due |= dict.fromkeys(session.receipts_due, LONG_AGO)
             self._lock.notify_all()
             begun = self.clock()
@@ -226,7 +231,7 @@ class ReliableEndpoint:
             return [session.name for session in self.sessions.values() if session.applicant]
 
     def admit(self, name: str) -> None:
-        """Readmit a party that was given up, with empty buffers and all numbers at 0."""
+        """Readmit a party that was given up, with empty buffers and all message numbers at 0."""
         with self._lock:
             old = self._session(name)
             old.lose("it is readmitted as another process")
@@ -237,7 +242,10 @@ class ReliableEndpoint:
             self._lock.notify_all()
 
     def is_cut_off_from(self, name: str) -> bool:
-        """Return True if a party has given this one up or is out of reach; that party may readmit a new process."""
+        """Return True if the party ``name`` has given this party up or is out of reach.
+
+        The party ``name`` may then readmit a new process of this party.
+        """
         with self._lock:
             session = self._session(name)
             return bool(session.gone) and (session.gave_us_up or session.silent)
@@ -263,7 +271,7 @@ class ReliableEndpoint:
     # ---- arriving packets, on the carrier's threads
 
     def arrived(self, frm: str, text: object, data: bytes) -> None:
-        """Process a packet; the carrier vouches that it is from ``frm``."""
+        """Process a packet; the carrier guarantees that ``frm`` has sent it."""
         if frm not in self.sessions:
             self.refused[frm] += 1
             return
@@ -277,7 +285,7 @@ class ReliableEndpoint:
         with self._lock:
             if envelope.life in session.former:
                 return
-            if envelope.to not in {"", self.incarnation}:  # late, for an earlier incarnation of this party
+            if envelope.to not in {"", self.incarnation}:  # a late packet for an earlier incarnation
                 envelope = envelope.for_former_incarnation(wait=session.paused or session.last_heard is None)
             if session.gone and not self._bye and envelope.life != session.incarnation:
                 farewell = self._register_applicant(session, envelope)
@@ -308,13 +316,13 @@ class ReliableEndpoint:
         return message.tensors
 
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
-        """Remember a new incarnation of a party that was given up; if it asks, answer that it has to wait."""
+        """Record a new incarnation of a party that was given up; answer a request of it with ``wait``."""
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)
         return (session.name, answer, b"") if session.applicant and envelope.ask else None
 
     def _farewell(self, session: Session, to: str) -> Packet:
-        """Return the packet that says that this party leaves, or has given the other one up."""
+        """Return the packet that tells the other party that this party leaves or has given it up."""
         gone = "" if self._bye else session.gone
         acks = dict(session.incoming.expected)
         return session.name, Envelope(life=self.incarnation, to=to, acks=acks, bye=self._bye, gone=gone), b""
@@ -327,7 +335,7 @@ class ReliableEndpoint:
                 self._put(*packet)
 
     def _next(self) -> list[Packet]:
-        """Wait for packets to send; return an empty list at the end."""
+        """Wait for packets to send; return an empty list when this party has left."""
         with self._lock:
             while True:
                 now, packets, stopped = self.clock(), list[Packet](), self.stop_reason()

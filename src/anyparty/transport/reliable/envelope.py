@@ -8,27 +8,28 @@ from dataclasses import dataclass, field, replace
 
 from anyparty.errors import MessageError
 
-MOST_LETTERS = 100_000  # enough for receipts of as many tags as a party may use
-MOST_REASON = 2000  # letters of a party's reason for leaving or for giving another one up
+MOST_LETTERS = 100_000  # maximum number of characters: enough for receipts of all tags of a party
+MOST_REASON = 2000  # maximum number of characters of a reason in ``bye`` or ``gone``
 PIECE_BYTES = 1 << 20  # messages are cut into pieces of this size, so that a slow line shows progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """The header of a packet.  The fields' names are those on the wire.
+    """The header of a packet.  The names of the fields are also used in the packet.
 
     Attributes:
         life: the incarnation of the sender: a random name of its process.  A restarted process has another one.
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
         acks: by tag, the number of the next message that the sender expects: it has received all earlier ones.
-        parts: by tag, how many leading pieces have arrived of the message that ``acks`` names.
-        ask: requests an immediate report of what has arrived.  Asks are numbered from 1; 0 means no request.
-        answers: the number of the receiver's latest ask, in a full report; 0 otherwise.
+        parts: by tag, the number of leading pieces that have arrived of the message that ``acks`` names.
+        ask: the number of this receipt request, from 1; 0 if the packet is not a request.  A receipt request asks for
+            an immediate report of all messages and pieces that have arrived.
+        answers: in such a report, the number of the receiver's latest receipt request; 0 in other packets.
         bye: the reason why the sender leaves; it will send nothing more.
         gone: the reason why the sender has given the receiver up.
-        wait: the sender does not accept messages yet: the receiver waits to be readmitted.
-        tag: the tag of the message that the packet carries a piece of; empty without a piece.
-        number: the number of the message among those of its tag.
+        wait: True if the sender does not accept messages yet, because the receiver still has to be readmitted.
+        tag: the tag of the message to which the piece in the packet belongs; empty if the packet has no piece.
+        number: the number of the message among the messages with its tag.
         piece: the number of the piece, from 0.
         pieces: the number of pieces of the message.
 
@@ -58,7 +59,7 @@ class Envelope:
         return json.dumps(changed, separators=(",", ":"))
 
     def for_former_incarnation(self, *, wait: bool) -> Envelope:
-        """Return the parts that still count if the packet was sent to an earlier process: presence, ask and leave."""
+        """Return the fields that stay valid in a packet to an earlier process: ``life``, ``ask`` and ``bye``."""
         return Envelope(life=self.life, ask=self.ask, bye=self.bye, wait=wait)
 
     @classmethod
@@ -86,7 +87,7 @@ class Envelope:
 
 
 def printable(sentence: str) -> str:
-    """Make a remote party's sentence safe for a terminal: short, control characters replaced by blanks."""
+    """Make a remote party's sentence safe for a terminal: cut it, and replace control characters by blanks."""
     return "".join(letter if letter.isprintable() else " " for letter in sentence[:MOST_REASON])
 
 

@@ -1,12 +1,12 @@
 """One party's state of its connection to one other party: messages on their way, in both directions.
 
-Every message has a number among those of its sender, receiver and tag.  The sender keeps it until the receiver has
-acknowledged it.  The receiver takes each number once, in order.  The receipt travels on the next message in the other
+The messages of one sender, receiver and tag are numbered.  The sender keeps a message until the receiver has
+acknowledged it.  The receiver accepts each number once, in order.  The receipt travels on the next message in the other
 direction, so a round of embeddings and gradients needs no third message.
 
-A slow line may carry a large message for longer than a sender waits for a sign of life.  While it arrives, its receiver
-reports the progress from time to time, so the sender knows that the receiver is alive.  A loss is inferred from an
-answer, never from elapsed time: see ``buffers``.
+A large message may need more time on a slow line than a sender waits for a sign of life.  While the message arrives,
+the receiver reports the progress from time to time, so the sender knows that the receiver is alive.  The sender infers
+a loss from an answer, never from elapsed time: see ``buffers``.
 
 This module has no thread, no lock and no clock: ``endpoint`` holds its lock around every call and passes ``now``, in
 seconds.
@@ -28,16 +28,17 @@ Packet = tuple[str, Envelope, bytes]  # receiver, envelope, a piece of a message
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """How long a party waits for others, in seconds.
+    """The timeouts of a party, in seconds.
 
     Attributes:
-        join_s: for a party's first sign of life, counted from when it is first waited for.
-        silent_s: for any sign of life of a party that has appeared, while waiting for it.
-        message_s: for a message of a party that is alive.
-        retry_s: before asking for a receipt; doubles each time that the message is sent again.
-        receipt_s: that a receipt waits for a message to travel on.
-        flush_s: at the end, for progress of the last messages.
-        back_s: that a passive party which was cut off tries to reach the active one again.
+        join_s: the longest wait for the first sign of life of another party.
+        silent_s: the longest wait for a further sign of life of another party.
+        message_s: the longest wait for a message from a party that gives signs of life, or for its acceptance of
+            messages.
+        retry_s: the delay before a receipt request for a message; it doubles with each repetition of the message.
+        receipt_s: the longest delay of a receipt, which waits for a message that can carry it.
+        flush_s: the longest wait for an acknowledgement of the last messages, when a party leaves.
+        back_s: the time during which a passive party that was cut off tries to reach the active party again.
 
     """
 
@@ -60,9 +61,9 @@ class PendingReceive:
 
 @dataclass
 class Traffic:
-    """The traffic to one party: messages, their bytes with headers, and how many of them were repetitions.
+    """The traffic to one party: the number of messages, of their bytes with headers, and of repetitions.
 
-    A repeated message counts once more, with the bytes that were sent again.
+    A repetition is counted as one more message, with the bytes that were sent again.
     """
 
     messages: int = 0
@@ -72,33 +73,35 @@ class Traffic:
 
 @dataclass
 class Session:
-    """The state of the connection to one other party.
+    """The state of the connection to one other party, the *peer*.
+
+    Times are in seconds, on the clock of the endpoint.
 
     Attributes:
-        name: the other party.
-        patience: how long to wait for it.
-        incarnation: its process.
-        last_heard: when its last sign of life arrived.
-        last_asked: when it was last asked for one.
-        asks_sent: how many times it was asked.
-        asks_received: its latest ask that has arrived.
-        last_report: when the last full report of what has arrived was sent to it.
-        last_progress: when it last acknowledged more.
-        gone: the reason why it was given up; empty if it was not.
-        paused: it does not accept messages yet.
-        silent: it was given up because it gave no sign of life.
-        gave_us_up: it has given this party up.
-        former: its earlier incarnations; what they sent and is still on its way is ignored.
-        applicant: the incarnation that waits to be readmitted; empty if no incarnation waits.
-        error: why a packet of it could not be read.
-        report_due: whether a report of what has arrived is to be sent to it.
-        receipts_due: by tag, since when a receipt is due.
-        outgoing: messages that it has not acknowledged, by tag and number.
+        name: the peer.
+        patience: the timeouts.
+        incarnation: the incarnation of the peer; empty before its first packet.
+        last_heard: the time of the last packet from the peer; ``None`` before its first packet.
+        last_asked: the last time at which the peer was asked for a sign of life or a receipt.
+        asks_sent: the number of receipt requests sent to the peer.
+        asks_received: the number of the peer's latest receipt request that has arrived.
+        last_report: the time of the last full report to the peer of all messages and pieces that have arrived.
+        last_progress: the last time at which the peer acknowledged further messages or pieces.
+        gone: the reason why the peer was given up; empty if the peer was not given up.
+        paused: True if the peer does not accept messages yet.
+        silent: True if the peer was given up because it gave no sign of life.
+        gave_us_up: True if the peer has given this party up.
+        former: the peer's earlier incarnations, whose late packets are ignored.
+        applicant: the peer's incarnation that waits to be readmitted; empty if no incarnation waits.
+        error: the error of a packet from the peer that could not be read.
+        report_due: whether a full report is to be sent to the peer.
+        receipts_due: by tag, the time since which a receipt is due.
+        outgoing: the messages that the peer has not acknowledged, by tag and number.
         next_number: by tag, the number of the next message to send.
-        incoming: what has arrived from it.
-        waiting: the coroutines that wait for its messages, by tag.
-        blocked_since: since when coroutines have been waiting for it to accept what they sent.
-        traffic: what was sent to it.
+        incoming: the messages and pieces that have arrived from the peer.
+        waiting: the coroutines that wait for messages from the peer, by tag.
+        blocked_since: the times at which coroutines began to wait for the peer to accept messages.
+        traffic: the traffic to the peer.
 
     """
 
@@ -128,7 +131,7 @@ class Session:
     traffic: Traffic = field(default_factory=Traffic)
 
     def take(self, tag: str) -> Item | None:
-        """Take the next message of a tag, or the reason why none will come."""
+        """Remove and return the next message of a tag, or return the error that explains why no message will come."""
         if (item := self.incoming.take(tag)) is not None:
             return item
         if self.error is not None:
@@ -139,18 +142,18 @@ class Session:
         return None
 
     def deliver(self) -> None:
-        """Deliver what has arrived to the coroutines that wait for it."""
+        """Give arrived messages, or errors, to the coroutines that wait for them."""
         for tag in list(self.waiting):
             if (item := self.take(tag)) is not None:
                 self.waiting.pop(tag).give(item)
 
     def fail(self, error: MessageError) -> None:
-        """Record that the party sent an unreadable packet; coroutines that wait for it get the error."""
+        """Record that the peer sent an unreadable packet; coroutines that wait for the peer get the error."""
         self.error = error
         self.deliver()
 
     def lose(self, why: str) -> None:
-        """Give the party up for the rest of the run: it may have missed messages."""
+        """Give the peer up, because it may have missed messages."""
         if not self.gone:
             self.gone = why
             self.outgoing.clear()
@@ -158,7 +161,7 @@ class Session:
             self.deliver()
 
     def check_silence(self, now: float) -> None:
-        """Give the party up if it has been silent for too long."""
+        """Give the peer up if it has been silent, or has made no progress, for too long."""
         patience = self.patience
         waits = [(waiting.since, "sent nothing") for waiting in self.waiting.values()]
         waits += [(since, "did not take what was sent") for since in self.blocked_since]
@@ -192,7 +195,7 @@ class Session:
             self.lose(f"it left: {envelope.bye}")
 
     def _read_receipts(self, envelope: Envelope, now: float) -> None:
-        """Record what has arrived there, and what was lost: a later ask has arrived without it."""
+        """Record the messages and pieces that have arrived at the peer, and the messages that were lost."""
         for key in [key for key in self.outgoing if key[1] < envelope.acks.get(key[0], 0)]:
             del self.outgoing[key]
             self.last_progress = now
@@ -210,7 +213,7 @@ class Session:
         """Store a piece of a message; return the whole message if no piece is missing."""
         tag, number = envelope.tag, envelope.number
         if self.incoming.has(tag, number):
-            self.receipts_due[tag] = LONG_AGO  # a repetition: the receipt was lost, so send it at once
+            self.receipts_due[tag] = LONG_AGO  # send it at once: a repetition shows that the receipt was lost
             return None
         awaited = tag in self.waiting and number == self.incoming.expected[tag]
         try:
@@ -221,7 +224,7 @@ class Session:
             return None
 
     def add_message(self, tag: str, number: int, item: Item, now: float) -> None:
-        """Store a decoded message, and deliver what coroutines wait for."""
+        """Store a decoded message, and give arrived messages to the coroutines that wait for them."""
         if self.incoming.add_message(tag, number, item):
             self.receipts_due.setdefault(tag, now)
             self.deliver()
@@ -229,7 +232,7 @@ class Session:
     # ---- sending
 
     def packets(self, incarnation: str, now: float) -> Iterator[Packet]:
-        """Yield the packets to send now.  Messages wait until the party has appeared and accepts them."""
+        """Yield the packets to send now.  Messages wait until the peer has appeared and accepts them."""
         ready = [key for key, message in self.outgoing.items() if message.ready] if self.accepts_messages else []
         ask = self._ask(now, instead=bool(ready))
         late = any(now - since >= self.patience.receipt_s for since in self.receipts_due.values())
@@ -244,13 +247,13 @@ class Session:
 
     @property
     def accepts_messages(self) -> bool:
-        """True if the party has appeared and is not paused."""
+        """True if the peer has appeared and is not paused."""
         return self.last_heard is not None and not self.paused
 
     def _ask(self, now: float, *, instead: bool) -> int:
-        """Return the number of the ask to send now; 0 if no ask is due.
+        """Return the number of the receipt request to send now; 0 if no request is to be sent.
 
-        A message that is sent ``instead`` replaces the ask, because its receipt is also an answer.
+        If a message is sent now (``instead``), it replaces the request, because its receipt is also a sign of life.
         """
         patience = self.patience
         every = patience.silent_s / 5 if self.last_heard is not None else min(0.5, patience.silent_s / 5)
@@ -281,7 +284,7 @@ class Session:
             yield self.name, envelope, data
 
     def _receipts(self) -> dict[str, Any]:
-        """Return the receipts that are due, once: of some tags, or a full report."""
+        """Return the due receipts of some tags, or a full report, and record that no receipt is due any more."""
         expected = self.incoming.expected
         if self.report_due:
             parts = self.incoming.progress()
@@ -295,15 +298,15 @@ class Session:
 
     @property
     def backlog(self) -> int:
-        """Bytes that are not acknowledged."""
+        """The number of bytes in messages that are not acknowledged."""
         return sum(len(message.data) for message in self.outgoing.values())
 
     def is_flushing(self, since: float, now: float) -> bool:
-        """Return True to wait longer for the last messages, at the end of a run that began to close at ``since``."""
+        """Return True if a party that began to leave at ``since`` should still wait for its last messages to arrive."""
         return bool(self.outgoing) and now - max(since, self.last_progress) < self.patience.flush_s
 
     def times(self) -> Iterator[float]:
-        """Yield the times at which there will be something to send."""
+        """Yield the times at which a receipt, a message or a receipt request must be sent."""
         yield from (since + self.patience.receipt_s for since in self.receipts_due.values())
         if self.accepts_messages:
             yield from (LONG_AGO if message.ready else message.ask_at for message in self.outgoing.values())
