@@ -315,7 +315,8 @@ def _ended(kit: Path) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # polars' handler of Ctrl-C interrupts no wait
+    # install Python's handler of Ctrl-C again, because the handler of polars would not interrupt waiting
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
     try:
         yield
     finally:
