@@ -83,7 +83,7 @@ class DemoStudy:
         return float(values.mean()), _deviation(values)
 
     def better_than(self, present: int, name: str = "laser") -> list[tuple[str, float, float]]:
-        """Return the methods with a higher mean accuracy than ``name``, the difference, and its standard error.
+        """Return the methods with a higher mean accuracy than ``name``, with each difference and its standard error.
 
         The differences are paired by seed, because a seed draws the same gaps for both methods.
         """

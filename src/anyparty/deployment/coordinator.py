@@ -1,6 +1,6 @@
 """Set up a federation of parties on their own machines, and run training and prediction jobs over NVIDIA FLARE.
 
-init("federation.toml", "federation")       write one kit with certificates per party
+init("federation.toml", "federation")       write one kit with certificates for each party
 site_process.start("federation")            start all sites on this machine, to try out a federation
 train("federation", "federation.toml")      train; every party runs its part at its own site
 predict("federation", "federation.toml")    predict with the connected parties
@@ -286,7 +286,10 @@ class _Reported:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
     def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return the parties that rejoined; a party that was absent when the run stopped may rejoin when it resumes."""
+        """Return the parties that rejoined.
+
+        They include parties that were absent when a run stopped, and present when the run was resumed.
+        """
         absent = each.get("absent", {})
         back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
         self.away = absent.keys() - set(back)
@@ -297,7 +300,7 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # a stage that ended before the record was lost is unknown
+        self.stage = stage if stage in stages else ""  # a stage that only an earlier, lost record had is unknown
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 

@@ -1,4 +1,4 @@
-"""Aggregation of runs: the runs behind one number of a table are one cell."""
+"""Aggregation of runs into cells: a cell holds the results of the runs behind one number of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from anyparty.experiments.suite import Records
 
 MeanSpread = tuple[float, float]
-"""Mean and standard deviation (n - 1); the deviation of one value is NaN."""
+"""Mean and standard deviation (divisor n - 1); the deviation of one value is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,10 @@ class Cell:
 
 
 def mean_spread(values: Sequence[float]) -> MeanSpread:
-    """Return mean and standard deviation (n - 1); both are NaN without values, the deviation of one value is NaN."""
+    """Return the mean and the standard deviation (divisor n - 1).
+
+    Both are NaN if there is no value.  The deviation of one value is NaN, too.
+    """
     return (
         statistics.fmean(values) if values else math.nan,
         statistics.stdev(values) if len(values) > 1 else math.nan,

@@ -1,4 +1,4 @@
-"""Output of all suites: one Markdown table, one CSV, one grid of panels."""
+"""Output that all suites share: pages and tables in Markdown, CSV files, and grids of panels."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
 
 
 def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Mechanism:
-    """Return a mechanism of missingness by name: one that the suite defines, a number p for MCAR(p), or a known one.
+    """Return a mechanism of missingness by name: a name that the suite defines, a number p for MCAR(p), or a known one.
 
     >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
     (MCAR(p=0.1), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))

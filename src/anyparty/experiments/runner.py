@@ -28,7 +28,7 @@ from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
 REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib gives the job to another worker
-WARNINGS = "warned"  # key of a record
+WARNINGS = "warned"  # a record's key for its warnings
 
 
 @dataclass

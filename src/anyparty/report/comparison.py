@@ -1,4 +1,4 @@
-"""The comparison of several runs: one table of all, and differences between variants seed by seed.
+"""The comparison of several runs: one table of all runs, and differences between variants seed by seed.
 
 Runs that differ only in their seed belong to one *variant*.  Two variants are compared over the seeds that both have,
 and only on equal test rows: the same tables, split by the same shares with the same seed.  The model and its tables

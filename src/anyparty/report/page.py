@@ -1,4 +1,4 @@
-"""The report page: one self-contained HTML file, with its figures as files beside it.
+"""The report page: one self-contained HTML file, and the page's figures as separate files beside it.
 
 write(["runs/credit-laser-seed0"], "report")     # report/index.html, report/figures/*.png and *.svg
 """

@@ -1,4 +1,4 @@
-"""Sections of the page about one run, from its records and, if its model was scored again, from those scores."""
+"""Sections of the page about one run, from the run's records and, if its model was scored again, the new scores."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class RowPrediction:
 
     Attributes:
         id: the requested id.
-        prediction: the most probable class, or the number; ``None`` without an answer.
-        probabilities: by class; ``None`` for regression and without an answer.
+        prediction: the most probable class, or the predicted number; ``None`` without an answer.
+        probabilities: the probabilities by class; ``None`` for regression and without an answer.
         took_part: the parties whose blocks were used.
         asked: the parties that hold the row and may take part.
         silent: the parties in ``asked`` that did not answer in time, with the reason.

@@ -172,7 +172,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
 
 
 class ConnectionMonitor(FLComponent):  # type: ignore[misc]
-    """At a client: reports when the server admits the client, when it stops answering, and when it answers again.
+    """At a client: reports when the server admits the client, stops answering, and answers again.
 
     Every heartbeat carries the time of the client's clock.  The client answers only requests that jobs need.
     """

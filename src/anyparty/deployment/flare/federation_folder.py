@@ -210,7 +210,7 @@ def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
 
 
 def keeps(folder: Path, party: str) -> Path | None:
-    """Return the folder of a party's checkpoints and records; ``None`` if its kit is not on this machine."""
+    """Return the folder of a party's checkpoints and records; ``None`` if the party's kit is not on this machine."""
     kit = (folder / "kits" / party).resolve()
     return SiteConfig.read(kit).folder if (kit / "local").is_dir() else None
 

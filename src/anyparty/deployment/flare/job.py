@@ -211,8 +211,8 @@ def _plain(result: Any) -> Any:
 class GracefulExit:
     """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
 
-    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any
-    thread.
+    FLARE creates the object on the main thread, the only thread that can install signal handlers, and runs the party's
+    part on any thread.
     """
 
     def __init__(self) -> None:

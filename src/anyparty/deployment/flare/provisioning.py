@@ -72,8 +72,8 @@ def provision(
 ) -> dict[str, Path]:
     """Create a kit for every party and for the administrator, with certificates of the authority in ``folder``.
 
-    FLARE's provisioning keeps a copy of every private key.  It runs in a temporary folder that is removed, so each key
-    exists only in its own kit.
+    FLARE's provisioning keeps a copy of every private key.  Here the provisioning runs in a temporary folder, which is
+    removed, so each key exists only in its own kit.
 
     Args:
         folder: the federation's folder.

@@ -100,7 +100,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
             _started.append(started[name])
         _await_sites(folder, said, started, timeout_s)
     except BaseException:
-        with contextlib.suppress(RunError):  # report the first error
+        with contextlib.suppress(RunError):  # report the first error, not one of ``stop``
             stop(folder)
         raise
 
@@ -150,7 +150,7 @@ def processes(folder: Path) -> list[Any]:
 def at_kit(place: Path) -> list[Any]:
     """Return the processes of sites and jobs on this machine whose kit is this folder or lies in it.
 
-    Each has its command line in ``info["cmdline"]``.  A process may have ended in the meantime.
+    The attribute ``info["cmdline"]`` of each process holds its command line.  A process may have ended in the meantime.
     """
     import psutil  # noqa: PLC0415 - comes with FLARE
 
@@ -181,7 +181,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     """Stop every site and job of this federation that runs on this machine.
 
     Raises:
-        RunError: processes do not end, such as another user's.
+        RunError: processes do not end, for example those of another user.
     """
     while found := processes(folder):  # a site may have started a job's process meanwhile
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}

@@ -1,4 +1,4 @@
-"""The settings of a site, and checks that a job, which another party writes, does only what they allow."""
+"""The settings of a site, and checks that a job, which another party writes, does only what these settings allow."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Run one party's part of a prediction at its own site, from its own table and its own part of the model.
 
-The rows are those of the parties' tables, or of other files that their own settings name (``new``).  They are aligned
-privately, as for training.  The active party gets predictions for the rows of its own table; it does not know the ids
-of other rows.
+The rows are those of the parties' tables, or of other files that the parties' own settings name (``new``).  The rows
+are aligned privately, as for training.  The active party gets predictions for the rows of its own table, because it
+does not know the ids of other rows.
 
 Every party that has sent a message writes ``predictions.json``, also if its part failed.  The file has the status, the
 error and the ledger of the party's messages; after success also the number of rows and the table's fingerprint.

@@ -194,7 +194,7 @@ def remarked(table: Table) -> Table:
 
 
 def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
-    """Return the overlap and a description of the task in one line; None and an empty string at passive parties."""
+    """Return the overlap and a one-line description of the task; at passive parties, ``None`` and an empty text."""
     if known.observed is None:
         return None, ""
     observed = known.observed.numpy()
@@ -208,7 +208,7 @@ def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, s
 async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
     """Save the party's part of the model; the active party also saves the marks of the other parties' parts.
 
-    The active party gets the parties that were lost before they had saved their part, with the reasons.
+    Return the parties that were lost before they had saved their part, with the reasons; empty at a passive party.
 
     Nothing is awaited between writing the weights and writing the files that name them, so a crash between the two is
     unlikely.

@@ -278,7 +278,7 @@ def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
 def _means_table(
     part: Callable[[Configuration], str], ours: Mapping[Configuration, float], papers: Mapping[Configuration, float]
 ) -> list[str]:
-    """Return a table of means over one part of the configurations: a column for each of its values."""
+    """Return a table of means by one part of a configuration, such as the data set: a column for each value of it."""
     names = list(dict.fromkeys(part(at) for at in ours))
     rows = []
     for title, means in (("ours", ours), ("*paper*", papers)):

@@ -1,4 +1,4 @@
-"""Results of a missing-blocks suite: cells, gaps between the paper's methods and the others, ratios of two trainings.
+"""Results of a missing-blocks suite: cells, gaps between the paper's own and other methods, ratios of two trainings.
 
 A configuration is a data set, a training mechanism and a test mechanism. Its *gap* is the best mean of the paper's own
 methods minus the best mean of all other methods, in points. The paper's own methods are ahead if the gap is at least 0.

@@ -1,4 +1,4 @@
-"""One run of a one-exchange suite: the parties' tables, one training, a score for each fold or on held-out rows.
+"""One run of a one-exchange suite: the parties' tables, one training, and scores on folds or on held-out rows.
 
 This is the protocol of Irureta et al., section 6. All rows of the active party train the encoders, which see no labels.
 A classifier is cross-validated on the embeddings of these rows. If a method's own predictions are scored, the test rows

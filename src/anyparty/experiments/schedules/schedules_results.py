@@ -32,7 +32,7 @@ def scores(record: Record) -> list[float]:
 
 
 def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
-    """Return the time units after each epoch at a latency.
+    """Return the time at the end of each epoch, in time units, at a latency.
 
     A round lasts as long as its local iterations and one round trip, so a different latency changes the duration of
     every round by the same amount.
@@ -43,7 +43,7 @@ def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
 
 
 def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency: float) -> float | None:
-    """Return the time units until the score first reaches the target, or ``None`` if it never does.
+    """Return the time units until the score first reaches the target; ``None`` if the score never reaches it.
 
     The score is interpolated linearly between two epochs.  If the first epoch reaches the target, its time is returned.
     """

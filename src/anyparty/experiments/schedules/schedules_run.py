@@ -125,7 +125,7 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return each party's A_k such that its learning rate is ``rate`` in a round in which its machine is idle.
+    """Return each party's A_k for which the party's learning rate is ``rate`` in a round with an idle machine.
 
     Flex-VFL with a fixed rate eta satisfies the paper's (14) in every round if eta = A_k / (tau wbar), where tau is the
     greatest possible number of local iterations (section VII-F).

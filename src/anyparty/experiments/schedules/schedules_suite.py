@@ -75,7 +75,7 @@ class CaseEntry(Settings):
 
 
 class AlgorithmEntry(Settings):
-    """A schedule, its length and its grid.
+    """A schedule, its number of epochs and its grid of learning rates.
 
     Attributes:
         epochs: epochs of one party; a schedule in which parties communicate one by one multiplies them by the number of
