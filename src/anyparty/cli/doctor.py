@@ -99,7 +99,7 @@ def _kits_in(folder: Path | None) -> list[Path]:
 
 
 def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
-    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of its error."""
+    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of the error raised."""
     try:
         result = run()
     except AnypartyError as error:

@@ -106,7 +106,7 @@ class SuiteDataset(Settings):
 
     Attributes:
         heavy: whether this data set is run only if the user names it.
-        differs: sentences like the suite's ``differs``, which only pages with this data set show.
+        differs: sentences like the suite's ``differs``; only pages with this data set show these sentences.
 
     """
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScore
 
 ROW = 0.24  # inches
-MAX_FULL_NUMBERS = 10  # number of bars; up to it, each bar has room for all digits of its number
+MAX_FULL_NUMBERS = 10  # greatest number of bars that have room for all digits of their numbers
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset points"}
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
 

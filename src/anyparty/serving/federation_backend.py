@@ -58,7 +58,7 @@ class KitLocation:
 def open_federation(
     path: Path, table: Any = None, config: Config | None = None, delays: JobDelays | None = None
 ) -> tuple[ServingBackend, str]:
-    """Load the backend of a federation; return it and a warning, which is empty if there is nothing to warn of.
+    """Load and return the backend of a federation, and a warning, which is empty if there is nothing to warn of.
 
     Args:
         path: the federation's folder or the active party's kit.

@@ -77,7 +77,7 @@ def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> flo
 
 
 def _formula_bytes(cells: Sequence[Cell], dataset: str, method: str, aligned: int) -> float | None:
-    """Return the number of bytes by the paper's formula, averaged over runs; ``None`` if it covers no run."""
+    """Return the mean number of bytes by the paper's formula over all runs; ``None`` if the formula covers no run."""
     sizes = [size for cell in cells if cell.matches(dataset=dataset, method=method, aligned=aligned)
              for size in cell.measures["formula_bytes"].values()]  # fmt: skip
     return statistics.fmean(sizes) if sizes else None
