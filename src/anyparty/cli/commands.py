@@ -97,7 +97,8 @@ def report(
     console, code = screen(), allowed_modules(allow_code)
     single = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
     folder = out or (Path("report") if single is None else single / "report")
-    with console.status("writing the page"):  # first: the reader of stdout may close it early
+    # write the page before anything is printed, because a closed stdout stops the command
+    with console.status("writing the page"):
         written = page.write(runs, folder, metric=metric, model=model, allow_code=code)
     for run in find_runs(runs):
         console.print(render_ledger(run))

@@ -31,10 +31,11 @@ def screen(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_csv: bool = False) -> None:
-    """Reject an output file of an unknown format, or one of the ``tables``, before any work is done.
+    """Reject, before any work is done, an output file that has an unknown format or is one of the ``tables``.
 
     Raises:
-        ConfigError: neither .parquet nor .csv, a table that would be lost, or ``raw_csv`` without a CSV.
+        ConfigError: the file is neither .parquet nor .csv, or is a table that would be lost; or ``raw_csv`` is set
+            without a .csv file.
     """
     from anyparty.core import export
     from anyparty.errors import ConfigError
@@ -74,7 +75,7 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
 
 
 def render_predictions(answered: Predictions) -> RenderableType:
-    """Show the number of rows with an answer by set of parties, and the reasons of rows without one."""
+    """Show the number of rows with an answer by set of parties, and the reasons why other rows have no answer."""
     from anyparty.core.predictions import members
 
     n = len(answered)
@@ -141,7 +142,10 @@ def render_methods() -> RenderableType:
 
 
 def methods_by_gradient_leakage() -> dict[str, tuple[str, ...]]:
-    """Group methods by what passive parties can learn from gradients sent to them; "" if none are sent."""
+    """Group methods by what passive parties can learn from the gradients that they receive.
+
+    The key "" stands for methods that send no gradients to passive parties.
+    """
     from anyparty.methods.method_registry import METHODS, method
 
     found: dict[str, list[str]] = {}
@@ -162,10 +166,10 @@ def _gradient_notes() -> Iterator[str]:
 
 
 def render_method(name: str) -> RenderableType:
-    """Show a method's parameters with defaults, and its messages with what each reveals.
+    """Show a method's parameters with their defaults, its messages, and what each message reveals.
 
     Raises:
-        ConfigError: the method is unknown, or a user's own ("module:name") that cannot be imported or made.
+        ConfigError: the method is unknown, or it is a user's own ("module:name") and cannot be imported or created.
     """
     from anyparty.config.method_factory import METHOD, classes_of, made_by
     from anyparty.config.user_code import AllowedCode, load_code
@@ -202,7 +206,7 @@ def _parties(can: Capabilities) -> str:
 
 
 def _default_parameters(of: Any) -> dict[str, str]:
-    """Return the parameters that settings can hold, with their defaults; functions of the user are left out."""
+    """Return the parameters that settings can hold, with their defaults; parameters for functions are left out."""
     from anyparty.methods.typed import takes
 
     values = {name: each.default for name, each in inspect.signature(of).parameters.items()}

@@ -4,8 +4,9 @@
     study = demo.run("anyparty-demo", seeds=5)
 
 A seed draws the gaps, the validation rows, the first weights and the batches; the test rows are equal for all seeds.
-Several draws of gaps are needed: ranks of methods change from draw to draw.  With 2 of the 3 parties present, an
-accuracy is the mean over the three pairs; with 1, over the three parties.
+Several draws of gaps are needed, because the ranks of methods change from draw to draw.  With 2 of the 3 parties
+present, an accuracy is the mean over the three pairs of parties.  With 1 party present, it is the mean over the three
+parties.
 
 Learning rate, widths and epochs are equal for all methods.  They were chosen only on validation rows, by the mean
 validation log-loss over the six methods: see ``benchmarks.demo_settings``.
@@ -46,7 +47,7 @@ NO_ANSWER = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class DemoScore:
-    """A method's test accuracy with ``present`` parties, over answered rows; NaN if no row has an answer."""
+    """A method's test accuracy on answered rows with ``present`` parties present; NaN if no row has an answer."""
 
     method: str
     seed: int
@@ -82,9 +83,9 @@ class DemoStudy:
         return float(values.mean()), _deviation(values)
 
     def better_than(self, present: int, name: str = "laser") -> list[tuple[str, float, float]]:
-        """Return the methods with a higher mean accuracy than ``name``: by how much, and its standard error.
+        """Return the methods with a higher mean accuracy than ``name``, with each difference and its standard error.
 
-        The error is that of differences for the same seed, which draws the same gaps for both methods.
+        The differences are paired by seed, because a seed draws the same gaps for both methods.
         """
         reference = self.accuracies(name, present)
         gaps = {other: self.accuracies(other, present) - reference for other in SPLIT if other != name}
@@ -107,7 +108,7 @@ def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console:
     """Write the demo's files into ``folder``, train all methods, and show and save the table and the plot.
 
     Args:
-        folder: created if needed; files that the demo did not write are never overwritten.
+        folder: the folder, which is created if needed; files that the demo did not write are never overwritten.
         seeds: number of seeds of each method.
         jobs: number of parallel processes; by default two, if the machine has two cores.
         console: where to print; by default nowhere.
@@ -154,7 +155,7 @@ def _compare_with_progress(settings: Config, seeds: int, jobs: int, console: Con
 
 
 def compare_methods(settings: Config, seeds: int, jobs: int) -> Iterator[list[DemoScore]]:
-    """Train every method with every seed in ``jobs`` processes; yield each training's scores when it ends."""
+    """Train every method with every seed in ``jobs`` processes; yield a training's scores when the training ends."""
     work = [delayed(train_and_score)(settings, name, seed) for seed in range(seeds) for name in SPLIT]
     with parallel_config(backend="loky", inner_max_num_threads=1):  # networks are tiny: more threads are slower
         yield from Parallel(n_jobs=jobs, return_as="generator")(work)
@@ -163,7 +164,7 @@ def compare_methods(settings: Config, seeds: int, jobs: int) -> Iterator[list[De
 def train_and_score(settings: Config, name: str, seed: int) -> list[DemoScore]:
     """Train one method with one seed, and score it with 3, 2 and 1 parties."""
     federation = Federation.from_config(settings, demo_data.training_tables(seed))
-    shared = {"embedding": settings.method.parameters["embedding"]}  # other parameters may belong to one method
+    shared = {"embedding": settings.method.parameters["embedding"]}  # not every method has the other parameters
     model = federation.train(name, parameters=shared, seed=seed)
     return [_score(model, name, seed, present) for present in range(len(demo_data.PARTIES), 0, -1)]
 
@@ -230,7 +231,7 @@ def _percent(mean: float, deviation: float) -> str:
 
 
 def verdicts(study: DemoStudy) -> list[str]:
-    """Say for which numbers of parties LASER-VFL is at least as good as every baseline, and by how much it is not."""
+    """State for which numbers of parties LASER-VFL is at least as good as every baseline, and the gaps elsewhere."""
     better = {n: study.better_than(n) for n in study.counts}
     level = [str(n) for n, others in better.items() if not others]
     texts = [f"LASER-VFL is at or above every baseline with {' and '.join(level)} present."] if level else []
@@ -242,7 +243,7 @@ def verdicts(study: DemoStudy) -> list[str]:
 
 
 def plot(study: DemoStudy, kind: str) -> bytes:
-    """Draw the table as "png" or "svg"."""
+    """Draw the table's accuracies as an image of the kind "png" or "svg"."""
     with styled():
         figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
         axes = figure.subplots()

@@ -2,8 +2,8 @@
 
 Breast Cancer Wisconsin (Diagnostic), 569 tumours with 30 numbers each, comes with scikit-learn.  Party ``mean`` has the
 ten means and the diagnoses, and is the active party; ``error`` has the ten standard errors, ``worst`` the ten worst
-values.  30 % of the rows are held out, and all parties have those.  Each party lacks a random third of the other rows.
-Rows that ``mean`` lacks are unlabelled.  Ids are shuffled.
+values.  30 % of the rows are held out, and all parties have these rows.  Each party lacks a random third of the other
+rows.  Rows that ``mean`` lacks are unlabelled.  Ids are random, and each table has its own order of rows.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _hash(content: bytes) -> str:
 
 
 def training_tables(seed: int) -> dict[str, pl.DataFrame]:
-    """Return each party's training table, with random gaps of a seed; the files have those of seed 0."""
+    """Return each party's training table, with the random gaps of a seed; the demo's files have the gaps of seed 0."""
     whole, diagnosis = _tables()
     tables = {}
     for name, table in whole.items():

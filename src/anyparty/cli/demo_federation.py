@@ -37,7 +37,7 @@ from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-ROWS_SEEN = 72_000  # in training over 3 to 12 epochs; the demo takes about a minute
+ROWS_SEEN = 72_000  # number of rows in all of the 3 to 12 epochs together; the demo takes about a minute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class FederationDemoResult:
 
     Attributes:
         folder: the folder of all files.
-        accuracy: of held-out rows, with all parties that have each row.
-        most_frequent: share of the most frequent class in the table with the labels, which a constant answer reaches.
+        accuracy: accuracy on held-out rows, each predicted with all parties that have the row.
+        most_frequent: share of the most frequent class in the table with the labels, the accuracy of a constant answer.
         answers: the file of predictions.
         equal: by party, whether its weights equal those of the run in one process, bit for bit.
     """
@@ -143,7 +143,7 @@ def most_frequent_share(table: Path) -> float:
 
 
 def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
-    """Repeat a federation's last run in this process; return whether each party's weights are equal bit for bit."""
+    """Repeat a federation's last run in this process; return by party whether its weights are equal, bit for bit."""
     copies = {}
     sites = {name: SiteConfig.read((federation / "kits" / name).resolve()) for name in NAMES}
     for name, site in sites.items():
@@ -152,7 +152,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
         for file in (ALIGNMENT, SECRET):
             (folder / name / file).write_bytes((site.folder / file).read_bytes())
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as at the parties: the order of a sum decides its last bit
+    torch.set_num_threads(1)  # as at the parties, because the order of additions decides the last bit of a sum
     try:
         memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
     finally:

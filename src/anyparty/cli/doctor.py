@@ -38,7 +38,7 @@ EXTRAS = {
     "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow",
 }  # fmt: skip
 MIN_DISK_BYTES, AMPLE_DISK_BYTES = 1e9, 10e9
-MAX_SKEW_S = 60.0  # between two clocks; beyond it, certificates and time-outs may fail
+MAX_SKEW_S = 60.0  # between two clocks; with a greater difference, certificates and time-outs may fail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Finding:
         check: name of the check.
         level: "fine", "note" (may be intended) or "fix".
         result: what was found.
-        advice: what to do; empty if it is fine.
+        advice: what to do; empty if there is nothing to do, or if ``result`` already tells it.
     """
 
     check: str
@@ -99,7 +99,7 @@ def _kits_in(folder: Path | None) -> list[Path]:
 
 
 def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
-    """Yield what ``run`` returns as fine, or its error as a problem; the error says what to do."""
+    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of the error raised."""
     try:
         result = run()
     except AnypartyError as error:
@@ -165,7 +165,7 @@ def cores() -> int:
 
 def check_torch() -> Iterator[Finding]:
     """Check PyTorch's threads and device."""
-    import torch  # slow
+    import torch  # slow to import
 
     threads, available = torch.get_num_threads(), cores()
     result = f"{threads} on {available} cores"
@@ -269,7 +269,7 @@ def check_settings(kit: Path) -> Iterator[Finding]:
 
 
 def check_kit_certificate(kit: Path) -> Iterator[Finding]:
-    """Check that the kit's authority issued the certificate to the party, and that it is valid today."""
+    """Check that the kit's authority issued the certificate to the party, and that the certificate is valid today."""
     check, warnings = f"{kit.name}: certificate", list[str]()
     try:
         gate = ServerAddress.of(kit, SiteConfig.read(kit).party)
@@ -370,7 +370,7 @@ def check_clocks(kit: Path) -> Iterator[Finding]:
 
 
 def _kits_without_flare() -> Iterator[Finding]:
-    """Report that kits are not checked: the library that reads certificates comes with FLARE."""
+    """Report that kits are not checked, because the library that reads certificates comes with FLARE."""
     yield Finding(check="kits", level="fix", result="NVIDIA FLARE is not installed",
                   advice='pip install "anyparty[flare]"')  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 A command that fails prints one sentence.  ``ANYPARTY_DEBUG=1`` shows the stack trace instead.
 
-While Python imports, Ctrl-C and SIGTERM end the process at once: an exception during an import can be lost, or end in
-a stack trace of other people's code.  Nothing has begun by then.  Afterwards both signals raise KeyboardInterrupt.
+While modules are imported, Ctrl-C and SIGTERM end the process at once, because an exception during an import can be
+lost, or can print a stack trace of another library.  At that time the command has not begun.  After the imports, both
+signals raise KeyboardInterrupt.
 
 This module imports only the standard library at first, because ``end_at_once`` must run before slow imports.
 """
@@ -23,7 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-EXIT_ERROR = 2  # the user can correct it
+EXIT_ERROR = 2  # after an error that the user can correct
 EXIT_STOPPED = 130  # by Ctrl-C or SIGTERM
 
 _handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports
@@ -32,7 +33,7 @@ _handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # 
 def end_at_once() -> None:
     """Let Ctrl-C and SIGTERM end this process until ``handle_signals`` is called."""
     _handlers[signal.SIGTERM] = _as_ctrl_c
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores SIGINT
         _handlers[signal.SIGINT] = signal.default_int_handler
     _use_system_default()
 
@@ -43,7 +44,7 @@ def handle_signals() -> None:
     No method is imported here: a command that reads only records must not load one.
     """
     if _handlers:
-        with contextlib.suppress(ImportError, OSError):  # the code that needs the library reports it
+        with contextlib.suppress(ImportError, OSError):  # the code that needs the library reports the error
             import_module("polars")  # installs its own handler of Ctrl-C
             _use_system_default()
             import_module("torch")
@@ -61,13 +62,13 @@ def _use_system_default() -> None:
 def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
     """Handle SIGTERM (``kill``, a batch system, a container) as Ctrl-C."""
     interrupt = signal.getsignal(signal.SIGINT)
-    if not callable(interrupt):  # ignored, as in a shell's background job, or not set by Python
+    if not callable(interrupt):  # SIGINT is ignored, as in a shell's background job, or Python did not set its handler
         raise KeyboardInterrupt
     interrupt(signal.SIGINT, frame)
 
 
 def print_error(sentence: str, style: str = "red") -> None:
-    """Print a sentence to stderr without wrapping it, so that it can be searched for."""
+    """Print a sentence to stderr without line breaks, so that the whole sentence can be searched for."""
     from rich.text import Text
 
     from anyparty.cli.console import screen
@@ -76,7 +77,7 @@ def print_error(sentence: str, style: str = "red") -> None:
 
 
 def with_errors(command: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a command: print its errors and warnings as sentences, and exit with the codes above."""
+    """Decorate a command: print its errors and warnings as sentences, and exit with the codes of this module."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,7 +106,7 @@ def with_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the error's message, and what to do if the system reports a problem with a file."""
+    """Return the error's message; if the system reports a problem with a file, add advice."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return (f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}; free space, change its "
                 f"permissions, or name another place")  # fmt: skip
@@ -115,7 +116,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _stdout_is_closed() -> bool:
-    """Return whether stdout is a pipe whose reader has ended, such as ``head``; test it with an empty line."""
+    """Return True if stdout is a pipe whose reader, such as ``head``, has ended; print an empty line to find out."""
     try:
         print(flush=True)
     except BrokenPipeError:

@@ -57,22 +57,26 @@ def party_names(parties: str | None) -> list[str] | None:
 
 
 def search_modules_in(*folders: Path) -> None:
-    """Search modules in the current folder and in ``folders``, after all other places.
+    """Let Python search modules in the current folder and in ``folders``, after all other places.
 
-    Call it only for code that the user named or wrote: modules that are missing elsewhere are searched there, too.
+    Call this function only for code that the user named or wrote, because it affects all imports: every module that is
+    missing elsewhere is searched in these folders.
     """
     sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
 
 
 def allowed_modules(allow_code: list[str] | None) -> list[str]:
-    """Return the modules of ``--allow-code``, and search them in the current folder."""
+    """Return the modules of ``--allow-code``, and let Python search them in the current folder."""
     if allow_code:
         search_modules_in()
     return allow_code or []
 
 
 def announce_user_code(config: Config, folder: Path, say: Callable[[str], object]) -> None:
-    """Search the code that a settings file names beside the file, and say which code will be loaded."""
+    """Let Python find the code that a settings file names, and report the code that will be loaded.
+
+    The code is searched in the current folder and, if all code is allowed, also beside the settings file.
+    """
     if not config.allowed_code.everything:
         allowed_modules(list(config.allowed_code.names))
     elif config.code:

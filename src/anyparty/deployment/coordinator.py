@@ -1,6 +1,6 @@
 """Set up a federation of parties on their own machines, and run training and prediction jobs over NVIDIA FLARE.
 
-init("federation.toml", "federation")       write one kit with certificates per party
+init("federation.toml", "federation")       write one kit with certificates for each party
 site_process.start("federation")            start all sites on this machine, to try out a federation
 train("federation", "federation.toml")      train; every party runs its part at its own site
 predict("federation", "federation.toml")    predict with the connected parties
@@ -45,8 +45,8 @@ class JobResult:
         job: the job's name.
         status: FLARE's status of the job.
         outcomes: the outcome of each party's part, for parties whose kit is on this machine.
-        absent: by party, the number of epochs of this training that it missed; empty if the active party's kit is not
-            on this machine.
+        absent: by party, the number of epochs of this training that the party missed; empty if the active party's kit
+            is not on this machine.
         epochs: the number of epochs of this training.
 
     """
@@ -74,7 +74,8 @@ def init(
 
     ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 
-    If the settings name a party's table, its path is written into the party's kit.  A job never contains the path.
+    If the settings name a party's table, the table's path is written into the party's kit.  A job never contains the
+    path.
 
     Raises:
         ConfigError: no active party is named, or the folder already holds a federation.
@@ -104,8 +105,9 @@ def train(
 ) -> JobResult:
     """Train with the connected parties, and wait for the end; Ctrl-C stops the training at all parties.
 
-    If the parties have trained before, ``resume`` continues the earlier training, and ``again`` replaces it.  ``watch``
-    and the trackers of the settings follow the training if the active party's kit is on this machine.
+    If the parties have trained before, ``resume`` continues the earlier training, and ``again`` replaces it.  The
+    callback ``watch`` and the trackers that the settings name follow the training if the active party's kit is on this
+    machine.
 
     ``allow_code`` names modules that the settings in a run's folder may load.  A settings file that the user wrote
     needs no permission.  Each party's own kit determines the code that may be loaded at that party.
@@ -212,7 +214,7 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits: a job that is being submitted would go on
+            if submitting.exception() is None:  # waits until the job is submitted, so that it can be aborted
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
@@ -284,7 +286,10 @@ class _Reported:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
     def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return the parties that rejoined, also those that were absent when the run stopped and present on resume."""
+        """Return the parties that rejoined.
+
+        They include parties that were absent when a run stopped, and present when the run was resumed.
+        """
         absent = each.get("absent", {})
         back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
         self.away = absent.keys() - set(back)
@@ -295,7 +300,7 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # a stage that ended before the record was lost is unknown
+        self.stage = stage if stage in stages else ""  # a stage that only an earlier, lost record had is unknown
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 

@@ -1,4 +1,4 @@
-"""Aggregation of runs: the runs behind one number of a table are one cell."""
+"""Aggregation of runs into cells: a cell holds the results of the runs behind one number of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from anyparty.experiments.suite import Records
 
 MeanSpread = tuple[float, float]
-"""Mean and standard deviation (n - 1); the deviation of one value is NaN."""
+"""Mean and standard deviation (divisor n - 1); the deviation of one value is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Cell:
 
     Attributes:
         facts: values that all of its runs share: data set, method, condition, the paper's numbers.
-        measures: for each measure its value by seed.
+        measures: by measure, the value of each seed.
 
     """
 
@@ -40,9 +40,9 @@ class Cell:
         return list(self.measures[measure])
 
     def mean(self, measure: str, seeds: Iterable[int] | None = None) -> float:
-        """Return the mean of a measure over all its seeds, or over some; NaN without any.
+        """Return the mean of a measure over all its seeds, or over ``seeds``; NaN if there is no seed.
 
-        ``statistics.fmean`` sums exactly: the published CSV files have all digits.
+        ``statistics.fmean`` sums exactly, which matters because the published CSV files have all digits.
         """
         values = self.measures[measure]
         chosen = list(values.values()) if seeds is None else [values[seed] for seed in seeds]
@@ -54,7 +54,10 @@ class Cell:
 
 
 def mean_spread(values: Sequence[float]) -> MeanSpread:
-    """Return mean and standard deviation (n - 1); both are NaN without values, the deviation of one value is NaN."""
+    """Return the mean and the standard deviation (divisor n - 1).
+
+    Both are NaN if there is no value.  The deviation of one value is NaN, too.
+    """
     return (
         statistics.fmean(values) if values else math.nan,
         statistics.stdev(values) if len(values) > 1 else math.nan,
@@ -75,6 +78,9 @@ def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, floa
 
 
 def shared_seeds(cells: Iterable[Cell], measure: str) -> list[int]:
-    """Return the seeds that all cells have: a seed draws rows, labels and masks, so only these compare alike."""
+    """Return the seeds that all cells have.
+
+    A seed determines rows, labels and masks, so only results with the same seed can be compared.
+    """
     each = [set(cell.seeds(measure)) for cell in cells]
     return sorted(set.intersection(*each)) if each else []

@@ -34,8 +34,8 @@ class Report:
         markdown: the tables.
         folder: folder of the records, table.md, table.csv and the plots.
         failed: errors of the failed runs, by the runs' keys.
-        replaced: command of the page that this one replaced, if that showed other data sets or methods; the command
-            with ``--so-far`` writes that page again.
+        replaced: command of the page that was replaced, if that page showed other data sets or methods; this command
+            with ``--so-far`` writes the former page again.
 
     """
 
@@ -67,11 +67,11 @@ def run(
         name: the suite.
         datasets: some of its data sets; by default all that are not heavy.
         methods: some of its methods; by default all.
-        seeds: number of seeds: 0, 1, ...
+        seeds: number of seeds; the seeds are 0, 1, ...
         jobs: number of parallel runs.
         quick: train only briefly, to check that everything works; the numbers mean nothing.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
-        device: device on which networks train, as torch names it, such as "cuda".
+        device: device on which networks train, by its name in PyTorch, such as "cuda".
         data_dir: folder of the data sets; by default ``ANYPARTY_DATA``, the cache and downloads.
         folder: folder of the records; by default runs/bench/NAME, with the name of the suite whose runs it shares.
         console: console for the progress bar.
@@ -119,7 +119,7 @@ def run(
 
 
 def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
-    """Return facts about the runs for the page; ``jobs`` is ``None`` if none were executed now."""
+    """Return facts about the runs for the page; ``jobs`` is ``None`` if no run was executed now."""
     records: Records = result.records
     minutes = sum(record["seconds"] for record in records.values()) / 60
     at_once = "" if jobs is None else f"{jobs} at once, "

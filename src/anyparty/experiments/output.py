@@ -1,4 +1,4 @@
-"""Output of all suites: one Markdown table, one CSV, one grid of panels."""
+"""Output that all suites share: pages and tables in Markdown, CSV files, and grids of panels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANELS_ACROSS = 3  # more panels side by side are too small to read
-LETTER, HANDLE = 0.075, 0.6  # inches of a letter in the legend, and of the line before a name
+LETTER, HANDLE = 0.075, 0.6  # widths in the legend, in inches: of a letter, and of the line before a name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class SuitePage:
     Attributes:
         cells: the aggregated runs.
         markdown: the tables.
-        csv: the numbers of the tables, one line each.
+        csv: the numbers of the tables, one line for each cell.
         draw: function that draws the figures at a path, as PNG and SVG.
 
     """
@@ -81,12 +81,12 @@ def csv_text(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def fixed(value: float | None, digits: int) -> str:
-    """Return a number with so many digits after the point; an empty text for ``None`` and NaN."""
+    """Return a number with ``digits`` digits after the decimal point; an empty text for ``None`` and NaN."""
     return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def with_spread(mean: float, spread: float = math.nan, *, digits: int = 1) -> str:
-    """Return "mean ± spread", or the mean alone if there is no spread."""
+    """Return "mean ± spread", or only the mean if the spread is NaN."""
     return f"{mean:,.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:,.{digits}f}")
 
 
@@ -112,9 +112,9 @@ def panels(
     Args:
         number: number of panels.
         path: path of the files, without suffix.
-        across: panels side by side.
+        across: greatest number of panels side by side.
         size: size of a panel, in inches.
-        same_y: panels that share their y scale: none, those of a row, or all.
+        same_y: which panels share their y scale: none, those of a row, or all.
         along: axes with grid lines.
 
     """

@@ -17,7 +17,7 @@ from anyparty.data.missingness import MCAR, DrawnMask, Mechanism, missing
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.partition import cut
 
-LABELS = "server"  # a party with all labels and no columns, so that no label is missing with a block
+LABELS = "server"  # a party with all labels and no columns, so that a missing block does not remove a label
 
 
 def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
@@ -28,7 +28,7 @@ def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
 
 
 def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Mechanism:
-    """Return a mechanism of missingness by name: one that the suite defines, a number p for MCAR(p), or a known one.
+    """Return a mechanism of missingness by name: a name that the suite defines, a number p for MCAR(p), or a known one.
 
     >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
     (MCAR(p=0.1), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
@@ -44,7 +44,10 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
 def draw(
     mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Mechanism | None = None
 ) -> DrawnMask:
-    """Draw which party observes which row, by ``how`` or the mechanism's name; the same for all methods of a seed."""
+    """Draw which party observes which row, by the mechanism ``how`` or else by the mechanism's name.
+
+    The draw is the same for all methods with the same seed.
+    """
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
 
@@ -63,10 +66,10 @@ def tables(
     Args:
         blocks: the parties' columns, K blocks [n, d_k].
         y: labels [n].
-        observed: whether party k observes row n, [n, K].
+        observed: which party observes which row, [n, K].
         labeled: rows whose label is known, [n]; by default all.
-        at: party that has the labels; by default a table of its own with all labels.
-        shared: give every party the labels of its rows.
+        at: party that has the labels; by default a further party, which has all labels and no columns.
+        shared: whether every party gets the labels of its own rows.
 
     """
     ids = np.char.zfill(np.arange(len(y)).astype(str), 7)
@@ -103,7 +106,7 @@ def by_columns(
         data: a data set; only its training rows are used.
         places: indices of the rows, in order.
         columns: names of the columns, by party.
-        held: number of rows of each party: the first ones of ``places``.
+        held: number of rows of each party; a party has the first ones of ``places``.
         labels: the party that has the labels.
 
     Raises:

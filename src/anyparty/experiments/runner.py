@@ -28,7 +28,7 @@ from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
 REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib gives the job to another worker
-WARNINGS = "warned"  # key of a record
+WARNINGS = "warned"  # a record's key for its warnings
 
 
 @dataclass
@@ -52,7 +52,7 @@ def run_all(
 
     Args:
         runs: the suite's runs.
-        folder: folder of the records, one subfolder each.
+        folder: folder of the records, which has one subfolder for each run.
         data_dir: folder of the data sets.
         jobs: number of parallel runs.
         backend: a joblib back end: "ray" or "dask" for a cluster, whose machines must all see ``folder``; by default
@@ -131,7 +131,7 @@ def source_hash() -> str:
 
 
 def finished_runs(runs: Sequence[SuiteRun], folder: Path) -> SuiteResult:
-    """Return the records of the finished runs; execute none."""
+    """Return the records of the finished runs, without executing a run."""
     return SuiteResult({run.key: record for run in runs if (record := stored_record(folder, run)) is not None})
 
 

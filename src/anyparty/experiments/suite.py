@@ -41,13 +41,13 @@ class SuiteRun(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Readable name that distinguishes the run in its suite; the folder's name starts with it."""
+        """A readable name that distinguishes the run in its suite; the name of the run's folder starts with it."""
 
     @property
     def key(self) -> str:
         """Name of the run's folder: its label and a hash of all values that determine the result.
 
-        The device is not one of them.
+        The device is not one of these values.
         """
         text = json.dumps(vars(self) | {"settings": _without_device(self.settings)}, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -73,7 +73,7 @@ class Selection:
     Attributes:
         datasets: some of the suite's data sets; by default all that are not heavy.
         methods: some of its methods; by default all.
-        seeds: number of seeds: 0, 1, ...
+        seeds: number of seeds; the seeds are 0, 1, ...
         quick: train only briefly, to check that everything works.
         device: device on which networks train.
 
@@ -102,11 +102,11 @@ def training_device(record: Mapping[str, Any]) -> str:
 
 
 class SuiteDataset(Settings):
-    """Use of one data set in a suite.
+    """Settings of one data set in a suite.
 
     Attributes:
-        heavy: run this data set only if the user names it.
-        differs: sentences like the suite's ``differs``, for pages with this data set only.
+        heavy: whether this data set is run only if the user names it.
+        differs: sentences like the suite's ``differs``; only pages with this data set show these sentences.
 
     """
 
@@ -122,7 +122,7 @@ class Suite(BaseModel, ABC):
         kind: kind of experiment; it selects the class and the renderer.
         title: heading of the page.
         paper: authors, venue, year and table.
-        differs: sentences that say where this is not the published experiment.
+        differs: sentences that state where the suite differs from the published experiment.
         datasets: entries of the data sets, by name.
 
     """
@@ -138,7 +138,7 @@ class Suite(BaseModel, ABC):
 
     @property
     def home(self) -> str:
-        """Folder of the runs below ``runs/bench``; suites that share runs share it."""
+        """Folder of the runs below ``runs/bench``; suites that share runs also share this folder."""
         return self.name
 
     @property
@@ -148,14 +148,14 @@ class Suite(BaseModel, ABC):
 
     @abstractmethod
     def runs(self, selection: Selection = ALL) -> Iterator[SuiteRun]:
-        """Yield the runs ordered by seed, so that a suite that was stopped has complete tables.
+        """Yield the runs ordered by seed, so that a suite that was stopped has complete tables of fewer seeds.
 
         Raises:
             ConfigError: the suite does not have a selected data set or method.
         """
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
-        """Yield runs whose settings depend on the records of ``runs``, such as a learning rate; by default none."""
+        """Yield runs whose settings, such as a learning rate, depend on the records of ``runs``; by default no run."""
         return iter(())
 
     def selected_datasets(self, selection: Selection) -> list[str]:
@@ -169,7 +169,7 @@ class Suite(BaseModel, ABC):
 
 
 def select(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the known names that are wanted, in the suite's order; all of them if ``wanted`` is empty.
+    """Return the known names that are wanted, in the suite's order; all known names if ``wanted`` is empty.
 
     Raises:
         ConfigError: a name is not known; the message suggests the nearest one.

@@ -1,6 +1,6 @@
 """Calibration, confusion and scores by class, over the test rows that have an answer.
 
-scikit-learn counts.
+scikit-learn computes the confusion matrix and the scores by class.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ BINS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Share of correct answers by predicted probability.
+    """The share of rows in which an event occurred, by bin of the event's predicted probability.
+
+    With two classes, the event is that a row has the positive class.  With more classes, the event is that the
+    predicted class is correct.
 
     Attributes:
-        confidence: mean probability of each bin that holds rows.
+        confidence: mean predicted probability of each bin that holds rows.
         correct: share of the bin's rows for which the event occurred.
         rows: number of rows in the bin.
         event: description of the probability.
@@ -37,7 +40,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The expected calibration error: the mean of |confidence - correct| over rows."""
+        """The expected calibration error: the mean over bins of |confidence - correct|, weighted by numbers of rows."""
         return float(np.average(np.abs(self.confidence - self.correct), weights=self.rows))
 
 
@@ -58,7 +61,7 @@ def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
 
 
 def calibration_of(answers: LabelledPredictions) -> Calibration:
-    """Compute the calibration of the positive class's probability, or of the predicted class's beyond two classes."""
+    """Compute the calibration of the positive class's probability; with more classes, of the predicted class's."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
@@ -82,7 +85,7 @@ def confusion_counts(answers: LabelledPredictions) -> NDArray[np.int64]:
 
 
 def scores_by_class(answers: LabelledPredictions) -> list[ClassScores]:
-    """Compute each class's precision, recall and F1; NaN if one is undefined."""
+    """Compute each class's precision, recall and F1; an undefined score is NaN."""
     labels = list(range(answers.task.outputs))
     found = precision_recall_fscore_support(
         answers.y.numpy(), answers.chosen.numpy(), labels=labels, zero_division=np.nan

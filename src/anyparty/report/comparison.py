@@ -1,9 +1,9 @@
-"""The comparison of several runs: one table of all, and differences between variants seed by seed.
+"""The comparison of several runs: one table of all runs, and differences between variants seed by seed.
 
 Runs that differ only in their seed belong to one *variant*.  Two variants are compared over the seeds that both have,
 and only on equal test rows: the same tables, split by the same shares with the same seed.  The model and its tables
-show which rows these were.  A run whose model was not scored again takes no part in differences.  Its recorded score
-appears in the figure if it covers all test rows.
+give the test rows.  A run whose model was not scored again takes no part in differences.  The recorded score of such a
+run appears in the figure if the score covers all test rows.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
 
 
 def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str) -> PageFigure | None:
-    """Draw a metric in a row for each variant if one has several seeds, else in a row for each run."""
+    """Draw a metric in a row for each variant if a variant has several seeds, otherwise in a row for each run."""
     digits, labels = 0, _variant_labels(runs)
     by_run, by_variant = dict[str, list[Estimate]](), dict[str, dict[int, Estimate]]()
     found = {run.name: (estimate, each) for run, each in zip(runs, scores, strict=True)
@@ -122,7 +122,7 @@ def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: st
 
 
 def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
-    """Return a run's score with all parties: the model's with its interval, or a recorded one of all test rows."""
+    """Return a run's score with all parties: the model's with its interval, or a recorded score of all test rows."""
     sets, recorded = scores.sets, (run.evaluation or {}).get("overall", {})
     if sets is not None:
         defined = sets.metric == metric and not math.isnan(float(sets.values(sets.all_parties)[0]))
@@ -184,7 +184,7 @@ def _recorded_only(run: RecordedRun, scores: RunScores) -> str | None:
 
 
 def _recorded_cell(run: RecordedRun, scores: RunScores, metric: str) -> str:
-    """Return a recorded score, with its share of the test rows unless that is all."""
+    """Return a recorded score as text, with the share of test rows that have an answer if some have none."""
     if _recorded_only(run, scores) != metric or run.evaluation is None:
         return "–"
     overall = run.evaluation["overall"]
@@ -198,7 +198,7 @@ def compare_variants(
     """Compute the differences of all pairs of variants.
 
     Returns:
-        The differences, and the reasons why others could not be compared.
+        The differences, and the reasons why other pairs, seeds or runs could not be compared.
     """
     scored = [(run, each.sets) for run, each in zip(runs, scores, strict=True) if each.sets]
     positive = {run.name: sets.tested.model.task.classes[-1:] for run, sets in scored}

@@ -85,7 +85,9 @@ def format_estimate(estimate: Estimate, *, sign: bool = False, digits: int = 3) 
 
 
 def decimal_places(metric: str, value: float) -> int:
-    """Return the decimals for scores of about this size: three, or four significant digits in units of the label.
+    """Return the number of decimals for scores of about this size.
+
+    RMSE and MAE, which have the label's unit, get four significant digits.  Other metrics get three decimals.
 
     >>> decimal_places("accuracy", 0.5), decimal_places("rmse", 0.5)
     (3, 4)

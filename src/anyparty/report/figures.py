@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScore
 
 ROW = 0.24  # inches
-MAX_FULL_NUMBERS = 10  # bars that have room for all digits of their number
+MAX_FULL_NUMBERS = 10  # greatest number of bars that have room for all digits of their numbers
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset points"}
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
 
@@ -46,7 +46,7 @@ DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3,
 
 
 def draw_overlap(counted: Mapping[str, Any]) -> Figure:
-    """Draw the rows of each set of parties as an UpSet plot, labelled rows in full colour."""
+    """Draw the number of rows of each set of parties as an UpSet plot, with labelled rows in full colour."""
     blocks, patterns = list(counted["blocks"]), list(counted["patterns"])
     K, P = len(blocks), len(patterns)
     with styled():
@@ -98,7 +98,7 @@ def _pattern_bars(axis: Axes, patterns: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _memberships(axis: Axes, names: Sequence[str], sets: Sequence[set[str]]) -> None:
-    """Draw a column of dots for each set, with members in full colour."""
+    """Draw a column of dots for each set of parties, with the set's members in full colour."""
     K = len(names)
     for p, members in enumerate(sets):
         present = [k for k, name in enumerate(names) if name in members]
@@ -153,7 +153,7 @@ def _history_of(history: Sequence[Mapping[str, Any]], of: str, name: str) -> Flo
 
 
 def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[Floats, str]:
-    """Return the epochs' positions and their unit: the time that a schedule recorded, or the number."""
+    """Return the epochs' positions on the x axis and their unit: a schedule's recorded time, or the epoch's number."""
     for key, unit in (("time", "time units"), ("time_s", "seconds")):
         if history and all(key in epoch for epoch in history):
             return np.array([epoch[key] for epoch in history], dtype=np.float64), unit
@@ -164,14 +164,14 @@ def _mark_best(axis: Axes, x: float, y: float, epoch: int) -> None:
     axis.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     axis.plot([x], [y], "o", color=ACCENT, markersize=5, markeredgecolor=PAPER, markeredgewidth=1.2)
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    late, up = x > (left + right) / 2, y > (low + high) / 2  # where no curve is
+    late, up = x > (left + right) / 2, y > (low + high) / 2  # the label avoids the curve
     side: dict[str, Any] = {"xytext": (-4, 0), "ha": "right"} if late else {"xytext": (4, 0), "ha": "left"}
     axis.annotate(f"best: {epoch}", (x, 0.05 if up else 0.9), xycoords=("data", "axes fraction"),
                   textcoords="offset points", fontsize=7.5, color=INK, **side)  # fmt: skip
 
 
 def draw_flows(ledger: Ledger, parties: Sequence[str], active: str) -> Figure:
-    """Draw the bytes from each party to each other: the stronger a cell's colour, the more bytes."""
+    """Draw the number of bytes that each party sent to each other party: a stronger colour means more bytes."""
     K = len(parties)
     sizes = np.array(
         [[total_traffic(ledger, one, other).bytes_sent for other in parties] for one in parties], dtype=np.float64
@@ -200,7 +200,7 @@ def draw_flows(ledger: Ledger, parties: Sequence[str], active: str) -> Figure:
 
 
 def draw_tags(tallies: Mapping[str, Tally]) -> Figure:
-    """Draw the bytes of each message tag."""
+    """Draw the number of bytes sent with each message tag."""
     with styled():
         figure = Figure(figsize=(WIDTH, 0.5 + 0.22 * len(tallies)))
         axis = figure.subplots()
@@ -222,7 +222,7 @@ def draw_tags(tallies: Mapping[str, Tally]) -> Figure:
 def draw_set_scores(
     scored: Sequence[PartySetScore], names: Sequence[str], metric: str, constant: float, digits: int
 ) -> Figure:
-    """Draw the metric of every set of parties, with intervals, beside its members."""
+    """Draw the metric of every set of parties with its interval, beside the set's members."""
     P = len(scored)
     with styled():
         figure = Figure(figsize=(WIDTH, 1.05 + 0.19 * P))
@@ -246,7 +246,7 @@ def draw_set_scores(
 
 
 def _mark_constant(axis: Axes, value: float, row: int) -> None:
-    """Mark the score of the constant prediction, if it is a number, with its label in the row below the parties'."""
+    """Mark the score of the constant prediction, if it is not NaN; its label is in ``row``, below all sets."""
     if math.isfinite(value):
         axis.axvline(value, zorder=0, **DASHED)
         axis.annotate("no party", (value, row), xytext=(4, 0), ha="left", va="center", **SMALL)
@@ -267,7 +267,7 @@ def _intervals(axis: Axes, estimates: Sequence[Estimate], digits: int, *, sign: 
 
 
 def draw_scores_by_size(scores: Mapping[int, Estimate], metric: str, constant: float) -> Figure:
-    """Draw the mean metric by the number of parties."""
+    """Draw the mean metric against the number of parties."""
     with styled():
         figure = Figure(figsize=(WIDTH, 2.5))
         axis = figure.subplots()
@@ -304,7 +304,7 @@ def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int
 
 
 def draw_runs(rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int) -> Figure:
-    """Draw the metric in a row for each variant: of one run with its interval, of several as mean and deviation."""
+    """Draw a row for each variant: the metric of one run with its interval, or mean and deviation of several runs."""
     P = len(rows)
     with styled():
         figure = Figure(figsize=(WIDTH, 0.8 + ROW * P))
@@ -323,7 +323,7 @@ def draw_runs(rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int) 
 
 
 def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Return a single run's estimate, or the mean of several with one standard deviation to each side."""
+    """Return a single run's estimate, or the mean of several runs with one standard deviation to each side."""
     if len(estimates) == 1:
         return estimates[0]
     values = np.array([estimate.value for estimate in estimates])
@@ -332,7 +332,7 @@ def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def draw_calibration(found: Calibration) -> Figure:
-    """Draw the share of correct answers by predicted probability; a dot's area is its number of rows."""
+    """Draw the calibration curve; a dot's area grows with the number of rows in its bin."""
     with styled():
         figure = Figure(figsize=(3.4, 3.0))
         axis = figure.subplots()
@@ -351,7 +351,7 @@ def draw_calibration(found: Calibration) -> Figure:
 
 
 def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str]) -> Figure:
-    """Draw true classes against predicted ones, as shares of each true class: [C, C]."""
+    """Draw the confusion matrix [C, C]; colours show shares of each true class."""
     C = len(classes)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     size = min(WIDTH, 1.8 + 0.42 * C)
@@ -370,7 +370,7 @@ def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str]) -> Figure:
 
 
 def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
-    """Draw the errors of predicted numbers, and the errors by prediction."""
+    """Draw a histogram of the errors of predicted numbers, and the errors against the predictions."""
     with styled():
         figure = Figure(figsize=(WIDTH, 2.6))
         left, right = figure.subplots(1, 2)
@@ -394,9 +394,9 @@ def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
 def draw_encoder_check(
     epochs: Sequence[int], losses: Sequence[float], raw: Floats, embedded: Floats, metric: str
 ) -> Figure:
-    """Draw an encoder's loss, and scores of its embeddings beside those of the columns, by epoch.
+    """Draw, by epoch, an encoder's loss, and the scores of its embeddings beside the scores of the columns.
 
-    Bands are one standard deviation over the folds (n - 1).
+    Bands show one standard deviation over the folds (divisor n - 1).
 
     Args:
         epochs: [E], the epochs that were scored.

@@ -1,4 +1,4 @@
-"""The report page: one self-contained HTML file, with its figures as files beside it.
+"""The report page: one self-contained HTML file, and the page's figures as separate files beside it.
 
 write(["runs/credit-laser-seed0"], "report")     # report/index.html, report/figures/*.png and *.svg
 """
@@ -40,9 +40,9 @@ class RunArticle:
 
     Attributes:
         run: the run.
-        slug: its name in links and file names.
+        slug: the run's name in links and file names.
         facts: the numbers at the top, as (label, value).
-        sections: in order.
+        sections: the sections, in order.
     """
 
     run: RecordedRun
@@ -62,18 +62,19 @@ def write(
         paths: as for ``find_runs``.
         out: the folder for index.html and figures.  An earlier page there is overwritten, and its figures that the new
             page does not have are removed.
-        metric: the metric of sets of parties, or without the model the recorded metric to show; by default accuracy,
-            or RMSE for a regression.
+        metric: the metric by set of parties if models are loaded, otherwise the recorded metric to show; by default
+            accuracy, or RMSE for a regression.
         model: whether to load models and score them again, if their tables can be read.  ``methods`` and ``encoders``
-            imply it.  Without it the page is made only from records, and no method or encoder is imported.
+            imply ``model=True``.  With ``model=False`` the page is made only from records, and no method or encoder is
+            imported.
         methods: by run (its name on the page, or its folder), the trained method if it is user-defined and the settings
-            do not name it.  Without it, the page shows the recorded scores.
+            do not name it.  If the method is not given, the page shows the run's recorded scores.
         encoders: by run and party, the factory of a network that the settings do not name.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:
         ModelError: a path holds no run, or a method differs from the trained one.
-        ConfigError: the metric does not fit the task, or is not recorded and the model not loaded; ``out`` is a file;
+        ConfigError: the metric does not fit the task, or is not recorded and no model is loaded; ``out`` is a file;
             ``methods`` or ``encoders`` name a run that is not on the page.
         StorageError: the page cannot be written.
     """
@@ -109,7 +110,7 @@ def write(
 
 
 def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argument: str) -> dict[str, T]:
-    """Change the keys of ``values``, which are names or folders of runs, to names.
+    """Return ``values`` by the names of runs; the keys of ``values`` may be names or folders of runs.
 
     Raises:
         ConfigError: ``values`` is not a mapping, or a key matches no run; the message names ``argument``.
@@ -141,7 +142,7 @@ def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -
 
             try:
                 about = ModelSummary.load(run.folder / "model.json")
-            except ModelError:  # shown on the page
+            except ModelError:  # the page shows this error
                 continue
             about.make(run.folder, methods[run.name])
 
@@ -161,7 +162,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _distinct_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Number the runs that have the same name."""
+    """Add a number to the name of each run that shares its name with another run."""
     names = [run.name for run in runs]
     return [
         replace(run, name=f"{run.name} ({names[: k + 1].count(run.name)})") if names.count(run.name) > 1 else run
@@ -170,7 +171,7 @@ def _distinct_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def unique_slugs(runs: Sequence[RecordedRun]) -> list[str]:
-    """Return a distinct name for each run in links and file names; none is "all"."""
+    """Return a distinct name for each run, for links and file names; "all" is reserved for the comparison."""
     taken = ["all"]
     for run in runs:
         slug = re.sub(r"\W+", "-", run.name).strip("-").lower() or "run"
@@ -196,7 +197,8 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     if run.rows is not None:
         facts.append(("rows", f"{run.rows:,}"))
     sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
-    if name := recorded_metric(run, scores.metric):  # covers answered rows only; the section below covers all
+    # a recorded score covers only rows with an answer; the section with scores by set of parties covers all rows
+    if name := recorded_metric(run, scores.metric):
         part = overall.get("coverage")
         of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
         facts.append((f"{metric_label(name)}, {of}", format_score(name, overall.get(name))))

@@ -1,8 +1,8 @@
 """Scores of a run's model on its test rows, for every set of parties that may take part.
 
-Every set is scored on the same test rows.  Rows that a set cannot answer are scored with a constant prediction: the
-class shares, or the mean label, of the training rows.  The score of no party is the score of that prediction.
-Intervals come from resampled test rows, the same resamples for all sets.
+Every set is scored on the same test rows.  Rows that a set of parties cannot answer get a constant prediction: the
+class shares, or the mean label, of the training rows.  The score of no party is the score of this constant prediction
+on all test rows.  Intervals come from resamples of the test rows, which are the same for all sets.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ModelWithTestRows:
     """A model, its test rows, and the constant prediction for rows without an answer.
 
     Attributes:
-        model: with its held-out rows loaded.
+        model: the model, with its held-out rows loaded.
         test_rows: [n] int64, the labelled test rows, or a random part of them.
         held_out: number of all labelled test rows.
-        y: [n], their labels as in ``Rows``.
+        y: [n], the labels of the test rows, as in ``Rows``.
         constant: [C], the constant prediction.
     """
 
@@ -60,7 +60,7 @@ class ModelWithTestRows:
 
     @property
     def rows(self) -> str:
-        """The rows that are scored, in words."""
+        """A description of the rows that are scored."""
         if len(self.test_rows) == self.held_out:
             return f"{self.held_out:,} test rows"
         return f"{len(self.test_rows):,} of the {self.held_out:,} test rows, drawn at random"
@@ -84,7 +84,7 @@ class ModelWithTestRows:
         return answered
 
     def answers_for_all(self, asked: Iterable[str]) -> LabelledPredictions:
-        """Predict with these parties, and with the constant where they have no answer."""
+        """Predict all test rows with these parties; rows without an answer get the constant prediction."""
         chosen = frozenset(asked)
         if chosen:
             answers = LabelledPredictions.of(self.predict(chosen), self.y, None)
@@ -114,7 +114,7 @@ def load_with_test_rows(
 
 
 def with_test_rows(model: Model, federation: Federation, *, most: int = MAX_ROWS) -> ModelWithTestRows:
-    """Select the labelled test rows of a model, at most ``most`` of them at random.
+    """Select a model's labelled test rows; if there are more than ``most``, draw ``most`` of them at random.
 
     Raises:
         PredictionError: there are no labelled test rows.
@@ -139,7 +139,7 @@ def with_test_rows(model: Model, federation: Federation, *, most: int = MAX_ROWS
 
 
 def _constant_prediction(model: Model, y: Tensor) -> Tensor:
-    """Return the class shares of training labels, or their mean: [C]."""
+    """Return the class shares of the training labels, or their mean in a regression: [C]."""
     if model.task.kind == "regression":
         return (y.double().mean() * model.task.scale + model.task.mean).view(1)
     counts = torch.bincount(y, minlength=model.task.outputs).float()
@@ -156,13 +156,13 @@ class PartySetScore:
 
 @dataclass
 class PartySetScores:
-    """A metric of sets of parties, computed when first needed.
+    """A metric by set of parties; each set's values are computed when they are first needed.
 
     Attributes:
         tested: model and test rows.
         metric: a name in ``METRICS``.
-        resamples: [R, n] int64, rows of each resample.
-        computed: by set of parties, [1 + R].
+        resamples: [R, n] int64, indices of the test rows in each resample.
+        computed: the values by set of parties, [1 + R]: on all test rows, then on each resample.
     """
 
     tested: ModelWithTestRows
@@ -192,7 +192,7 @@ class PartySetScores:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals for its scores, from the score of all parties, or of no party if that is 0."""
+        """The number of decimals of scores, from the score of all parties or, if it is 0, from that of no party."""
         return decimal_places(
             self.metric, float(self.values(self.all_parties)[0]) or float(self.values(frozenset())[0])
         )
@@ -218,19 +218,19 @@ class PartySetScores:
         return PartySetScore(parties=parties, score=percentile_interval(self.values(chosen)))
 
     def every_set(self) -> list[PartySetScore]:
-        """Compute the scores of all sets, small sets first."""
+        """Compute the scores of all sets with at least one party, small sets first."""
         parties = self.tested.parties
         sets = chain.from_iterable(combinations(parties, size) for size in range(1, len(parties) + 1))
         return [self.score(members) for members in sets]
 
     def shapley(self) -> ShapleyValues:
-        """Compute each party's Shapley value; an improvement is positive, also if less of the metric is better."""
+        """Compute each party's Shapley value; it is positive for an improvement, also if a lower metric is better."""
         sign = 1.0 if self.greater else -1.0
         rng = Seeds(self.tested.model.seed).numpy("report", "orders")
         return shapley_values(self.tested.parties, lambda members: sign * self.values(members), rng=rng, orders=ORDERS)
 
     def loss_without(self) -> dict[str, Estimate]:
-        """Compute, for each party, how much worse the metric gets if that party alone is absent."""
+        """Compute, for each party, how much worse the metric gets if only that party is absent."""
         sign = 1.0 if self.greater else -1.0
         whole = self.values(self.all_parties)
         return {

@@ -1,7 +1,7 @@
 """Recorded runs: found on disk, checked against one another, and merged.
 
-A run in one process has one record.  A federated run has one record at each party.  The records that are given are
-merged after a check that they belong to one run: the job, the alignment and every group of settings must be equal.
+A run in one process has one record.  A federated run has one record at each party.  Before the given records are
+merged, they are checked to belong to one run: the job, the alignment and every group of settings must be equal.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class RecordedRun:
         name: its name in the report.
         folder: the run's folder, if one process trained it.
         status: "done", "running" (or killed), "stopped" or "failed".
-        error: the reason of a failure, as the party that noticed it recorded it.
+        error: the reason of a failure, as recorded by the party that noticed the failure.
         active: the active party.
         parties: all parties.
-        settings: as in its TOML, with defaults.
+        settings: the settings of the run's TOML file, with defaults.
         history: one record for each epoch.
-        best_epoch: counted from 1; 0 if none was chosen.
-        rows: N.
+        best_epoch: the chosen epoch, counted from 1; 0 if no epoch was chosen.
+        rows: number of rows, N.
         overlap: as ``Overlap.to_json``; ``None`` if not recorded.
         evaluation: as ``Evaluation.to_json``; ``None`` if not recorded.
         ledger: the messages sent, as far as recorded.
         published: costs by the formulas of a paper, as ``artifacts.run_costs`` recorded them.
         tables: fingerprint of each party's table.
-        versions: of packages, by the party that recorded them.
+        versions: versions of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
         command: the command that repeats the run, or a line of Python with METHOD in place of a user-defined method.
         remarks: warnings and remarks of the run, in sentences.
@@ -145,7 +145,7 @@ def _records_in_kits(folder: Path) -> list[PartyRecord]:
     for kit in sorted((folder / "kits").iterdir()):
         try:
             path = SiteConfig.read(kit.resolve()).folder / FILE
-        except ConfigError:  # the administrator's kit
+        except ConfigError:  # the administrator's kit has no settings of a party
             continue
         if path.exists():
             found.append((path, _printable(RunRecord.read(path).to_json())))
@@ -219,7 +219,7 @@ def _merge(party_records: Sequence[PartyRecord], name: str, command: str) -> Rec
     """Merge the records of several parties into one run.
 
     Raises:
-        ModelError: the records belong to different runs, or two to one party.
+        ModelError: the records belong to different runs, or two records belong to one party.
     """
     missing = _check_one_run(party_records)
     records = {str(values["party"]): values for _, values in party_records}
@@ -255,7 +255,7 @@ def _merge(party_records: Sequence[PartyRecord], name: str, command: str) -> Rec
 
 
 def _published(lead: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Evaluate the formulas; some need values from a passive party's own record."""
+    """Evaluate the formulas; some formulas need values from a passive party's own record."""
     shapes = {party: PartyShape(**values["shape"]) for party, values in records.items() if "shape" in values}
     counted = published(lead.get("costs", {}).get("published", []), shapes)
     return [each for each in counted if "bytes_sent" in each]
@@ -265,10 +265,10 @@ SAME = ("job", "active", "parties", "alignment")  # equal in all records of a ru
 
 
 def _check_one_run(party_records: Sequence[PartyRecord]) -> list[str]:
-    """Check that parties' records belong to one run; return what older records lack.
+    """Check that parties' records belong to one run; return descriptions of the values that the records lack.
 
     Raises:
-        ModelError: the records belong to different runs, or two to one party.
+        ModelError: the records belong to different runs, or two records belong to one party.
     """
     missing, records = [], {}
     for path, values in party_records:
@@ -337,7 +337,7 @@ class _CheckedSettings(_CheckedGroup):
 
 
 def _toml(text: str | bytes) -> dict[str, Any]:
-    """Parse settings; empty if they are not TOML or a value has a wrong type."""
+    """Parse settings; return an empty dictionary if they are not TOML or a value has a wrong type."""
     try:
         values = tomllib.loads(text if isinstance(text, str) else text.decode())
         _CheckedSettings.of(values)
@@ -348,7 +348,7 @@ def _toml(text: str | bytes) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """Escape lone surrogates in a record's values: neither files nor terminals take them."""
+    """Escape lone surrogates in a record's values, because files and terminals cannot encode them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The scores that a report shows: those of the run's record, or of the model, which is loaded and scored again."""
+"""The scores that a report shows: the scores in the run's record, or those of the loaded model, scored again."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class RunScores:
         cls, run: RecordedRun, metric: str | None = None, *, model: bool = False, method: Method | None = None,
         encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
     ) -> RunScores:  # fmt: skip
-        """Use the recorded scores, or load the model to score its test rows again.
+        """Use the recorded scores, or load the model and score it again on its test rows.
 
         Args:
             run: the run.
             metric: the metric; by default accuracy, or RMSE for a regression.
-            model: whether to load the model.  Methods are imported only then.
+            model: whether to load the model.  Methods are imported only if the model is loaded.
             method: the trained method, if it is user-defined.
             encoders: by party, the factory of its network, if it is user-defined.
             allow_code: modules that the run's settings may load: see ``model_for_run``.
@@ -62,7 +62,7 @@ class RunScores:
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # of the tables; training showed them
+                warnings.simplefilter("ignore", UserWarning)  # about the tables: training has shown these warnings
                 tested = load_with_test_rows(run.folder, method=method, encoders=encoders, allow_code=allow_code)
         except NotGiven as error:
             name, _, value = error.argument.partition("=")
@@ -80,7 +80,7 @@ def recorded_metric(run: RecordedRun, metric: str | None = None) -> str | None:
 
 
 def _check_metric(run: RecordedRun, metric: str | None, *, model: bool) -> None:
-    """Reject a metric that does not fit the recorded task, whether or not the model can be loaded."""
+    """Reject a metric that does not fit the recorded task or, if the model is not loaded, is not recorded."""
     if metric is None:
         return
     found = run.evaluation

@@ -1,4 +1,4 @@
-"""Sections of the page about one run, from its records and, if its model was scored again, from those scores."""
+"""Sections of the page about one run, from the run's records and, if its model was scored again, the new scores."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _attendance_changes(epoch: Mapping[str, Any]) -> str:
 
 
 def messages_section(run: RecordedRun) -> Section:
-    """Show the messages between parties, and what each reveals."""
+    """Show the messages between parties, and what each message reveals."""
     section = partial(Section, id="crossed", title="Messages between parties")
     if not run.ledger.flows:
         return section(missing="The records hold no message.")
@@ -185,7 +185,7 @@ def reproduce_section(run: RecordedRun) -> Section:
 
 
 def _distinct_versions(versions: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-    """Return versions once if they are equal at all parties."""
+    """Return versions by party or, if they are equal at all parties, once with an empty text as the key."""
     each = list(versions.values())
     return {"": each[0]} if each and all(other == each[0] for other in each) else versions
 
@@ -221,7 +221,7 @@ def scores_section(run: RecordedRun, scores: RunScores) -> Section:
         rows = [[" + ".join(each.parties), format_estimate(each.score, digits=digits)] for each in every]
         folded = "all sets as a table" if len(rows) > MAX_OPEN_ROWS else ""
         return section(figures=[drawn], tables=[lost, PageTable(headers=["parties", metric], rows=rows, folded=folded)])
-    sets.shapley()  # computes the sets whose mean is drawn
+    sets.shapley()  # computes the scores of the sets that ``by_size`` averages
     sizes = sets.by_size()
     caption = "The mean over the computed sets of each size, with the interval of that mean."
     drawn = PageFigure(name="sizes", figure=figures.draw_scores_by_size(sizes, metric, constant), caption=caption)
@@ -242,7 +242,7 @@ def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
     groups = {
         "all test rows": {"all": found["overall"]}, "number of parties that have the row": found["by_count"],
     }  # fmt: skip
-    if max(map(int, found["by_count"]), default=0) <= MAX_PARTIES_LISTED:  # with more, sets are many and small
+    if max(map(int, found["by_count"]), default=0) <= MAX_PARTIES_LISTED:  # more parties: too many sets, with few rows
         groups["parties that have the row"] = found["by_pattern"]
     tables = [
         PageTable(
@@ -284,7 +284,7 @@ def contributions_section(scores: RunScores) -> Section:
 
 
 def errors_section(scores: RunScores) -> Section:
-    """Show calibration, confusion and scores by class, or residuals, with all parties."""
+    """Show the errors with all parties: calibration, confusion and scores by class, or residuals of a regression."""
     section, sets = partial(Section, id="closer", title="Errors in detail"), scores.sets
     if sets is None:
         return section(missing=f"Not computed: {scores.reason}.")

@@ -1,13 +1,14 @@
 """Shapley values: the contribution of each party to a metric.
 
 L. S. Shapley: "A Value for n-Person Games", 1953; sampling by permutations: Castro, Gomez, Tejada, "Polynomial
-calculation of the Shapley value based on sampling", 2009, each order taken forwards and backwards.
+calculation of the Shapley value based on sampling", 2009.  Here each sampled order is used forwards and backwards.
 
-Letters   K parties, S a set of them, v(S) the metric if only S may take part, R resamples of the test rows.
+Notation  K parties, S a set of them, v(S) the metric if only S may take part, R resamples of the test rows.
 Value     phi_k = sum over S without k of |S|! (K - |S| - 1)! / K! * (v(S + k) - v(S))
           so that sum_k phi_k = v(all) - v(no party)
-Interval  exact: of the R resamples, 2.5 % to 97.5 %; sampled: Student's 95 % over pairs of orders, which covers only
-          the sampling of orders, not of test rows
+Interval  exact values: the 2.5 % and 97.5 % percentiles over the R resamples.
+          sampled values: Student's 95 % interval over pairs of orders.  This interval covers only the sampling of
+          orders, not the sampling of test rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Floats = NDArray[np.float64]
 SetValue = Callable[[frozenset[str]], Floats]
 """v(S): [1 + R] float64, the metric on all test rows, then on each resample of them."""
 
-MAX_EXACT = 8  # parties; beyond, orders are sampled
+MAX_EXACT = 8  # number of parties; with more parties, orders are sampled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def shapley_values(
 
 
 def exact_shapley(parties: Sequence[str], value: SetValue) -> ShapleyValues:
-    """Compute Shapley values over all 2^K sets."""
+    """Compute Shapley values over all 2^K sets of parties."""
     K = len(parties)
     values = {}
     for party in parties:
@@ -80,7 +81,7 @@ def exact_shapley(parties: Sequence[str], value: SetValue) -> ShapleyValues:
 def sampled_shapley(
     parties: Sequence[str], value: SetValue, *, rng: np.random.Generator, orders: int = 32
 ) -> ShapleyValues:
-    """Estimate Shapley values from pairs of random orders: a party's part is its gain over the parties before it."""
+    """Estimate Shapley values: the mean over random orders of v(S + k) - v(S), where S holds the parties before k."""
     pairs = max(1, orders // 2)
     found = np.zeros((pairs, len(parties)))
     for pair in range(pairs):
@@ -107,10 +108,10 @@ def _gain(parties: Sequence[str], value: SetValue) -> float:
 
 
 def percentile_interval(values: Floats) -> Estimate:
-    """Return the first value with the middle 95 % of the others, which are resamples; NaN is left out.
+    """Return the first value, with the 2.5 % and 97.5 % percentiles of the other values, which are from resamples.
 
-    With few resamples the interval is nearly their whole range: between the least and the greatest of 40 resamples
-    lie 39 / 41 of the distribution.
+    NaN values are left out.  With few resamples, the interval is almost the range of the resampled values: the range of
+    40 values covers 39 / 41 of the distribution in expectation.
     """
     drawn = values[1:][~np.isnan(values[1:])]
     low, high = np.percentile(drawn, [2.5, 97.5], method="weibull") if len(drawn) else (np.nan, np.nan)

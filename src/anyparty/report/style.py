@@ -85,7 +85,7 @@ def hide_frame(axis: Axes) -> None:
 
 
 def draw_cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
-    """Draw a table whose cells have an accent as strong as their share, 0 to 1: [rows, columns]."""
+    """Draw a table of cells [rows, columns]; a cell's colour is as strong as its share, which is from 0 to 1."""
     rows, columns = share.shape
     for r in range(rows):
         for c in range(columns):
@@ -136,7 +136,7 @@ def check_figure_file(out: Path) -> None:
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write a figure in the format of the file's name.
+    """Write a figure in the format that the suffix of the file's name gives.
 
     Raises:
         ConfigError: the name ends neither in .png nor in .svg.

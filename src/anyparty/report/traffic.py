@@ -1,7 +1,7 @@
 """The messages between parties: sums of a run's ledger, declarations, and costs by published formulas.
 
-The formulas are those of Irureta et al. (APC-VFL), appendix E.  They count a round each way: an embedding and its
-gradient are two rounds.
+The formulas are those of Irureta et al. (APC-VFL), appendix E.  They count each direction as a round: an embedding and
+its gradient are two rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PairTraffic:
 
     @property
     def rounds(self) -> int:
-        """The number of messages that have a message back."""
+        """The number of rounds; a round is one message in each direction."""
         return min(self.there.messages, self.back.messages)
 
 
@@ -77,9 +77,9 @@ def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[Messag
     """Return all messages that a run may send, by tag.
 
     Args:
-        of_method: the messages that its method declares.
+        of_method: the messages that the run's method declares.
 
-    A tag has several declarations if, for example, its message goes both ways.
+    A tag has several declarations if, for example, its message is sent in both directions.
     """
     around = [*control_messages.MESSAGES, *setup_messages.MESSAGES, *SCHEDULES]
     with suppress(ImportError):  # private alignment is an extra
@@ -107,7 +107,7 @@ FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaComparison:
-    """Costs of one passive party by a formula beside the messages sent; ``party`` is empty for the sum of all."""
+    """One passive party's costs by a formula, and the messages sent; ``party`` is empty for the sum of all parties."""
 
     party: str
     equation: str
@@ -124,7 +124,7 @@ class FormulaComparison:
 
 
 def method_exchanges(run: RecordedRun) -> list[Exchange]:
-    """Return the exchanges of the messages that the method declares; all exchanges if no declaration is recorded."""
+    """Return the exchanges of messages that the method declares, or all exchanges if no declaration is recorded."""
     own = {message.tag for message in run.declared} - {message.tag for message in SCHEDULES}
     if not own:
         return run.ledger.exchanges()
@@ -132,10 +132,10 @@ def method_exchanges(run: RecordedRun) -> list[Exchange]:
 
 
 def compare_with_formulas(run: RecordedRun) -> list[FormulaComparison]:
-    """Compare formulas with the messages sent, for each passive party and for all.
+    """Compare the formulas with the messages sent, for each passive party and for all parties together.
 
-    If other parties help a pair to compute (a server, a key generator), the pair sends less than its formula.  The
-    last row includes their messages.
+    If other parties help a pair to compute (a server, a key generator), the pair sends less than by its formula.  The
+    last row, for all parties, includes the messages of these helpers.
     """
     sent, active = method_exchanges(run), run.active
     found = [
@@ -162,7 +162,7 @@ def _exchange_rows(run: RecordedRun) -> list[list[str]]:
 
 
 def cost_tables(run: RecordedRun) -> list[PageTable]:
-    """Return the page's tables of the method's messages and, if a formula covers the method, of its costs."""
+    """Return the page's table of the method's messages and, if a formula covers the method, its table of costs."""
     tables = [
         PageTable(headers=EXCHANGE_HEADERS, rows=_exchange_rows(run), text_columns=frozenset({0, 1, 2}),
                   caption="The method's own messages. Rounds count each direction."),
@@ -177,7 +177,7 @@ def cost_tables(run: RecordedRun) -> list[PageTable]:
 
 
 def render_costs(run: RecordedRun) -> list[Table]:
-    """Return the terminal's tables of ``cost_tables``, without empty ones."""
+    """Return the tables of ``cost_tables`` in the terminal's format, without empty tables."""
     tables = [
         (EXCHANGE_HEADERS, 3, f"Messages of {run.method}", _exchange_rows(run)),
         (FORMULA_HEADERS, 2, "Costs by the formulas of Irureta et al., appendix E",
@@ -187,7 +187,7 @@ def render_costs(run: RecordedRun) -> list[Table]:
 
 
 def render_ledger(run: RecordedRun) -> RenderableType:
-    """Return a run's ledger by message and by pair of parties, with the run's state unless it is done."""
+    """Return a run's ledger by message and by pair of parties; the run's status comes first unless the run is done."""
     state = [] if run.status == "done" else [Text(f"{run.name}: {run.outcome}", style="red" * (run.status == "failed"))]
     messages = _ledger_tables(run) if run.ledger.flows else [Text(f"The records of {run.name} hold no message.")]
     return Group(*state, *messages, *(Text(f"Not recorded: {each}.") for each in run.missing))

@@ -2,18 +2,22 @@
 
 Training, transport between machines and file formats belong to other packages.
 
-http_server             from a folder to a listening service: ``serve``, ``application``
-http_app, http_schemas  paths, requests and answers
-admission_middleware    client, token, size and concurrency checks; limits and tokens are in service_settings
-service_metrics         metrics for Prometheus
-predictor               ids to predictions, with the connected parties; circuit_breaker: which of them to wait for
-loaded_party            a party's trained part and rows, ready to predict
-serving_protocol        the service's messages; multiplexer: numbered requests with deadlines; peer_group: all parties
-responder               a passive party's part in a serving job
-batch_executor          a thread for requests of many rows
-local_backend           serves a run with all parties in one process
-federation_backend      serves a federation: job_manager keeps a job running, ipc connects to it, traffic_log counts
-staleness               detects that the model on disk was replaced
+http_server             ``serve`` and ``application``: load a model's folder and listen.
+http_app, http_schemas  paths, requests and answers.
+admission_middleware    checks of client, token, size and concurrency; limits and tokens are in service_settings.
+service_metrics         metrics for Prometheus.
+predictor               predicts ids with the connected parties; circuit_breaker decides which parties to wait for.
+loaded_party            a party's part of the model and its rows, ready to predict.
+serving_protocol        the service's messages.
+multiplexer             many numbered requests with deadlines over one channel.
+peer_group              the other parties on one channel.
+responder               a passive party's part in a serving job.
+batch_executor          a thread for requests of many rows.
+local_backend           serves a run with all parties in one process.
+federation_backend      serves a federation.
+job_manager, ipc        keep a serving job running, and connect the service to the job.
+traffic_log             counts the messages that a party sends while it serves.
+staleness               detects that the model on disk was replaced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Admit requests before their body is parsed: client, host name, token, size and concurrency.
+"""Check requests before their body is parsed: client address, host name, token, size and concurrency.
 
-uvicorn and Starlette have settings for host names and concurrency, but without these error texts.  These checks also
-hold under any other ASGI server.
+uvicorn and Starlette have settings for host names and concurrency, but with other error texts.  The checks here also
+work with any other ASGI server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPEN_PATHS = ("/health",)  # process monitors need no token
 
 
 class RequestRefused(Exception):  # noqa: N818 - an answer, not a failure
-    """Answer a request without passing it to the application."""
+    """Raised to answer a request without passing it to the application."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -97,10 +97,13 @@ class AdmissionMiddleware:
             self.metrics.open.dec()
 
     def _check_client(self, scope: Scope, headers: Headers) -> None:
-        """Without tokens, refuse other machines, and web pages that use a host name of their own."""
+        """If ``hosts`` is set, refuse clients on other machines, and requests under other host names.
+
+        A web page could otherwise reach the service under the page's own host name.
+        """
         if not self.hosts:
             return
-        client, *_ = scope.get("client") or [""]  # empty behind a Unix socket, which is local
+        client, *_ = scope.get("client") or [""]  # a client behind a Unix socket has no address, and is local
         if client and not is_loopback(client):
             raise RequestRefused(403, f"without a token this service answers its own machine only, and this request "
                                       f"comes from {client[:80]!r}; start it with a token to admit others")  # fmt: skip
@@ -110,7 +113,7 @@ class AdmissionMiddleware:
                                       f"{name[:80]!r}")  # fmt: skip
 
     async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
-        """Read a request's body up to its limits of size and time."""
+        """Read a request's body within the limits of size and time."""
         max_bytes, length = self.limits.max_bytes(path), headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length) > max_bytes:
             raise self._too_large(path)

@@ -26,9 +26,10 @@ T = TypeVar("T")
 
 @dataclass
 class BatchExecutor:
-    """A thread with an event loop, which starts with its first request and ends with its last.
+    """A thread with an event loop for requests of many rows.
 
-    One request computes at a time, which limits memory.  While it waits for a party, other requests continue.
+    The thread runs while such requests are open.  One request computes at a time, which limits memory.  While a request
+    waits for a party, other requests continue.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -36,7 +37,7 @@ class BatchExecutor:
     _open: int = 0
 
     async def run(self, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel, rows: int) -> T:
-        """Run ``work(channel)``: here for few ``rows``, in the thread for many."""
+        """Run ``work(channel)`` in this event loop for up to ``INLINE_ROWS`` rows, otherwise in the thread."""
         if rows <= INLINE_ROWS:
             return await work(channel)
         if self._loop is None:
@@ -62,7 +63,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
 async def _run_in(
     loop: asyncio.AbstractEventLoop, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel
 ) -> T:
-    """Run ``work`` on another thread's loop; if cancelled, wait until the work has ended too."""
+    """Run ``work`` on another thread's event loop; on cancellation, cancel ``work`` and wait until it has ended."""
     here, ended, tasks = asyncio.get_running_loop(), asyncio.Event(), list[asyncio.Task[T]]()
 
     def begin() -> None:
@@ -79,7 +80,7 @@ async def _run_in(
         loop.call_soon_threadsafe(stop)
         await ended.wait()
         if not tasks[0].cancelled():
-            tasks[0].exception()  # retrieve it, so that asyncio does not log it
+            tasks[0].exception()  # retrieve the exception, so that asyncio does not log it
         raise
     return tasks[0].result()
 

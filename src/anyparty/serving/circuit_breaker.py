@@ -1,6 +1,6 @@
-"""A circuit breaker for each party: requests stop waiting for a party that missed several in a row.
+"""A circuit breaker for each party: requests do not wait for a party that missed several requests in a row.
 
-A party that hangs then delays a few requests and not every one.  It is probed in the background until it answers.
+A party that hangs therefore delays only a few requests.  The party is probed in the background until it answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Probe:
-    """A background request to a party: its number, and when an answer counts as late."""
+    """A background request to a party; an answer after ``until`` is late."""
 
     number: int
     until: float
@@ -19,11 +19,11 @@ class Probe:
 
 @dataclass
 class CircuitBreaker:
-    """Count consecutive misses by party.  Times are seconds of any one clock.
+    """Count consecutive misses by party.  Times are in seconds, and all calls must use the same clock.
 
     Attributes:
-        after: number of consecutive misses after which requests stop waiting.
-        every_s: pause between two probes.
+        after: number of consecutive misses after which requests stop waiting for the party.
+        every_s: pause between two probes, in seconds.
         misses: consecutive misses by party.
 
     """
@@ -53,7 +53,7 @@ class CircuitBreaker:
         self._next[party] = max(now + self.every_s, until)
 
     def message_arrived(self, party: str, number: int, now: float) -> None:
-        """Record a message; an answer to a probe in time closes the breaker."""
+        """Record a message.  If the message answers a probe in time, the breaker closes."""
         probe = self._probes.get(party)
         if probe is not None and probe.number == number and now <= probe.until:
             del self._probes[party]

@@ -60,16 +60,16 @@ class KitLocation:
 def open_federation(
     path: Path, table: Any = None, config: Config | None = None, delays: JobDelays | None = None
 ) -> tuple[ServingBackend, str]:
-    """Load the backend of a federation; also return a warning, which is empty if all is well.
+    """Load and return the backend of a federation, and a warning, which is empty if there is nothing to warn of.
 
     Args:
         path: the federation's folder or the active party's kit.
-        table: the active party's current table; by default the one that its settings name.
+        table: the active party's current table; by default the table that the party's settings name.
         config: settings of the training, if its method or encoders are user code.
         delays: delays and timeouts of jobs.
 
     Raises:
-        ConfigError: there is no such folder, or it belongs to a passive party.
+        ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
         ModelError: nothing was trained there.
         TableError: the table is invalid.
 
@@ -92,9 +92,10 @@ def open_federation(
 def _aligned_table(
     site: SiteConfig, config: Config | None, alignment: alignment_cache.StoredAlignment, current: Table, *, own: bool
 ) -> tuple[Table | None, str]:
-    """Return the table that was aligned, or ``None`` and a warning if it is lost.
+    """Return the table that was aligned and an empty text, or ``None`` and a warning if that table is lost.
 
-    It is ``current``, or the table that the settings name if the caller gave another one (``own`` is false).
+    The aligned table is ``current`` or, if the caller passed another table (``own`` is False), the table that the
+    settings name.
     """
     effect = "so every id is answered from the active party's block alone"
     if alignment.fits(current):
@@ -110,7 +111,7 @@ def _aligned_table(
 
 
 def _job_settings(site: SiteConfig, config: Config | None) -> str:
-    """Return the settings that a job carries: only what parties need to rebuild user code."""
+    """Return the settings that a job carries: ``config`` if it is given, otherwise only the parties' names."""
     if config is not None:
         return config.to_toml()
     return tomli_w.dumps({"federation": {"active": site.active}, "parties": {name: {} for name in site.parties}})

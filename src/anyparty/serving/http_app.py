@@ -48,7 +48,7 @@ class ServingBackend:
         predictor: answers requests.
         running: context manager that connects the other parties while the application runs.
         trouble: returns why the federation does not reach the other parties; empty while it does.
-        check: raises an error that prevents a start, before the service announces its address.
+        check: called before the service announces its address; raises an error if the service cannot start.
         staleness: returns a warning if the model on disk was replaced, else an empty string.
 
     """

@@ -1,9 +1,9 @@
-"""Serve predictions over HTTP: from a folder to a listening service, with limits on connections.
+"""Serve predictions over HTTP: load a model's folder, listen on a port, and limit connections.
 
-uvicorn limits the time between requests only.  Without further limits, clients without a token could exhaust the
-process's file descriptors: they connect and stop in the middle of a TLS handshake or of the headers, or do not read
-the answer.  ``LimitedProtocol`` and ``LimitedServer`` close such connections.  They use the parser h11, which rejects
-headers above 16 KiB; httptools, which uvicorn prefers if it is installed, has no limit.
+uvicorn limits only the time between two requests.  Clients without a token could therefore exhaust the process's file
+descriptors.  Such a client connects and then stops during the TLS handshake or within the headers, or it does not read
+the answer.  ``LimitedProtocol`` and ``LimitedServer`` close such connections.  ``LimitedProtocol`` uses the parser h11,
+which rejects headers above 16 KiB.  httptools, which uvicorn prefers if httptools is installed, has no such limit.
 """
 
 from __future__ import annotations
@@ -58,16 +58,19 @@ def application(
     """Build the service as an ASGI application.
 
     Args:
-        place: a run of ``anyparty train``; or, at the active party, a federation's folder or the party's kit.
+        place: the folder of a run of ``anyparty train``; or, at the active party, the federation's folder or that
+            party's kit.
         limits: limits of requests.
         tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
-        tables: by party, a file name or data frame instead of the run's; in a federation, only the active party's.
+        tables: by party, a file name or data frame that replaces the run's table; in a federation, only the active
+            party's table can be replaced.
         config: settings of the federation, if its method or encoders are user code.
         delays: delays and timeouts of a federation's jobs.
         say: callback for warnings.
-        anywhere: admit requests without a token from every machine and under every host name, because client
-            certificates already restrict them.
-        host: a name or address of this machine under which requests without a token are admitted, too.
+        anywhere: whether requests without a token are admitted from every machine and under every host name; set it
+            only if the server requires client certificates.
+        host: a host name or address under which requests without a token are admitted, in addition to
+            ``LOCAL_HOSTS``.
         allow_code: modules that a run's settings may import, such as ``("my_methods",)``.
 
     Raises:
@@ -97,13 +100,13 @@ def application(
 
     backend = replace(backend, running=running, staleness=staleness)
     backend.predictor.min_wait_s = limits.min_wait_s
-    # the host name must be known, so that a web page cannot use this service under a name of its own
+    # without tokens, admit only known host names: a web page could reach this service under the page's own host name
     hosts = dict.fromkeys([*LOCAL_HOSTS, f"[{host}]" if ":" in host else host.lower()])
     return build_app(backend, limits=limits, tokens=accepted, hosts=() if accepted or anywhere else tuple(hosts))
 
 
 def _own_table(path: Path, tables: Mapping[str, Any] | None) -> Any:
-    """Return the active party's table, if it is given."""
+    """Return the active party's table, or ``None`` if no table is given."""
     if not tables:
         return None
     active = KitLocation.of(path).site.party
@@ -147,7 +150,8 @@ def serve(
         allow_code: see ``application``.
 
     Raises:
-        ConfigError: the port is in use, other machines could ask without authentication, or a certificate is invalid.
+        ConfigError: the port is in use, other machines could send requests without authentication, or a certificate
+            is invalid.
         ModelError: the model is missing or invalid.
         PredictionError: a table belongs to a party that the model does not have.
         TableError: a table is invalid.
@@ -173,7 +177,7 @@ def serve(
 
 
 def uvicorn_config(app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits) -> uvicorn.Config:
-    """Configure uvicorn; a shutdown waits until every open request has been answered.
+    """Configure uvicorn.  A shutdown waits for open requests at most one to two seconds longer than the longest budget.
 
     Raises:
         ConfigError: a certificate is invalid.
@@ -202,7 +206,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio sets TCP_NODELAY only if the protocol is explicit; without it, answers are delayed by 40 ms
+        # asyncio sets TCP_NODELAY only if the protocol is explicit; without TCP_NODELAY, answers are delayed by 40 ms
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -233,9 +237,9 @@ class LimitedProtocol(H11Protocol):
     _read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timer for headers; close the connection if there are too many."""
+        """Start the timer for the headers, or close the connection if too many connections are open."""
         super().connection_made(transport)
-        # call ``pause_writing`` for every unread answer, however small; with TLS, high=0 would block all writes
+        # high=1: the transport calls ``pause_writing`` for every unread answer; with TLS, high=0 would block all writes
         transport.set_write_buffer_limits(high=1, low=0)
         if len(self.connections) > self.limits.connections:
             transport.abort()
@@ -243,7 +247,7 @@ class LimitedProtocol(H11Protocol):
             self._start_header_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Stop the timer when the headers of a request are complete; restart it for the next request."""
+        """Stop the header timer when a request's headers are complete; start it again for the next request."""
         before = self.cycle
         super().data_received(data)
         if self.cycle is not before:
@@ -252,23 +256,23 @@ class LimitedProtocol(H11Protocol):
             self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
+        """Stop both timers."""
         self._stop_header_timer()
         self._stop_read_timer()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Start the timer for reading the answer."""
+        """Start the read timer: the client must read the answer in time."""
         super().pause_writing()
         self._check_progress(None)
 
     def resume_writing(self) -> None:
-        """Stop the timer, because the client has read everything."""
+        """Stop the read timer, because the client has read the answer."""
         self._stop_read_timer()
         super().resume_writing()
 
     def _check_progress(self, before: int | None) -> None:
-        """Close the connection if the client read nothing since the last check, even while it is closing."""
+        """Abort the connection, even a closing one, if the client has read nothing since the last check."""
         unread = self.transport.get_write_buffer_size()
         if before is not None and unread >= before:
             self.transport.abort()
@@ -291,7 +295,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
-    """Return a ``LimitedProtocol`` with these limits."""
+    """Return a subclass of ``LimitedProtocol`` with these limits."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 
@@ -299,12 +303,12 @@ class LimitedServer(uvicorn.Server):
     """A server that limits a TLS handshake to ``limits.body_s`` seconds; asyncio's default is 60."""
 
     def __init__(self, config: uvicorn.Config, limits: ServiceLimits) -> None:
-        """Prepare; ``run`` listens."""
+        """Prepare the server; ``run`` listens."""
         super().__init__(config)
         self.limits = limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; uvicorn has no setting for this limit, so set it on the event loop."""
+        """Listen, with the handshake limit set on the event loop, because uvicorn has no setting for that limit."""
         loop = asyncio.get_running_loop()
         if self.config.ssl is not None:
             create_server = functools.partial(loop.create_server, ssl_handshake_timeout=self.limits.body_s)

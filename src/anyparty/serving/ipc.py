@@ -2,8 +2,8 @@
 
     service ── IpcServer: listens ──◀ connects ── relay: in the job ── the job's channel ── the other parties
 
-Only the same user can open the socket.  The service writes the socket's path to ``serve.json`` in the party's folder
-and removes that file when it ends; it holds ``.serve.lock`` while it runs.
+Only the same user can open the socket.  The service writes the socket's path to ``serve.json`` in the party's folder,
+and removes that file when the service ends.  While the service runs, it holds the lock file ``.serve.lock``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from anyparty.transport.codec import MOST_BYTES, MOST_HEADER_BYTES, Header, deco
 ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
 LOST, REJOINED, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
 MAX_UNSENT = 64 << 20  # bytes that wait for the socket before messages are dropped
-MAX_UNREAD = 1024  # messages of one route
+MAX_UNREAD = 1024  # stored messages of one route; further messages are dropped
 CONNECT_TIMEOUT_S = 10.0
 REJOIN_POLL_S = 0.5
 
@@ -108,7 +108,7 @@ async def relay(
     """Relay messages between the service and the other parties until the service ends.
 
     Args:
-        folder: where the service has written its address.
+        folder: the party's folder, in which the service has written its address.
         net: the channel to the other parties.
         session: identifies the job to the service.
         receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
@@ -190,7 +190,7 @@ async def _connect(folder: Path, session: str) -> FrameStream:
 
 @dataclass
 class IpcChannel:
-    """The active party's channel to the other parties, through its process in a job."""
+    """The active party's channel to the other parties, through the active party's process in a job."""
 
     me: str
     frames: FrameStream
@@ -202,7 +202,7 @@ class IpcChannel:
     _ended: str = ""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Send a message; return false if it was dropped, and the receiver will be silent."""
+        """Send a message; return False if the message was dropped, so that the receiver will not answer."""
         try:
             self.frames.put(self.me, to, tag, tensors)
         except PartyLost:
@@ -225,7 +225,7 @@ class IpcChannel:
         await self.frames.close()
 
     async def read(self) -> None:
-        """Read until the job's process closes the stream; then all parties are lost."""
+        """Read messages until the job's process closes the stream; then mark all parties as lost."""
         reason = "the federation's job has ended"
         try:
             while (got := await self.frames.get()) is not None:
@@ -243,7 +243,7 @@ class IpcChannel:
         self._wake()
 
     def _rejoin(self, party: str) -> None:
-        """Start again with a party; receives from its former process have been woken."""
+        """Accept a party's new process; the caller has already ended the receives from the former process."""
         for route in [route for route in self._queues if route[0] == party]:
             del self._queues[route]
         self.on_rejoin(party)
@@ -256,15 +256,15 @@ class IpcChannel:
 
 
 class IpcServer:
-    """The socket on which the service accepts the active party's processes in jobs that it submitted.
+    """The socket on which the service accepts the active party's processes in jobs that the service submitted.
 
     Attributes:
-        sessions: the jobs that may connect, each once.
+        sessions: the sessions of the jobs that may connect; each session may connect once.
 
     """
 
     def __init__(self, folder: Path, me: str, on_connect: Callable[[str, IpcChannel], Awaitable[None]]) -> None:
-        """Prepare; ``open`` listens.
+        """Prepare the server; ``open`` listens.
 
         Args:
             folder: the active party's folder.
@@ -289,7 +289,7 @@ class IpcServer:
         self._acquire().release()
 
     async def open(self) -> None:
-        """Listen, and write the address.
+        """Listen, and write the socket's path to the address file.
 
         Raises:
             ConfigError: another service runs for this folder.
@@ -297,7 +297,8 @@ class IpcServer:
         """
         self._lock = self._acquire()
         self._remove_stale_socket()
-        self._socket_folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))  # mode 0700; the kit's path may be too long
+        # mkdtemp sets mode 0700; a socket in the kit could have too long a path
+        self._socket_folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._server = await asyncio.start_unix_server(self._connected, self._socket_folder / "serve.sock")
         (self._socket_folder / "serve.sock").chmod(0o600)
         write_json(self.folder / ADDRESS_FILE, {"socket": str(self._socket_folder / "serve.sock")})
@@ -309,7 +310,7 @@ class IpcServer:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        if self._socket_folder is not None:  # else the address belongs to another service
+        if self._socket_folder is not None:  # otherwise the address file belongs to another service
             (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
             shutil.rmtree(self._socket_folder, ignore_errors=True)
             self._socket_folder = None
@@ -345,6 +346,6 @@ class IpcServer:
             self.sessions.discard(frames.session)
             await self.on_connect(frames.session, IpcChannel(self.me, frames))
         except (MessageError, TimeoutError, asyncio.CancelledError):
-            return  # only ``close`` cancels
+            return  # only ``close`` cancels this task
         finally:
             await frames.close()

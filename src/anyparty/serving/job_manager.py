@@ -1,8 +1,9 @@
-"""Keep a serving job running with all parties that are connected, as long as the service runs.
+"""Keep a serving job running with all connected parties, as long as the service runs.
 
-A job reaches the parties that were connected when it began.  When another party connects or reconnects, a new job
-begins with all of them.  Requests move to the new job once it reaches more parties, and the old job ends.  While the
-server is down, the active party serves alone and retries with increasing delays.
+A job reaches the parties that were connected when the job began.  When another party connects or reconnects, a new job
+begins with all connected parties.  Requests move to the new job once that job reaches more parties, and the old job
+ends.  While the federation's server is down, the active party answers alone, and it retries the connection with
+increasing delays.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class JobDelays:
     """Delays and timeouts of jobs, in seconds.
 
     Attributes:
-        server: before reconnecting to a server that could not be reached; doubles up to ``most``.
-        job: before the next job, after one that reached no further party; doubles up to ``most``.
+        server: delay before reconnecting to a server that could not be reached; doubles up to ``most``.
+        job: delay before the next job, after a job that reached no further party; doubles up to ``most``.
         most: the longest delay.
-        vain: the longest delay before a job for parties that could not serve in the last one; above ``most``.
-        start: for a submitted job to begin.
-        join: for the parties to join a job that has begun.
-        rejoin: for a lost party to rejoin the same job.
-        end: for open requests to finish before a job ends.
+        vain: the longest delay before a job if all missing parties could not serve in the last job; exceeds ``most``.
+        start: timeout for a submitted job to begin.
+        join: timeout for the parties to join a job that has begun.
+        rejoin: timeout for a lost party to rejoin the same job.
+        end: timeout for open requests to finish before a job ends.
 
     """
 
@@ -72,7 +73,7 @@ class JobManager:
         traffic: counts what the active party sends.
         connected: the parties whose sites are connected now.
         unreachable: why the federation's server cannot be reached; empty while it can.
-        failed: why the last job did not begin; empty once one begins or none is needed.
+        failed: why the last job did not begin; empty once a job begins or no job is needed.
 
     """
 
@@ -89,7 +90,7 @@ class JobManager:
     _submitted: dict[str, str] = field(default_factory=dict)  # job of each session that has not begun
     _missing_since: dict[str, float] = field(default_factory=dict)  # parties that are connected and not in a job
     _last_began: float = -math.inf
-    _reconnected: set[str] = field(default_factory=set)  # parties that connected since then
+    _reconnected: set[str] = field(default_factory=set)  # parties that connected since ``_last_began``
     _delay: float = 0.0
     _watcher: asyncio.subprocess.Process | None = None
     _submitting: asyncio.Task[None] | None = None
@@ -119,7 +120,7 @@ class JobManager:
                 await self.stop()
 
     async def start(self) -> None:
-        """Start.
+        """Open the local socket, and start to watch the federation's server.
 
         Raises:
             ConfigError: another service runs for this kit.
@@ -128,7 +129,7 @@ class JobManager:
         self._spawn(self._watch())
 
     async def stop(self) -> None:
-        """End all jobs and processes."""
+        """End all jobs and the process that watches the federation's server."""
         self._stopping = True
         if self._submitting is not None:
             await asyncio.gather(self._submitting, return_exceptions=True)
@@ -170,10 +171,10 @@ class JobManager:
             delay = min(2 * delay, self.delays.most)
 
     async def _follow_watcher(self) -> None:
-        """Follow an admin client that watches the server, until it ends.
+        """Follow an admin client that watches the server, until the client ends.
 
         Raises:
-            RunError: why it ended.
+            RunError: the client ended; the message gives the reason.
         """
         kit = admin.admin_kit(self.folder)
         self._watcher = await asyncio.create_subprocess_exec(
@@ -201,7 +202,7 @@ class JobManager:
     # ---- jobs
 
     async def _update_jobs(self) -> None:
-        """Begin a job if no job reaches a connected party; end jobs that are not needed any more."""
+        """Begin a job if a connected party is missing in the best job; end jobs that are no longer needed."""
         best, now = self.predictor.best_peers(), time.monotonic()
         reached = best.connected if best else set()
         joining = [peers for peers in self.predictor.peer_groups
@@ -218,9 +219,9 @@ class JobManager:
             name in best.multiplexer.lost and now - since < self.delays.rejoin
             for name, since in self._missing_since.items()
         ):
-            return  # their processes may rejoin the job
+            return  # the missing parties may rejoin the job
         elif best is not None and missing <= best.refused.keys() and now - best.began < self.delays.most:
-            return  # they would be refused again
+            return  # a new job would refuse the missing parties again
         elif not joining and not self._submitted:
             vain = best is not None and missing <= best.unfit - self._reconnected
             most = self.delays.vain if vain else self.delays.most
@@ -241,11 +242,11 @@ class JobManager:
             job = await asyncio.to_thread(
                 federation_folder.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
             )
-        except Exception as error:  # of any kind: retry with the next job
+        except Exception as error:  # of any kind: the next job is the retry
             self._forget(session)
             self.failed = f"no job can begin: {self._log(error)}"
             return
-        if session in self._submitted:  # else it has begun already
+        if session in self._submitted:  # otherwise the job has begun already
             self._submitted[session] = job
             self._spawn(self._abort_if_missing(session, job))
 
@@ -264,7 +265,7 @@ class JobManager:
         self.ipc.sessions.discard(session)
 
     async def _serve_job(self, session: str, channel: IpcChannel) -> None:
-        """Use the channel of a job that has begun, until it ends."""
+        """Send requests over the channel of a job that has begun, until the job ends."""
         self._submitted.pop(session, None)
         self.failed = ""
         peers = PeerGroup(self.predictor.party, channel, self.traffic.ledger, self.predictor.message_arrived,
@@ -286,12 +287,12 @@ class JobManager:
             await asyncio.gather(reading, running, return_exceptions=True)
 
     def _rejoined(self, peers: PeerGroup, party: str) -> None:
-        """Start again with a party whose process in a job was restarted."""
+        """Accept a party again after its process in a job was restarted."""
         self.predictor.breaker.reset(party)
         peers.rejoin(party)
 
     async def _end(self, peers: PeerGroup) -> None:
-        """End a job after its open requests."""
+        """Wait for a job's open requests, at most ``delays.end`` seconds, then end the job."""
         if peers in self.predictor.peer_groups:
             self.predictor.peer_groups.remove(peers)
             end = time.monotonic() + self.delays.end

@@ -46,9 +46,9 @@ class LoadedParty:
         method: the trained method.
         about: the model's description.
         state: the party's networks.
-        features: its n preprocessed rows; ``None`` without feature columns.
+        features: its n preprocessed rows; ``None`` if the party has no feature columns.
         ids: [n] ids of these rows, for the active party only.
-        position: [N] int64, the party's own row for each aligned row, -1 if it holds none.
+        position: [N] int64, the party's own row number of each aligned row, -1 for a row that it does not hold.
         number: identifier of the alignment in hexadecimal; empty without an alignment.
         mark: identifier of the party's part of the model.
 
@@ -81,8 +81,12 @@ class LoadedParty:
         return {name: digest.numpy().tobytes().hex() for name, digest in self.hashes.items() if known.get(name, True)}
 
     def expected_hashes(self, party: str) -> dict[str, Tensor]:
-        """Return the hashes that another party must serve with; only the active party knows those of its part."""
-        shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}  # only label holders know them
+        """Return the hashes that another party must have.
+
+        Only the active party knows the hash of that party's part of the model.
+        """
+        # only label holders know the values that are replaced by None
+        shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}
         return {
             "alignment": control_messages.fingerprint(self.number),
             "model": control_messages.fingerprint(json.dumps(shared, sort_keys=True)),
@@ -93,12 +97,15 @@ class LoadedParty:
     def rows(
         self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None, names: pl.Series | None = None
     ) -> Rows:
-        """Return the party's data of B rows; ``own`` [B] are its own row numbers, -1 if it does not hold a row."""
+        """Return the party's data for B rows.
+
+        ``own`` [B] holds the party's own row numbers, -1 for a row that the party does not hold.
+        """
         block = None if self.features is None else block_of(self.features, own)
         return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids, names=names)
 
     def own_rows(self, rows: Tensor) -> Tensor:
-        """Map aligned row numbers [B] to the party's own row numbers [B], -1 if it does not hold a row."""
+        """Map aligned row numbers [B] to the party's own row numbers [B], -1 for a row that it does not hold."""
         if not len(self.position):
             return torch.full_like(rows, -1)
         return torch.where(rows == NO_ROW, -1, self.position[rows.clamp(min=0)])
@@ -106,11 +113,11 @@ class LoadedParty:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowIndex:
-    """The rows that the active party can be asked for, by id.
+    """The rows that a request to the active party may name, by id.
 
     Attributes:
         places: index of each id into the M rows below.
-        own: [M] int64, the active party's own row, -1 if it has none or the row has no cell.
+        own: [M] int64, the active party's own row number, -1 if it does not hold the row or the row has no cell.
         aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
         observed: [N, K] bool, which party holds which aligned row.
         key: [N] int64, a number that identifies the row.
@@ -126,9 +133,10 @@ class RowIndex:
     unknown: str
 
     def find(self, ids: Sequence[str]) -> list[int | None]:
-        """Return the index of each id, ``None`` if unknown; ids are compared as tables do, as trimmed text.
+        """Return the index of each id, ``None`` for an unknown id.
 
-        JSON can hold lone surrogates, which no table has.
+        Ids are compared as trimmed text, as in tables.  An id with a lone surrogate, which JSON can hold, is unknown,
+        because no table has such an id.
         """
         text = [name.encode(errors="ignore").decode() for name in ids]
         normalized = cells.as_text(pl.Series(text, dtype=pl.String))
@@ -165,15 +173,15 @@ class RowIndex:
 def load_party(
     site: SiteSettings, config: Config | None = None, source: Any = None
 ) -> tuple[LoadedParty, Table, alignment_cache.StoredAlignment]:
-    """Load a party's part of the model, its table and its alignment.
+    """Load a party's part of the model, and the party's table and alignment.
 
     Args:
         site: the party's own settings.
         config: settings of the training, if its method or encoders are user code.
-        source: the party's table; by default the one that its settings name.
+        source: the party's table; by default the table that the party's settings name.
 
     Raises:
-        ModelError: nothing was trained here, a file is incomplete or foreign, or there is no table.
+        ModelError: nothing was trained here, a file is incomplete or foreign, or the settings name no table.
         TableError: the table is invalid.
 
     """

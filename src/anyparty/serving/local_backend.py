@@ -1,4 +1,7 @@
-"""Serve a run of ``anyparty train`` with all parties in one process: one team's own data, or a trial."""
+"""Serve a run of ``anyparty train`` with all parties in one process.
+
+This suits a team that has all parties' tables, and a trial of the service.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ OBSERVER = "the service"  # a member of the hub that never waits, so that waitin
 def load_run(
     folder: Path, tables: Mapping[str, Any] | None = None, *, allow_code: Sequence[str] = ()
 ) -> tuple[Predictor, dict[str, LoadedParty]]:
-    """Load a run's predictor and the other parties.
+    """Load a run: the predictor of the active party, and the other parties by name.
 
     Args:
         folder: the run's folder.
@@ -104,7 +107,7 @@ async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedPart
     async with peers_over(predictor, hub.channel(predictor.party.me), Ledger()):
         tasks = [asyncio.create_task(responder.run()) for responder in responders.values()]
         while not all(task.done() for task in tasks) and len(predictor.connected()) < len(responders):
-            await asyncio.sleep(0)  # until their hellos arrive
+            await asyncio.sleep(0)  # until the hello messages of all responders have arrived
         try:
             yield
         finally:
@@ -115,7 +118,7 @@ async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedPart
 
 @asynccontextmanager
 async def peers_over(predictor: Predictor, channel: Channel, ledger: Ledger) -> AsyncIterator[PeerGroup]:
-    """Give a predictor the parties behind a channel while the body runs."""
+    """Connect a predictor to the parties behind a channel while the body runs."""
     peers = PeerGroup(predictor.party, channel, ledger, predictor.message_arrived)
     predictor.peer_groups.append(peers)
     running = asyncio.create_task(peers.run())

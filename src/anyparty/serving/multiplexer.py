@@ -27,7 +27,7 @@ MAX_EARLY = 256  # stored messages of requests that have not been opened here ye
 RECEIVE_TIMEOUT_S = 600.0  # restart a receive after this time: the transport gives up on longer silence
 
 BUSY_LOOP_S = 0.02  # a deadline noticed later than this means that the event loop was busy
-BUSY_LOOP_TURNS = 16  # turns of the event loop from a socket to a request's queue
+BUSY_LOOP_TURNS = 16  # turns of the event loop that a message needs from a socket to a request's queue
 
 Route = tuple[str, str]  # sender, tag
 
@@ -123,7 +123,7 @@ class Multiplexer:
         return request
 
     def end(self, number: int) -> None:
-        """End a request; its later messages are late."""
+        """End a request; its messages that arrive afterwards are late."""
         self._open.pop(number, None)
 
     def lose(self, party: str, reason: str) -> None:
@@ -261,10 +261,10 @@ class RequestChannel:
         return queue.popleft()
 
     async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
-        """Check for a message at the deadline.
+        """Check, at the deadline, whether a message has arrived.
 
-        A busy event loop notices the deadline before it has read messages that arrived in time.  Let it read them
-        first, so that the sender is not blamed for the delay.
+        A busy event loop notices the deadline before it has read messages that arrived in time.  The loop therefore
+        gets some turns to read them, so that the sender is not blamed for the delay.
         """
         loop = asyncio.get_running_loop()
         for _ in range(BUSY_LOOP_TURNS if loop.time() - self.deadline > BUSY_LOOP_S else 0):

@@ -1,4 +1,4 @@
-"""The other parties as the active party reaches them over one channel: who is connected, and how to ask them."""
+"""The active party's view of the other parties on one channel: which are connected, and requests to them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PeerGroup:
 
     Attributes:
         ready: the parties that serve with the same model and alignment.
-        refused: reason for each party that does not.
-        multiplexer: distributes their messages.
+        refused: by party, the reason why its hello message was refused.
+        multiplexer: distributes the other parties' messages.
         began: when the group was created, by ``time.monotonic``.
 
     """
@@ -34,11 +34,11 @@ class PeerGroup:
         self, party: LoadedParty, channel: Channel, ledger: Ledger, on_message: Callable[[str, int], None], *,
         receive_timeout_s: float = RECEIVE_TIMEOUT_S,
     ) -> None:  # fmt: skip
-        """Prepare; ``run`` starts.
+        """Prepare the group; ``run`` reads messages.
 
         Args:
             party: the active party.
-            channel: its channel.
+            channel: the active party's channel.
             ledger: counts what the active party sends.
             on_message: callback for each message, with (party, number of its request).
             receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
@@ -66,16 +66,16 @@ class PeerGroup:
 
     @property
     def settled(self) -> set[str]:
-        """The parties that have sent their hello, or will not send it."""
+        """The parties that have sent their hello message, or will not send it."""
         return self.ready | self.refused.keys() | self.multiplexer.lost.keys()
 
     @property
     def unfit(self) -> set[str]:
-        """The parties that cannot serve now: refused, or lost before their hello, for example after an error."""
+        """The parties that cannot serve now: those refused, and those lost before their hello message."""
         return self.refused.keys() | (self.multiplexer.lost.keys() - self.ready)
 
     def unavailable(self, party: str) -> str:
-        """Return why a party cannot be asked; empty if it can."""
+        """Return the reason why a party cannot be asked; empty if the party can be asked."""
         if party in self.refused:
             return self.refused[party]
         if party in self.multiplexer.lost:
@@ -90,7 +90,7 @@ class PeerGroup:
             self._tasks.create_task(self.multiplexer.run())
 
     def rejoin(self, party: str) -> None:
-        """Start again with a party whose new process has joined."""
+        """Reconnect a party whose new process has joined."""
         assert self._tasks is not None
         self._tasks.create_task(self._rejoin(party))
 

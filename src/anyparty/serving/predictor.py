@@ -2,8 +2,9 @@
 
     id ── RowIndex ──▶ rows ── PeerGroup: ask the connected parties ──▶ the method's own ``predict``
 
-A request asks every party that holds one of its rows and may take part.  A party that is offline, hangs, leaves or
-sends an invalid message is left out and named.  If no other party is connected, the active party's block answers.
+A request is sent to every party that holds one of the requested rows and may take part.  A party that is offline,
+hangs, leaves or sends an invalid message is left out, and the answer names it.  If no other party is connected, the
+answer uses only the active party's block.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class RowPrediction:
 
     Attributes:
         id: the requested id.
-        prediction: the most probable class, or the number; ``None`` without an answer.
-        probabilities: by class; ``None`` for regression and without an answer.
+        prediction: the most probable class, or the predicted number; ``None`` without an answer.
+        probabilities: the probabilities by class; ``None`` for regression and without an answer.
         took_part: the parties whose blocks were used.
         asked: the parties that hold the row and may take part.
         silent: the parties in ``asked`` that did not answer in time, with the reason.
@@ -68,7 +69,7 @@ class RequestOutcome:
 
     Attributes:
         answered: the parties that answered in time.
-        silent: the parties that were asked and did not.
+        silent: the parties that could contribute, and did not answer in time.
         own_only: number of ids that were answered from the active party's block only.
 
     """
@@ -133,13 +134,13 @@ class Predictor:
         refuse_without_labels(self.party.about.task)
         for module in self.party.state.modules.values():
             if isinstance(module, FittedEstimator):
-                module.fit_again()  # now, so that the first request does not wait for it
+                module.fit_again()  # fit now, so that the first request does not wait for the fit
         blocks, me = self.party.roster.blocks, self.party.me
         self._k = blocks.index(me) if me in blocks else None
         self._no_peers = Multiplexer(_NoChannel(me), ())
 
     def best_peers(self) -> PeerGroup | None:
-        """Return the peer group with the most connected parties, the newest if several have as many."""
+        """Return the peer group with the most connected parties; of several such groups, the newest."""
         groups = self.peer_groups
         return max(groups, key=lambda group: (len(group.connected), groups.index(group)), default=None)
 
@@ -173,8 +174,8 @@ class Predictor:
         """Predict each id, in order.
 
         Args:
-            ids: as text; may repeat.
-            parties: those whose blocks may take part; by default all.
+            ids: the ids as text; an id may occur more than once.
+            parties: the parties whose blocks may take part; by default all parties.
             budget_s: how long to wait for other parties, in seconds.
 
         Raises:
@@ -220,7 +221,7 @@ class Predictor:
         return predictions
 
     def _without_answer(self, n: int, reason: str) -> Predictions:
-        """Return predictions of n rows without a number."""
+        """Return predictions of n rows that have no answer, for this reason."""
         about, K = self.party.about, self.party.roster.K
         assert about.task is not None
         return Predictions(
@@ -232,7 +233,7 @@ class Predictor:
     async def _ask_peers(
         self, aligned: Tensor, observed: Tensor, wanted: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> _OpenRequest:
-        """Ask the parties that hold one of these rows or may host heads, without waiting for answers."""
+        """Send a request to the parties that hold one of these rows or may host heads; do not wait for answers."""
         roster, number, now = self.party.roster, next(self._numbers), asyncio.get_running_loop().time()
         holds = dict(zip(roster.blocks, wanted.any(dim=0).tolist(), strict=True))
         may_host = () if self.party.method.can.predicts_alone else roster.labelers
@@ -284,11 +285,11 @@ class _OpenRequest:
     """An open request.
 
     Attributes:
-        channel: its channel.
-        multiplexer: where it is open.
+        channel: the request's channel.
+        multiplexer: the multiplexer in which the request is open.
         needed: the parties that could contribute.
-        waited: the parties that it waits for.
-        full_wait: whether it grants them enough time for a missing answer to count as a miss.
+        waited: the parties that the request waits for.
+        full_wait: whether the request waits long enough for the breaker to record a missing answer as a miss.
 
     """
 
@@ -299,18 +300,18 @@ class _OpenRequest:
     full_wait: bool = True
 
     def end(self) -> None:
-        """Close the request; later messages are late."""
+        """Close the request; messages that arrive afterwards are late."""
         self.multiplexer.end(self.channel.number)
 
 
 def row_predictions(
     ids: Sequence[str], aligned: Tensor, asked: Tensor, made: Predictions, silent: Mapping[str, str]
 ) -> list[RowPrediction]:
-    """Convert a method's predictions of B rows.
+    """Convert a method's predictions of B rows to one ``RowPrediction`` for each id.
 
     Args:
-        ids: [B].
-        aligned: [B] bool.
+        ids: [B], the requested ids.
+        aligned: [B] bool, whether the row is in the alignment.
         asked: [B, K] bool, which party holds the row and may take part.
         made: the method's predictions.
         silent: reason for each party that did not answer.

@@ -29,7 +29,7 @@ from anyparty.serving.traffic_log import TrafficLog
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 
-HOST_SHARE = 0.7  # of a request's time: how long a passive host waits for other parties
+HOST_SHARE = 0.7  # share of a request's time for which a passive host waits for other parties
 MAX_REQUESTS = 256  # concurrent requests of one party
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, ses
         session: identifies the job to the active party's service.
 
     Returns:
-        what the party sent, and the number of requests.
+        For a passive party, the number of requests, the number of refused requests, and the ledger of sent messages.
+        For the active party, the number of messages that were relayed to the other parties.
 
     Raises:
         ModelError: nothing was trained here, or the party's table is not the one that was aligned.
@@ -67,8 +68,9 @@ async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, ses
 def receive_timeout_s(site: SiteSettings) -> float:
     """Return the time in seconds after which a receive is restarted.
 
-    It is well below the time after which the transport gives up on a party that is alive and sends nothing.  It is
-    above the time for a party that does not appear or is gone, because each receive starts that clock again.
+    This time is well below ``message_s``, after which the transport gives up on a party that is alive and sends
+    nothing.  If ``message_s`` allows it, the time exceeds ``join_s`` and ``silent_s``, after which the transport gives
+    up on a party that does not appear or is gone: each receive restarts these two clocks.
     """
     patience = getattr(site, "patience", None)
     if patience is None:
@@ -85,7 +87,7 @@ class Responder:
         self, party: LoadedParty, channel: Channel, *, receive_timeout_s: float = RECEIVE_TIMEOUT_S,
         ledger: Ledger | None = None,
     ) -> None:  # fmt: skip
-        """Prepare; ``run`` starts.  ``ledger`` counts what is sent."""
+        """Prepare the party; ``run`` answers requests.  ``ledger`` counts the messages sent."""
         self.party, self.ledger = party, Ledger() if ledger is None else ledger
         self.receive_timeout_s = receive_timeout_s
         counted = MeteredChannel(channel, self.ledger)
@@ -132,7 +134,7 @@ class Responder:
 
     def _start(self, request: RowRequest) -> None:
         if len(self._tasks) >= MAX_REQUESTS:
-            return  # its deadline would pass before its turn
+            return  # drop the request: its deadline would pass before it is computed
         self.requests += 1
         task = asyncio.create_task(self._answer(request))
         self._tasks.add(task)
@@ -144,7 +146,7 @@ class Responder:
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
         guarded = ContractChannel(
             channel, party.roster, party.method.can.messages, bounds=None
-        )  # the multiplexer has bounds
+        )  # no bounds here: the multiplexer checks values against its own bounds
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

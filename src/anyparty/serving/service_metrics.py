@@ -14,7 +14,7 @@ SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3
 
 
 class _ConnectedParties(Collector):
-    """A gauge that is read when Prometheus asks."""
+    """A gauge whose values are computed when Prometheus reads them."""
 
     def __init__(self, parties: Sequence[str], connected: Callable[[], set[str]]) -> None:
         self.parties, self.connected = parties, connected
@@ -32,7 +32,7 @@ class ServiceMetrics:
     """The counters of one service."""
 
     def __init__(self, parties: Sequence[str], connected: Callable[[], set[str]]) -> None:
-        """Start at zero.
+        """Start all counters at zero.
 
         Args:
             parties: all parties except the active one.

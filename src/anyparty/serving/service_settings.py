@@ -1,4 +1,4 @@
-"""Limits of the prediction service and who may use it: tokens and TLS certificates."""
+"""Limits of the prediction service, and authentication of its clients by tokens and TLS certificates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
 MIN_TOKEN_LENGTH = 16
-FULL_WAIT_SHARE = 0.75  # of the service's own budget; a client may grant almost no time
+FULL_WAIT_SHARE = 0.75  # of ``budget_ms``, not of a request's own budget, which may be too short for any party
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class BearerTokens:
         """Hash these tokens.
 
         Raises:
-            ConfigError: a token is too short to be a secret.
+            ConfigError: a token is too short to be a secret, has a space, or has other characters than printable ASCII.
         """
         stripped = [token.strip() for token in tokens]
         for token in stripped:
@@ -128,7 +128,7 @@ class TlsFiles:
 
     Attributes:
         cert: the service's certificate (chain).
-        key: its private key.
+        key: the certificate's private key.
         client_ca: CA bundle that client certificates must chain to; ``None`` requires no client certificate.
 
     Raises:
@@ -160,7 +160,7 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
 
 
 def is_loopback(host: str) -> bool:
-    """Check whether a host can only be reached from this machine.
+    """Check whether a host name or address can be reached only from this machine.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "vfl.example")]
     [True, True, True, False, False]

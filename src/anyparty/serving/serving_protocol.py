@@ -20,7 +20,7 @@ from anyparty.errors import MessageError
 from anyparty.serving.multiplexer import NUMBER_KEY
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1
-MAX_ROWS = 4096  # of one request; larger requests are sent in chunks, one after the other
+MAX_ROWS = 4096  # number of rows of one request; larger requests are sent in chunks, one after the other
 NO_ROW = -1  # in place of a row number: the receiver does not hold this row
 MESSAGES = (
     MessageSpec(
@@ -66,7 +66,7 @@ class RowRequest:
 
 
 async def send_request(channel: Channel, to: str, roster: Roster, request: RowRequest) -> None:
-    """Request a party's rows; label holders may host heads and also receive ``observed``."""
+    """Send a request to a party.  A label holder also receives ``observed``, because it may host heads."""
     observed = torch.empty(0, dtype=torch.uint8)
     if to in roster.labelers and request.observed is not None:
         observed = request.observed.flatten().byte()
@@ -78,7 +78,7 @@ async def send_request(channel: Channel, to: str, roster: Roster, request: RowRe
 
 
 def _rows_of(party: str, request: RowRequest, roster: Roster) -> Tensor:
-    """Replace the numbers [B] of rows that a party does not hold by ``NO_ROW``."""
+    """Return the request's row numbers [B], with ``NO_ROW`` for each row that the party does not hold."""
     if request.observed is None:
         return request.rows
     if party not in roster.blocks:
@@ -93,7 +93,7 @@ async def send_end(channel: Channel, to: str, roster: Roster) -> None:
 
 
 async def receive_request(channel: Channel, roster: Roster, n: int) -> RowRequest | None:
-    """Wait for the next request; return ``None`` at the end.
+    """Wait for the next request; return ``None`` if no further request follows.
 
     Args:
         channel: the party's channel.
@@ -130,7 +130,7 @@ async def receive_request(channel: Channel, roster: Roster, n: int) -> RowReques
 
 
 def hello(hashes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Build the first message of a party."""
+    """Build a party's first message from its hashes."""
     return {"marks": torch.stack(list(hashes.values()))}
 
 

@@ -1,7 +1,7 @@
 """Detect that the served model or alignment has been replaced on disk.
 
-A training replaces the model.  A training or a prediction may replace the alignment, also at the other parties, which
-are then refused.
+A training replaces the model.  A training or a prediction may replace the alignment at all parties.  The service, which
+still has the former alignment, then refuses the other parties.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ FileVersions = frozenset[tuple[str, int, int]]
 
 
 class StalenessCheck:
-    """Compare a model's folder with its state at the time of creation; create it before the model is loaded."""
+    """Compare a model's folder with its earlier state, which is recorded when this object is created.
+
+    Create the object before the model is loaded.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

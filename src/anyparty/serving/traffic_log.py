@@ -1,9 +1,9 @@
-"""Count what a party sends while it serves, in a file of its folder, over all jobs.
+"""Count the messages that a party sends while it serves, over all jobs, in a file of the party's folder.
 
     party, began     the party's name and the time of the first entry
-    ledger           what it sent, as in a run's record
+    ledger           the messages sent, in the form of a run's record
 
-Two jobs may run at the same time in two processes: each adds what it sent since its last entry.
+Two jobs may run at the same time in two processes.  Each process adds the messages that it sent since its last entry.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LOCK_TIMEOUT_S = 5.0  # how long to wait for another process to write
 
 @dataclass
 class TrafficLog:
-    """The traffic of one process, and the part of it that is in the party's file.
+    """The messages that one process sent, and which of them are already counted in the party's file.
 
     Attributes:
         folder: the party's folder.
         party: the party's name.
-        ledger: what this process sent.
+        ledger: the messages that this process sent.
 
     """
 
@@ -40,7 +40,7 @@ class TrafficLog:
     _written: dict[Flow, Tally] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Add what was sent since the last call.
+        """Add the messages sent since the last call to the party's file.
 
         Raises:
             StorageError: the file cannot be written, or another process holds its lock for too long.

@@ -65,7 +65,7 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
 
     Raises:
         ConfigError: there is no federation in the folder, or the administrator's certificate is invalid.
-        RunError: the server does not answer, or refuses.
+        RunError: the server does not answer, or refuses the command.
 
     """
     about(folder)
@@ -101,8 +101,8 @@ def admin_kit(folder: Path) -> Path:
 def command_line(kit: Path, command: str, **arguments: Any) -> list[str]:
     """Return the command line of an admin client's process.
 
-    ``watch`` prints the connected sites every second, as ``{"sites": [...]}``, until its standard input closes.  If
-    the server does not answer, the last line is ``{"error": "..."}``.
+    The command ``watch`` prints the connected sites every second, as ``{"sites": [...]}``, until the process's standard
+    input closes.  If the server does not answer, the last line is ``{"error": "..."}``.
     """
     return [sys.executable, "-m", "anyparty.deployment.flare.admin", str(kit), command, json.dumps(arguments)]
 
@@ -146,7 +146,7 @@ def _poll(look: Callable[[], T], done: Callable[[T], bool], timeout_s: float) ->
 
 
 def _sites(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Wait until this number of sites is connected."""
+    """Wait until the requested number of sites is connected; return the connected sites."""
     enough = arguments["sites"]
     names = _poll(lambda: _connected(session), lambda names: len(names) >= enough, arguments["timeout_s"])
     return {"sites": names}
@@ -160,7 +160,8 @@ def _status(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa:
     info = session.get_system_info()
     jobs = session.list_jobs(detailed=True)
     return {
-        "server": "idle" if info.server_info.status == "stopped" else str(info.server_info.status),  # it answered
+        # the server has answered, so "stopped" can only mean that no job runs
+        "server": "idle" if info.server_info.status == "stopped" else str(info.server_info.status),
         "sites": sorted(client.name for client in info.client_info),
         "jobs": [{key: job.get(key) for key in ("job_id", "status", "submit_time_iso", "duration")} for job in jobs],
     }
@@ -190,7 +191,7 @@ def main() -> None:
     kit, command, arguments = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     out = sys.stdout
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # FLARE prints
+        with contextlib.redirect_stdout(sys.stderr):  # FLARE prints to stdout
             for answer in answers(kit, command, arguments):
                 print(json.dumps(answer), file=out, flush=True)
     except Exception as error:

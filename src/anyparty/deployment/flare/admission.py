@@ -1,7 +1,7 @@
-"""FLARE components that report connections and admit each party only once, and restrictions of FLARE's own parts.
+"""FLARE components that report connections and admit each party only once, and restrictions of FLARE itself.
 
-Every kit's ``local/resources.json`` names the components.  ``site_process`` shows the lines that they print, which
-start with a mark; all other output goes to the kit's ``site.log``.
+Every kit's ``local/resources.json`` names the components.  ``site_process`` shows the lines that the components print,
+which start with ``MARK``.  The kit's ``site.log`` has these lines and all other output.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from anyparty.core.storage import writing
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
-CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the server's kit
-TOLD_S = 60.0  # difference of clocks that is reported
+CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # a property of heartbeats; a file in the server's kit
+TOLD_S = 60.0  # a larger difference of clocks is reported
 TWICE = "is connected already, from another process"
 CONNECTED = "is connected to"
 
@@ -36,8 +36,8 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # maximum time from a second connection of a party to its registration
-CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; until a closed one counts as gone
-CLOSED_S = 60.0  # for which no other site of the party is admitted
+CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; until a party with a closed connection is reported as gone
+CLOSED_S = 60.0  # time after a second site's registration in which no site of the party is admitted
 log = logging.getLogger(__name__)
 
 
@@ -45,11 +45,11 @@ def say(sentence: str) -> None:
     """Print a line for the terminal of ``anyparty party start``, in one write."""
     print(
         f"{MARK}{sentence}\n", end="", flush=True
-    )  # print writes its own line end separately, so other output could come between
+    )  # print would write its own line end separately, so that other output could come between
 
 
 class Evictions(logging.Handler):
-    """A log handler that records connections which FLARE closed for a second one of the same name."""
+    """A log handler that records connections which FLARE closed because a second one with the same name was opened."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -66,9 +66,10 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
 
     It also writes the differences of the parties' clocks to the kit's clocks.json, for ``anyparty doctor``.
 
-    FLARE closes the first site's connection when the second one connects; the first one reconnects, and so on.  So the
-    site that registers right after such a closure is rejected, and no other one is admitted for a minute.  A restarted
-    site has only one connection and is admitted at once.  After a power loss, a site is readmitted within a minute.
+    When a second site of a party connects, FLARE closes the first site's connection.  The first site then reconnects,
+    FLARE closes the second site's connection, and so on.  The site that registers right after such a closure is
+    therefore rejected, and for a minute no site of the party is admitted.  A restarted site has only one connection and
+    is admitted at once.  After a power loss, a site is readmitted within a minute.
     """
 
     def __init__(self, parties: int, kit: str = ".") -> None:
@@ -77,7 +78,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         self.told, self.away = (
             set[str](),
             dict[str, float](),
-        )  # parties reported as connected; since when connections are closed
+        )  # parties reported as connected; by party, the time since which the connection is closed
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # simultaneous heartbeats arrive on several threads
 
@@ -101,7 +102,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # registered with an earlier server
+            if _peer(fl_ctx) not in self.told:  # the party registered with an earlier server process
                 self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
@@ -150,10 +151,10 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
                 log.warning("connections could not be checked; the next check follows", exc_info=True)
 
     def check_connections(self, engine: Any, now: float) -> None:
-        """Report parties whose connection has been closed for ``AWAY_S``, and log out those without a job.
+        """Report parties whose connection has been closed for ``AWAY_S``, and log out those that take part in no job.
 
-        FLARE waits ten minutes for heartbeats.  Until then a stopped party would be listed, and asked for predictions.
-        A party that reconnects is listed again with its next heartbeat.
+        FLARE itself waits ten minutes for heartbeats.  For that time, a stopped party would be listed as connected, and
+        would be asked for predictions.  A party that reconnects is listed again with its next heartbeat.
         """
         clients, cell = _clients(engine), engine.get_cell()
         closed = {name for name in clients if not cell.is_cell_connected(name)}
@@ -171,9 +172,9 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
 
 
 class ConnectionMonitor(FLComponent):  # type: ignore[misc]
-    """At a client: reports when the server admits it, stops answering, and answers again.
+    """At a client: reports when the server admits the client, stops answering, and answers again.
 
-    Every heartbeat carries the time of its clock.  The client answers only requests that jobs need.
+    Every heartbeat carries the time of the client's clock.  The client answers only requests that jobs need.
     """
 
     def __init__(self, party: str, place: str) -> None:
@@ -184,8 +185,8 @@ class ConnectionMonitor(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow the heartbeats.
 
-        FLARE reports a heartbeat as done even without an answer, so the connection is checked, too.  If sending fails,
-        FLARE starts the next heartbeat without that report.
+        FLARE reports a heartbeat as done even without an answer, so the connection is checked, too.  If a heartbeat
+        cannot be sent, FLARE starts the next one without reporting the first one as done.
         """
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             self.asked = 0
@@ -225,7 +226,7 @@ ANSWERED = {
 
 
 def answer_only_job_requests() -> None:
-    """Remove the handlers of the server's other requests: shell commands, logs, machine state, restarts.
+    """Remove the handlers of all requests not in ``ANSWERED``, such as shell commands, logs and restarts.
 
     FLARE checks a site's ``authorization.json`` only if the request says so, and the server writes the request.
 

@@ -5,13 +5,13 @@
     federation.toml     the parties, and the address of the server
     authority/          the certificate authority; its key rootCA.key signs certificates and must stay secret
     kits/PARTY/         for each party: certificate, start-up files, local/anyparty.toml to fill in
-    kits/admin/         to submit jobs
+    kits/admin/         the administrator's kit, to submit jobs
 
-A party's private key exists only in its kit.  With ``requests``, passive parties have no kit in this folder: each
-creates its own key and requests a certificate (``requests``).
+A party's private key exists only in its kit.  With ``requests=True``, passive parties have no kit in this folder: each
+creates its own key and requests a certificate (see the module ``requests``).
 
-The active party runs FLARE's server, every other party a client.  The only open port is the server's.  On separate
-machines each party starts its own kit (``run_site``); ``start`` starts all of them on this one.
+The active party runs FLARE's server, and every other party runs a FLARE client.  The only open port is the server's.
+On separate machines each party starts its own kit (``run_site``).  ``start`` starts all kits on this machine.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ def init(
     site: Mapping[str, Any] | None = None,
     requests: bool = False,
 ) -> dict[str, Path]:
-    """Create a federation's folder; return its kits.
+    """Create a federation's folder; return the folders of its kits by party, and the administrator's.
 
     Args:
         folder: the new folder.
         roster: the parties.
-        host: the address of the active party's machine.  With a loopback address the server accepts no others.
+        host: the address of the active party's machine.  With a loopback address, other machines cannot connect.
         port: the server's port.
-        tables: by party, a table to enter into its settings.
-        scheme: FLARE's driver; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger who connects and sends
-            nothing can delay others that connect; ``grpc`` does not have this weakness.
+        tables: by party, a table to enter into the party's settings.
+        scheme: FLARE's driver, ``grpc`` or ``tcp``; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger
+            who connects and sends nothing can delay other connections; ``grpc`` does not have this weakness.
         site: further settings for every party's ``anyparty.toml``.
         requests: create kits only for the active party and the administrator.
 
@@ -125,9 +125,9 @@ def _checked(folder: Path, roster: Roster, host: str, port: int, scheme: str) ->
 def submit(
     folder: Path, config_toml: str, *, work: str = "train", asked: Mapping[str, Any] | None = None, least: int = 1
 ) -> str:
-    """Submit a job with these settings; return its name.
+    """Submit a job with these settings; return the job's name.
 
-    Paths are removed from the settings: the parties' tables and the folder for results.
+    Paths and trackers are removed from the settings: see ``public``.
 
     Args:
         folder: the federation's folder.
@@ -141,7 +141,7 @@ def submit(
     """
     said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
     jobs.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jobs) as place:  # unique, since a service submits jobs at the same time
+    with tempfile.TemporaryDirectory(dir=jobs) as place:  # a unique folder: a service may submit a job at the same time
         job = Path(place).resolve() / JOB
         _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
         return str(ask_server(folder, "submit", path=str(job))["job"])
@@ -190,7 +190,7 @@ def status(folder: Path) -> dict[str, Any]:
 
 
 def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
-    """Wait until a job has ended, or the time is up; return its status in FLARE's words."""
+    """Wait until a job has ended, or ``timeout_s`` seconds have passed; return FLARE's status of the job."""
     return str(ask_server(folder, "wait", job=job, timeout_s=timeout_s)["status"])
 
 
@@ -200,14 +200,17 @@ def abort(folder: Path, job: str) -> None:
 
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
-    """Read the outcome of a party's part of a job; ``None`` if it has not ended or its kit is not on this machine."""
+    """Read the outcome of a party's part of a job.
+
+    Return ``None`` if the part has not ended, or if the party's kit is not on this machine.
+    """
     kept = keeps(folder, party)
     path = None if kept is None else kept / f"{job}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
 
 
 def keeps(folder: Path, party: str) -> Path | None:
-    """Return the folder of a party's checkpoints and records; ``None`` if its kit is not on this machine."""
+    """Return the folder of a party's checkpoints and records; ``None`` if the party's kit is not on this machine."""
     kit = (folder / "kits" / party).resolve()
     return SiteConfig.read(kit).folder if (kit / "local").is_dir() else None
 

@@ -1,14 +1,14 @@
-"""The classes that FLARE starts for a job in each organisation's process: each runs its party's part.
+"""The classes that FLARE starts for a job in each organisation's process: each class runs its party's part.
 
-The active party's class is the job's workflow, in the server's job process.  Every passive party's is the job's
+The active party's class is the job's workflow, in the server's job process.  Every passive party's class is the job's
 executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
 two relays between two passive parties.
 
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
     Active: the active party's part             Passive: a passive party's part
 
-Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than its
-streams and leave receipts, order and deadlines to ``endpoint``.
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than
+FLARE's streams, and leave receipts, order and deadlines to ``endpoint``.
 
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
@@ -55,7 +55,7 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
 
 CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # names on the wire
 AWAY = "its site was stopped"  # the reason of a party that will send nothing more
-FLUSH_S = 1.0  # for FLARE to put the last packets on the wire: it does not report when
+FLUSH_S = 1.0  # for FLARE to put the last packets on the wire: FLARE does not report when it has done so
 GOODBYE_S = 4.0  # to send a farewell; a site that is stopped is killed after 5 s
 RETURNS = 5  # attempts to rejoin by a party that was given up
 TASK, CONFIG = "take_part", "anyparty.toml"
@@ -113,7 +113,7 @@ class JobOutcome:
         sentence: the error's message.
         result: what the part returned, if it can be written as JSON.
         gone: the parties that left or were given up, and the reasons.
-        traffic: what was sent to each party: messages, bytes, repetitions.
+        traffic: by receiving party, the numbers of messages, bytes and repetitions that were sent.
 
     """
 
@@ -149,7 +149,7 @@ class JobRun:
         )
 
     def play(self, order: JobOrder, stop_reason: Callable[[], str]) -> JobOutcome:
-        """Run the party's part; write how it ended into the site's folder."""
+        """Run the party's part, and write its outcome into the site's folder."""
         site = self.site
         if site.threads:
             torch.set_num_threads(site.threads)
@@ -211,8 +211,8 @@ def _plain(result: Any) -> Any:
 class GracefulExit:
     """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
 
-    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any
-    thread.
+    FLARE creates the object on the main thread, the only thread that can install signal handlers, and runs the party's
+    part on any thread.
     """
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class GracefulExit:
 
 
 class ActiveJobParty(Controller):  # type: ignore[misc]
-    """The active party's part of a job; the job lasts as long as it."""
+    """The active party's part of a job; the job ends when this part ends."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The launcher of a site's job processes: a process that dies is restarted and does not end the job.
+"""The launcher of a site's job processes: a killed process is restarted, and no failed process ends the job elsewhere.
 
 If a client's process fails or is killed, FLARE 2.9 aborts the job everywhere, whatever ``min_clients`` says.  Here the
-run decides what the loss of a party means: see ``endpoint``.  A killed process is restarted at once, and after a crash
-of the machine with its site.  The run readmits it if possible.
+run decides what the loss of a party means: see ``endpoint``.  A killed process is restarted after a short pause.  After
+a crash of the machine, the process is restarted when its site starts again.  The run readmits the party if possible.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
 
     @property
     def killed(self) -> bool:
-        """True if the process was ended by a signal that it cannot handle: out of memory, kill -9."""
+        """True if a signal other than SIGTERM ended the process, such as SIGKILL when memory runs out."""
         code = self.adapter.poll()
         return code is not None and code < 0 and code != -15
 
@@ -79,7 +79,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """The launcher of a passive party's job processes."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
-        """Start a job's process, or resume one that was unfinished when the site went down."""
+        """Start a job's process; for a job that was unfinished when the site went down, reuse its first tokens."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)

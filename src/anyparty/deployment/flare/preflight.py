@@ -2,9 +2,9 @@
 
     kit                    its certificate is valid, of its own authority, and names the party of its settings
     HOST:PORT, TCP         a server listens; if not, wait and report each try
-    HOST:PORT, mutual TLS  the server has a certificate of the same authority, and accepts this kit's
+    HOST:PORT, mutual TLS  the server has a certificate of the same authority, and accepts this kit's certificate
 
-FLARE itself retries without end and without a message, whatever is wrong.
+FLARE itself retries without end and without a message after any failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ServerAddress:
         port: the server's port.
         owner: the party that the certificate must name; empty to accept any certificate of the authority.
         certificate: the kit's certificate, a PEM file.
-        key: its private key, a PEM file.
+        key: the certificate's private key, a PEM file.
         authority: the authority's certificate, a PEM file.
         serves: whether this is the server's kit.
 
@@ -96,10 +96,11 @@ KINDS: dict[str, Callable[..., tuple[str, int]]] = {
 
 @needing("flare", "a federation of processes")
 def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) -> None:
-    """Check a kit's certificate; ``say`` is called if it expires soon.
+    """Check a kit's certificate; ``say`` is called if the certificate expires soon.
 
     Raises:
-        ConfigError: it is missing, of another authority, names another party, is expired or not yet valid.
+        ConfigError: the certificate is missing, is of another authority, names another party, has expired, or is not
+            valid yet.
     """
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
@@ -119,7 +120,7 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
 
 
 def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) -> None:
-    """Check that a kit's private key is readable; ``say`` is called if other users can read it, too.
+    """Check that a kit's private key is readable; ``say`` is called if other users can read the key, too.
 
     Many programs lose file permissions when they pack or unpack a ZIP file.
 
@@ -133,7 +134,7 @@ def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) 
     except PermissionError:
         raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
                           f"kit: chown -R USER {kit}") from None  # fmt: skip
-    except OSError:  # missing: reported where it is used
+    except OSError:  # a missing key is reported where it is used
         return
     if open_to:
         say(f"{key}: others on this machine can read this private key: chmod -R go= {kit}")
@@ -179,7 +180,7 @@ def await_server(gate: ServerAddress, wait_s: float = 0.0, say: Callable[[str], 
 
     Raises:
         ConfigError: the certificates of the server and the kit do not fit.
-        RunError: the server does not answer within ``wait_s`` seconds, in at least one try.
+        RunError: the server does not answer within ``wait_s`` seconds; at least one try is made.
     """
     end, tries = time.monotonic() + wait_s, 0
     while (why := probe(gate)) is not None:
@@ -197,10 +198,11 @@ def await_server(gate: ServerAddress, wait_s: float = 0.0, say: Callable[[str], 
 
 
 def probe(gate: ServerAddress) -> str | None:
-    """Try once; return why the server cannot be reached, ``None`` if it can.
+    """Try once to reach the server; return the reason why it cannot be reached, or ``None``.
 
-    Two handshakes are needed.  With TLS 1.3 a client finishes before the server checks its certificate, so this one
-    identifies only the server.  With TLS 1.2 it does not, so this one tells whether the server accepts the kit.
+    Two handshakes are needed.  With TLS 1.3, the client finishes before the server has checked the client's
+    certificate, so this handshake only identifies the server.  With TLS 1.2, the client finishes after that check, so
+    this handshake shows whether the server accepts the kit's certificate.
 
     Raises:
         ConfigError: the certificates of the server and the kit do not fit.

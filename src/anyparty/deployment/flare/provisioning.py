@@ -1,4 +1,4 @@
-"""Start-up kits: FLARE's provisioning, and the files that we add to each kit."""
+"""Start-up kits: FLARE's provisioning, and the files that anyparty adds to each kit."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def provision(
 ) -> dict[str, Path]:
     """Create a kit for every party and for the administrator, with certificates of the authority in ``folder``.
 
-    FLARE's provisioning keeps a copy of every private key.  It runs in a temporary folder that is removed, so each key
-    exists only in its own kit.
+    FLARE's provisioning keeps a copy of every private key.  Here the provisioning runs in a temporary folder, which is
+    removed, so each key exists only in its own kit.
 
     Args:
         folder: the federation's folder.
@@ -124,7 +124,9 @@ def provision(
 
 
 def check_place(place: Path) -> None:
-    """Check that jobs can be started from a folder: FLARE puts paths into a command line that it splits at blanks.
+    """Check that jobs can be started from a folder.
+
+    FLARE puts the folder's path into a command line, which it then splits at blanks.
 
     Raises:
         ConfigError: the path of the folder or of Python contains a blank, a quote, a ``#`` or a backslash.
@@ -140,10 +142,12 @@ def check_place(place: Path) -> None:
 
 
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
-    """Write the files that a site needs in addition to FLARE's; repeated at each start, since they contain its path.
+    """Write the files that a site needs in addition to FLARE's.
 
-    Jobs may name only our two classes and bring no code.  The site's files cannot be read remotely, no log leaves the
-    site, and only warnings are logged.  With ``own``, the site's settings are written, too.
+    They are written again at each start of the site, because they contain the kit's path.
+
+    Jobs may name only the two classes of ``job`` and bring no code.  The site's files cannot be read remotely, no log
+    leaves the site, and only warnings are logged.  With ``own``, the site's settings file is written, too.
 
     Raises:
         ConfigError: ``kit`` is not a kit, or jobs cannot be started from its path.

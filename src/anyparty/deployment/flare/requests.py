@@ -27,12 +27,12 @@ from anyparty.errors import ConfigError
 
 REQUEST, APPROVED = "request", "approved"
 ABOUT, SIGNATURE = "federation.json", "federation.json.sig"
-MOST_BYTES = 10 * 1024 * 1024  # maximum of a file within a ZIP file
+MOST_BYTES = 10 * 1024 * 1024  # maximum size of a ZIP file, and of all its members together
 
 
 @dataclass(frozen=True)
 class SignedFile:
-    """A file to send to another party, and a fingerprint to compare by another way, such as a phone call.
+    """A file to send to another party, and a fingerprint to compare over another channel, such as a phone call.
 
     Attributes:
         file: the file to send.
@@ -120,7 +120,7 @@ def approve(
 
 
 def _checked(asked: Mapping[str, Any], said: Mapping[str, Any], file: Path) -> str:
-    """Return the party of a request; it must be a passive party that requests a client certificate.
+    """Check a request; return its party, which must be a passive party that requests a client certificate.
 
     FLARE signs any request.  A certificate for the server or an administrator would let a party impersonate them.
     """
@@ -187,7 +187,7 @@ def _sign(text: str, key: Path) -> str:
 
 
 def _verified(parts: Mapping[str, bytes], authority: Path, file: Path) -> dict[str, Any]:
-    """Verify the authority's signature and return the list of parties."""
+    """Verify that the authority signed the approval's description of the federation; return the description."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - comes with FLARE
     from nvflare.lighter.utils import load_crt, verify_content  # noqa: PLC0415 - an extra
 
@@ -209,7 +209,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _members(path: Path, file: Path) -> dict[str, bytes]:
-    """Return the files in a ZIP file by name; ``file`` is its path for error messages."""
+    """Return the contents of a ZIP file's members by name; ``file`` is the path that error messages name."""
     _bytes_of(path)
     try:
         with zipfile.ZipFile(path) as zipped:

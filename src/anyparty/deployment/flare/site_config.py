@@ -29,15 +29,17 @@ class SiteConfig(Settings):
         active: the active party.
         parties: all parties, in the common order.
         table: the party's table; relative to the kit.
-        new: the table of rows to predict, if it is another one; relative to the kit.
+        new: the table of rows to predict, if it differs from ``table``; relative to the kit.
         folder: the folder for checkpoints and records; relative to the kit.
         parts: the kinds of work that the site accepts, each with a function as ``module:function``.  A job's arguments
             go to ``await function(site, config, net, **asked)``.  Any other work is refused.
         encoders: encoder factories, as ``module:function``, that a job may name for this party.  The code is imported
-            and runs at this site.  Any other is refused.
-        methods: user-defined methods, as ``module:name``, that a job may name.  The same applies to their code.
+            and runs at this site.  Any other factory is refused.
+        methods: user-defined methods, as ``module:name``, that a job may name.  Their code is imported and runs at this
+            site.  Any other user-defined method is refused.
         id: the id column for alignment; by default the column that a job names.
-        columns: the columns that a job may read, as features or label; by default all columns that it does not drop.
+        columns: the columns that a job may read, as features or label; by default all columns that the job does not
+            drop.
         threads: the number of threads for PyTorch; by default all.
         patience: how long the site waits for others.
 

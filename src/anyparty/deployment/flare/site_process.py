@@ -31,7 +31,7 @@ _started: list[subprocess.Popen[bytes]] = []  # child processes that have not en
 
 
 def site_command(kit: Path) -> list[str]:
-    """Return the command that runs one organisation's site, server or client."""
+    """Return the command that runs one organisation's site, which is a FLARE server or a FLARE client."""
     server = (kit / "startup" / "fed_server.json").exists()
     kind, file = ("server", "fed_server.json") if server else ("client", "fed_client.json")
     module = f"nvflare.private.fed.app.{kind}.{kind}_train"
@@ -42,11 +42,11 @@ def site_command(kit: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a site: this one, without settings that slow FLARE down."""
+    """Return a site's environment variables: those of this process, changed to avoid delays in FLARE."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {
         "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
-        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # s, for the result of a lost party; FLARE's default is 900
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # seconds to wait for a lost party's result; default 900
     }  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
 
 @contextlib.contextmanager
 def alone(place: Path, otherwise: str) -> Iterator[None]:
-    """Lock a folder while its sites are checked and started.
+    """Lock a folder while the body runs, so that no other process starts its sites.
 
     Raises:
         ConfigError: another process holds the lock; ``otherwise`` is the message.
@@ -100,7 +100,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
             _started.append(started[name])
         _await_sites(folder, said, started, timeout_s)
     except BaseException:
-        with contextlib.suppress(RunError):  # report the first error
+        with contextlib.suppress(RunError):  # report the first error, not one of ``stop``
             stop(folder)
         raise
 
@@ -150,13 +150,13 @@ def processes(folder: Path) -> list[Any]:
 def at_kit(place: Path) -> list[Any]:
     """Return the processes of sites and jobs on this machine whose kit is this folder or lies in it.
 
-    Each has its command line in ``info["cmdline"]``.  A process may have ended in the meantime.
+    The attribute ``info["cmdline"]`` of each process holds its command line.  A process may have ended in the meantime.
     """
     import psutil  # noqa: PLC0415 - comes with FLARE
 
     kit, found = str(place.resolve()), []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()  # empty for ended processes and other users'
+        words = process.info["cmdline"] or ()  # empty for ended processes and other users' processes
         if any("nvflare.private" in word for word in words) and any(
             f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in words
         ):
@@ -181,7 +181,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     """Stop every site and job of this federation that runs on this machine.
 
     Raises:
-        RunError: processes do not end, such as another user's.
+        RunError: processes do not end, for example those of another user.
     """
     while found := processes(folder):  # a site may have started a job's process meanwhile
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
@@ -209,7 +209,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     """Run one organisation's site until it is stopped; return its exit code.
 
     Args:
-        kit: its start-up kit.
+        kit: the organisation's start-up kit.
         wait_s: how long to wait for the server, at a passive party.
         say: shows a line to the user.
 
@@ -232,7 +232,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
             port_is_free(gate.host, gate.port)
         else:
             await_server(gate, wait_s, say)
-        _check_idle(kit)  # by now 'anyparty federate start' may have started it
+        _check_idle(kit)  # while this process waited, 'anyparty federate start' may have started the site
         return _until_stopped(kit, site, gate, say)
 
 
@@ -250,7 +250,7 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
             say(f"{gate.place} did not admit {site.party}{IS_THERE if admission.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
         code = _run(kit, say, admission)
-        if admission.admitted or gate.serves or code <= 0:  # below 0: it was ended by a signal
+        if admission.admitted or gate.serves or code <= 0:  # below 0: a signal ended the site
             return code
     failed = f"{gate.place} did not admit {site.party!r}, {TRIES} times"
     if not admission.rejected:
@@ -286,7 +286,7 @@ def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
 
 
 def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admission: Admission) -> None:
-    """Read all output of a site, even if it cannot be written: a site blocks if its output is not read."""
+    """Read all output of a site, even if the log cannot be written: a site blocks if its output is not read."""
     mark, warned = MARK.encode(), False
 
     def tell(sentence: str) -> None:
@@ -315,7 +315,8 @@ def _ended(kit: Path) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # polars' handler would not interrupt waiting
+    # install Python's handler of Ctrl-C again, because the handler of polars would not interrupt waiting
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Store one party's part of the alignment, and reuse it until a table changes.
 
-Each alignment has a random number, the same at all parties.  A party whose table has changed since the alignment has no
-number, and then all parties make a new alignment.  The same happens if other parties take part, or if other parties
-hold columns.
+Each alignment has a random number, the same at all parties.  A party whose table has changed since the alignment
+reports no number, and then all parties make a new alignment.  They also make a new alignment if the parties that take
+part, or the parties that hold columns, are not the same as before.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class StoredAlignment:
         rows: the number of rows of the aligned table.
         apart: True if parties that share no row were admitted.
         parties: the parties whose rows were aligned, and those of them that held columns.
-        kinds: the columns of the aligned table, in their order; empty if an earlier version stored the alignment.
+        kinds: the kind of each column of the aligned table, in the table's order; empty if an earlier version of
+            anyparty stored the alignment.
 
     """
 
@@ -119,7 +120,7 @@ class StoredAlignment:
 
 
 def kinds_in(path: Path) -> dict[str, Kind]:
-    """Return the columns of the aligned table; empty if none is stored, or if an earlier version stored it."""
+    """Return the kinds of the aligned table's columns; empty if no alignment, or none with kinds, is stored."""
     try:
         return StoredAlignment.read(path).kinds
     except ModelError:
@@ -137,12 +138,14 @@ async def aligned(
     there: Sequence[str] | None = None,
     apart: bool = False,
 ) -> tuple[PartyAlignment, Tensor]:
-    """Return the party's part of the alignment and its number: the stored one if all parties have it, or a new one.
+    """Return the party's part of the alignment, and the alignment's number.
+
+    The stored alignment is used if all parties have the same one.  Otherwise the parties make a new one.
 
     A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
     because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
-    some may be offline: a stored alignment can be used without them.  ``apart`` admits parties that share no row, as in
-    prediction.
+    some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` admits parties
+    that share no row, as in prediction.
 
     Raises:
         AlignmentError: a new alignment is needed, and a party is offline.
@@ -179,10 +182,10 @@ async def aligned(
 async def _observed(
     net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
 ) -> Tensor | None:
-    """Return presence [N, K], True if party k knows a cell of row n, at the active party; None at the other parties.
+    """Return presence [N, K] at the active party, and ``None`` at the other parties.
 
-    ``aligned`` [N] marks the rows that the party aligned, ``told`` [N] those of which it knows a cell.  A label holder
-    may have aligned rows without a cell.
+    Presence is True if party k knows a cell of row n.  ``aligned`` [N] marks the rows that this party aligned, and
+    ``told`` [N] marks the rows of which this party knows a cell.  A label holder may have aligned rows without a cell.
     """
     both = [name for name in roster.labelers if name in roster.blocks]
     if net.me != roster.active:

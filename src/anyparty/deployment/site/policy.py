@@ -1,4 +1,4 @@
-"""The settings of a site, and checks that a job, which another party writes, does only what they allow."""
+"""The settings of a site, and checks that a job, which another party writes, does only what these settings allow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SiteSettings(Protocol):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """All parties, in the order that all share."""
+        """All parties, in the same order at every party."""
 
     @property
     def table(self) -> Path | None:
@@ -65,7 +65,7 @@ def encoder_at(site: SiteSettings, config: Config) -> Factory:
     settings list as ``encoders`` is imported.
 
     Raises:
-        ConfigError: the job names other code, or it cannot be imported.
+        ConfigError: the job names other code, or the code cannot be imported.
     """
     _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
     return config.allowing(getattr(site, "encoders", ())).encoder_of(site.party)
@@ -75,7 +75,7 @@ def method_at(site: SiteSettings, config: Config) -> Method:
     """Return the method of a job; a user-defined method must be listed as ``methods`` in the party's own settings.
 
     Raises:
-        ConfigError: the party's settings do not list the method; or as ``chosen``.
+        ConfigError: the party's settings do not list the method; or see ``chosen``.
     """
     _check_listed(site, config.method.factory, "a method", "methods")
     return chosen(config.allowing(getattr(site, "methods", ())))

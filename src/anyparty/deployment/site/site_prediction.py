@@ -1,11 +1,11 @@
 """Run one party's part of a prediction at its own site, from its own table and its own part of the model.
 
-The rows are those of the parties' tables, or of other files that their own settings name (``new``).  They are aligned
-privately, as for training.  The active party gets predictions for the rows of its own table; it does not know the ids
-of other rows.
+The rows are those of the parties' tables, or of other files that the parties' own settings name (``new``).  The rows
+are aligned privately, as for training.  The active party gets predictions for the rows of its own table, because it
+does not know the ids of other rows.
 
-Every party writes ``predictions.json``, also if its part failed: status, error, its table's fingerprint, the number of
-rows, and the ledger of its messages.
+Every party that has sent a message writes ``predictions.json``, also if its part failed.  The file has the status, the
+error and the ledger of the party's messages; after success also the number of rows and the table's fingerprint.
 """
 
 from __future__ import annotations
@@ -92,9 +92,10 @@ async def predict_at_home(
     asked: Sequence[str] | None = None,
     there: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Predict with one party at its own site; the active party saves the predictions in its folder.
+    """Run one party's part of a prediction at its own site; the active party saves the predictions in its folder.
 
-    ``asked`` are the parties whose blocks may take part, ``there`` the parties that are online; by default all.
+    ``asked`` lists the parties whose blocks may take part, and ``there`` lists the parties that are online.  Each list
+    is by default all parties.
 
     Raises:
         ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
@@ -104,7 +105,7 @@ async def predict_at_home(
     ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
 
     def write() -> None:
-        if ledger.flows or status.status == "done":  # else nothing happened, and an earlier record stays
+        if ledger.flows or status.status == "done":  # else nothing was sent: keep an earlier record
             write_json(site.folder / RECORD, {**status.to_json(), **result, "ledger": ledger.rows()})
 
     async with alone(site.folder), meanwhile(write):
@@ -156,7 +157,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
 
 
 def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
-    """Return the party's own table, read as for training; it may have more columns by now, or no label."""
+    """Return the party's own table, read as for training; the table may now have more columns, or no label."""
     kinds = kinds_in(site.folder / ALIGNMENT)
     if not kinds or site.table is None:  # an alignment of an earlier version or without columns
         return remarked(SiteParty.of(site, config).table)
@@ -212,7 +213,10 @@ def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | 
 async def _share(
     net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
 ) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
-    """Send every party the rows to predict and the requested parties; to hosts also the pattern of presence."""
+    """Share the rows to predict and the requested parties with all parties, and the pattern of presence with hosts.
+
+    The active party sends these values, and every other party receives them.
+    """
     if asked is not None:
         assert rows.observed is not None
         wanted = torch.from_numpy(position >= 0).nonzero().squeeze(1)
@@ -240,7 +244,7 @@ async def _share(
 
 
 def _keep_answers(path: Path, answered: Predictions, places: NDArray[np.int64]) -> dict[str, Any]:
-    """Write predictions in the order of the party's own table; ``places`` are their rows in it."""
+    """Write predictions in the order of the party's own table; ``places`` holds each prediction's row in that table."""
     with writing(path) as beside:
         answered.frame()[np.argsort(places)].write_parquet(beside)
     return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

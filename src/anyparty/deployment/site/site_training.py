@@ -1,13 +1,14 @@
 """Run one party's part of a training at its own site: its own process, table and folder.
 
-``train_at_home`` aligns privately if it must, trains, and saves the party's part of the model.  The party's folder:
+``train_at_home`` aligns the rows privately if necessary, trains, and saves the party's part of the model.  The party's
+folder contains:
 
     alignment.safetensors     positions of its own rows; at the active party also the pattern of presence
     model.json, parties/ME/   its part of the model; the task at label holders only
-    checkpoints/              the last two
+    checkpoints/              the last two checkpoints
     secret                    32 bytes for the party's private random draws, such as its first weights
     record.json               the ledger of its messages and its status; at the active party history and test scores
-    .lock                     held by a running job; a second one waits some seconds, then fails
+    .lock                     held by a running job; a second job waits some seconds, then fails
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class SiteParty:
         """Read the party's table and prepare the run.
 
         Raises:
-            ConfigError: the settings name no table, no label or other parties than the site; or code or a column that
-                the party's own settings do not allow.
+            ConfigError: the party's own settings name no table; or the job's settings name no label, a party that the
+                site does not know, or code or a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
         roster, encoder = roster_of(site, config), encoder_at(site, config)
@@ -88,7 +89,7 @@ def roster_of(site: SiteSettings, config: Config) -> Roster:
     """Return the parties as settings and site describe them; no party sees another's table.
 
     Raises:
-        ConfigError: the settings name parties that the site does not know, no label, or a label of no party.
+        ConfigError: the settings name a party that the site does not know, no label, or a label that no party has.
     """
     for name in config.parties:
         if name not in site.parties:
@@ -106,7 +107,7 @@ async def train_at_home(site: SiteSettings, config: Config, net: Channel, *, res
     """Train one party at its own site; return the epochs and scores that the coordinator may show.
 
     Raises:
-        AnypartyError: see ``anyparty.errors``.  Files that were kept stay, and ``resume`` continues from them.
+        AnypartyError: see ``anyparty.errors``.  Files that were saved remain, and ``resume`` continues from them.
     """
     async with alone(site.folder):
         return await _train(site, config, net, resume=resume)
@@ -120,7 +121,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
-        if not leads:  # the overlap has the active party's notes
+        if not leads:  # the active party's notes are shown with the overlap
             remarked(home.table)
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
@@ -142,7 +143,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         recorder.finish(outcome.trained, scores)
         recorder.record.shape = dict(vars(run_costs.shape(outcome)))
         told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
-        if leads:  # formulas over the other parties' shapes wait for their records
+        if leads:  # formulas that need the other parties' shapes are evaluated later, from those parties' records
             own = {site.party: outcome}
             recorder.record.costs = run_costs.of(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
@@ -193,7 +194,7 @@ def remarked(table: Table) -> Table:
 
 
 def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
-    """Return the overlap and a description of the task in one line; None and an empty string at passive parties."""
+    """Return the overlap and a one-line description of the task; at passive parties, ``None`` and an empty text."""
     if known.observed is None:
         return None, ""
     observed = known.observed.numpy()
@@ -205,11 +206,12 @@ def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, s
 
 
 async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
-    """Save the party's part of the model; the active party also saves the marks of the others' parts.
+    """Save the party's part of the model; the active party also saves the marks of the other parties' parts.
 
-    Return, at the active party, the parties that were lost before they had saved their part, and why.
+    Return the parties that were lost before they had saved their part, with the reasons; empty at a passive party.
 
-    Nothing is awaited between writing the weights and the files that name them, so a crash there is unlikely.
+    Nothing is awaited between writing the weights and writing the files that name them, so a crash between the two is
+    unlikely.
     """
     site, run = home.site, home.run
     leads = site.party == site.active
@@ -222,7 +224,7 @@ async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str
 
 
 async def _score(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, Any] | None:
-    """Score the test rows with all parties; the active party gets the scores."""
+    """Score the test rows with all parties; return the scores at the active party, ``None`` at the other parties."""
     wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.use == TEST)), Seeds(home.run.config.train.seed)
     if not len(wanted):
         return None

@@ -110,7 +110,7 @@ def _score_table(
     suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], columns: Sequence[Mapping[str, Any]],
     heads: Sequence[str], *, seconds: bool = True,
 ) -> list[str]:  # fmt: skip
-    """Return a table of methods by columns; facts that its cells share tell a column from the others."""
+    """Return a table with a row for each method; ``columns`` holds the facts that select the cells of each column."""
     best = [results.best_methods([cell for cell in here if cell.matches(**facts)]) for facts in columns]
     uneven, rows = _seeds_differ(here), []
     for method, entry in suite.datasets[dataset].methods.items():
@@ -130,7 +130,10 @@ def _score_table(
 
 
 def _shown(cell: Cell | None, best: Container[str]) -> str:
-    """Return our number: bold if its method is one of the best, marked if it is outside both spreads."""
+    """Return our number as text, in bold if the method is one of the best.
+
+    A mark shows that our number differs from the paper's by more than the sum of both spreads.
+    """
     if cell is None:
         return ""
     mark = (" ▲" if (results.difference(cell) or 0) > 0 else " ▼") if results.is_outside(cell) else ""
@@ -138,7 +141,7 @@ def _shown(cell: Cell | None, best: Container[str]) -> str:
 
 
 def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return for each pair of mechanisms a table of the metric by number of parties, and one of the time."""
+    """Return two tables for each pair of mechanisms: the metric and the time, both by number of parties."""
     several, lines = suite.parties_of(dataset), list[str]()
     heads = ["method", *(f"K = {parties}" for parties in several)]
     for missing, test in product(suite.train_missing, suite.test_missing):
@@ -175,7 +178,7 @@ def _seeds_differ(cells: Iterable[Cell]) -> bool:
 
 
 def _seeds_text(each: Iterable[Iterable[int]]) -> str:
-    """Return how many seeds several cells have, and the seeds.
+    """Return a text with the numbers of seeds that several cells have, and the seeds.
 
     >>> _seeds_text([[0, 1, 2, 4], [0]])
     '1 to 4 (0-2, 4)'
@@ -218,9 +221,10 @@ def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
-    """Return the section on methods that the paper does not have, compared with the best of its own methods.
+    """Return the section on methods that are not in the paper, compared with the best of the paper's own methods.
 
-    The paper's printed numbers come from other random draws; the numbers of methods run here come from the same ones.
+    The paper's printed numbers come from other random draws. The numbers of all methods that were run here come from
+    the same draws.
     """
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
@@ -251,7 +255,7 @@ def _compared(
     title: str, ours: Mapping[Configuration, float], other: Mapping[Configuration, float],
     seeds: Mapping[Configuration, Iterable[int]],
 ) -> list[list[str]]:  # fmt: skip
-    """Return a row of means over the configurations that both sides have, if there are any."""
+    """Return a row of means over the configurations that both sides have; no row if there is no such configuration."""
     both = [at for at in ours if at in other]
     if not both:
         return []
@@ -265,7 +269,7 @@ def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
 
 
 def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
-    """Return the number of configurations and the seeds of each."""
+    """Return a text with the number of configurations and the seeds of each configuration."""
     seeds = results.comparable_seeds(compared)
     each = [seeds[place] for place in at]
     return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"
@@ -274,7 +278,7 @@ def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
 def _means_table(
     part: Callable[[Configuration], str], ours: Mapping[Configuration, float], papers: Mapping[Configuration, float]
 ) -> list[str]:
-    """Return a table of means over one part of the configurations: a column for each of its values."""
+    """Return a table of means by one part of a configuration, such as the data set: a column for each value of it."""
     names = list(dict.fromkeys(part(at) for at in ours))
     rows = []
     for title, means in (("ours", ours), ("*paper*", papers)):
@@ -299,7 +303,7 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return in how many columns the paper's own methods lead: here, and as printed."""
+    """Return a text with the number of columns in which the paper's own methods lead, in our runs and as printed."""
     theirs = results.published_ratios(suite)
     ours = {
         place: ratio
@@ -337,7 +341,11 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return one line for each ratio: over the seeds of its own trainings, and over those that its column shares."""
+    """Return a CSV with one line for each ratio.
+
+    ``ratio`` is over the seeds of the method's own trainings, and ``ratio_compared`` is over the seeds that all methods
+    of the column have.
+    """
     pairs, compared, theirs = (
         results.training_pairs(suite, cells),
         results.comparable_ratios(suite, cells),
@@ -353,8 +361,8 @@ def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
 def plot_scores(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
     """Draw a panel for each data set and training mechanism: the metric against missingness at test.
 
-    If the number of parties varies, there are two panels: the metric and the time of an epoch against that number.
-    Panels of one data set share their scale.
+    If the number of parties varies, there are two panels: the metric and the time of an epoch against the number of
+    parties. Without panels of times, the panels share their y scale if there is only one data set.
     """
     places = [
         (*place, time) for place in dict.fromkeys((cell["dataset"], cell["missing"]) for cell in cells)
@@ -396,7 +404,7 @@ def _score_panel(
 
 
 def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set: each method's ratio against missingness at test; nothing without ratios."""
+    """Draw a panel for each data set that has ratios: each method's ratio against missingness at test."""
     own, pairs = results.ratios(suite, cells), results.training_pairs(suite, cells)
     datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
     if not datasets:
@@ -419,6 +427,6 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
 
 
 def _label(title: str, method: str, cells: Sequence[Cell]) -> str:
-    """Return a method's name in the legend, with its seeds if methods differ in them."""
+    """Return a method's name in the legend, with the method's seeds if the methods differ in their seeds."""
     here = [cell for cell in cells if cell["method"] == method]
     return f"{title}; seeds: {_seeds_text(cell.seeds(SCORE) for cell in here)}" if _seeds_differ(cells) else title

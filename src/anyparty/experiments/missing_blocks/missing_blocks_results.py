@@ -1,10 +1,11 @@
-"""Results of a missing-blocks suite: cells, gaps between the paper's methods and the others, ratios of two trainings.
+"""Results of a missing-blocks suite: cells, gaps between the paper's own and other methods, ratios of two trainings.
 
 A configuration is a data set, a training mechanism and a test mechanism. Its *gap* is the best mean of the paper's own
-methods minus the best mean of all others, in points. The own methods are ahead if the gap is at least 0: papers print
-one decimal (FALSE-VFL counts 160 of 168 configurations, one of them a tie).
+methods minus the best mean of all other methods, in points. The paper's own methods are ahead if the gap is at least 0.
+Ties are included, because papers print one decimal: FALSE-VFL is ahead in 160 of 168 configurations by its paper, one
+of them a tie.
 
-Our numbers and the paper's are over the same configurations and methods, those that were run here and that the paper
+Our numbers and the paper's are over the same configurations and methods: those that were run here and that the paper
 prints. Our means are over the seeds that all compared methods have.
 """
 
@@ -32,8 +33,8 @@ RatioPlace = tuple[str, str, str]
 def aggregate(suite: MissingBlocksSuite, records: Records) -> list[Cell]:
     """Return a cell for each data set, method, number of parties, training and test mechanism that has runs.
 
-    Measures: ``score`` in per cent, ``seconds`` of training, ``epoch_seconds`` of the CPU, and the shares of missing
-    blocks in training and at test.
+    Measures: ``score`` in per cent; ``seconds``, the duration of the training; ``epoch_seconds``, the CPU time of an
+    epoch; and the shares of missing blocks in training and at test.
     """
     groups = by_condition(records, ["dataset", "method", "parties", "missing"])
     cells = []
@@ -69,7 +70,10 @@ def difference(cell: Cell) -> float | None:
 
 
 def is_outside(cell: Cell) -> bool | None:
-    """Return True if our mean differs from the paper's by more than the sum of both spreads; ``None`` without both."""
+    """Return True if our mean differs from the paper's by more than the sum of both spreads.
+
+    Return ``None`` if the paper has no number, or our number has no spread.
+    """
     apart, (_, spread) = difference(cell), cell.mean_spread(SCORE)
     return None if apart is None or math.isnan(spread) else abs(apart) > spread + cell["paper"][1]
 
@@ -120,13 +124,16 @@ def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> d
 
 
 def gaps(suite: MissingBlocksSuite, means: MethodMeans) -> dict[Configuration, float]:
-    """Return the gap of each configuration that has the paper's own methods and others."""
+    """Return the gap of each configuration that has both the paper's own methods and other methods."""
     own, others = (best_means(suite, means, own=own) for own in (True, False))
     return {at: own[at] - others[at] for at in own if at in others}
 
 
 def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
-    """Return the seeds of each configuration that all methods of its data set have; omit configurations without any."""
+    """Return, for each configuration, the seeds that all methods of its data set have.
+
+    Configurations without such a seed are omitted.
+    """
     groups: dict[Configuration, list[Cell]] = {}
     methods: dict[str, set[str]] = {}
     for cell in cells:
@@ -147,7 +154,7 @@ def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[Method
 
 
 def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[RatioPlace, tuple[Cell, Cell]]:
-    """Return the cells trained under the first and the last mechanism, if both share a seed."""
+    """Return, for each ratio, the cells trained under the first and under the last mechanism, if they share a seed."""
     less, more = suite.train_missing[0], suite.train_missing[-1]
     at = {(cell["dataset"], cell["method"], cell["test"], cell["missing"]): cell for cell in cells}
     both = {key[:3]: (at.get((*key[:3], less)), at.get((*key[:3], more))) for key in at}
@@ -162,7 +169,7 @@ def ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace,
 
 
 def comparable_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
-    """Return the ratios over the seeds that all methods of a column have; columns without any are omitted."""
+    """Return the ratios over the seeds that all methods of a column have; columns without such a seed are omitted."""
     pairs, found = training_pairs(suite, cells), dict[RatioPlace, float]()
     for (dataset, method, test), pair in pairs.items():
         column = [cell for place, both in pairs.items() if (place[0], place[2]) == (dataset, test) for cell in both]
@@ -187,9 +194,10 @@ def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
 
 
 def led_columns(suite: MissingBlocksSuite, of: Mapping[RatioPlace, float]) -> tuple[int, int]:
-    """Return in how many columns one of the paper's own methods has the highest ratio, and the number of columns.
+    """Return the number of columns that one of the paper's own methods leads, and the number of all columns.
 
-    A column counts if it has the paper's own methods and others.
+    A method leads a column if it has the column's highest ratio. Only columns with both the paper's own methods and
+    other methods are counted.
     """
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for (dataset, method, test), ratio in of.items():

@@ -60,7 +60,8 @@ class MissingBlocksRun(SuiteRun):
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
         """See the base class.
 
-        The federation is built as a user would build it: one table for each party, without the rows that it lacks.
+        The federation is built as a user would build it: one table for each party, without the rows that this party
+        lacks.
         """
         torch.set_num_threads(1)  # runs are parallel, one thread each
         rows = load_rows(self, data_dir)
@@ -105,7 +106,7 @@ class RunRows:
 
     @cached_property
     def train(self) -> tuple[Blocks, NDArray[Any]]:
-        """Blocks and labels of the training rows; with the setting ``rows``, of so many rows drawn at random."""
+        """Blocks and labels of the training rows; the setting ``rows`` limits them to this number of random rows."""
         X, y = self.data.X_train, self.data.y_train
         wanted = self.settings.get("rows")
         if wanted is not None and wanted < len(y):
@@ -143,7 +144,7 @@ class RunRows:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the values that mechanisms read: normalised by the training rows if the suite defines mechanisms."""
+        """Return the blocks that mechanisms read, normalised by the training rows if the suite defines mechanisms."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
@@ -181,7 +182,7 @@ def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callbac
 def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
     """Score all test rows, including those that the active party does not hold.
 
-    A row counts as wrong if its class was not seen in training.
+    A row whose class does not occur in training is scored as wrong.
     """
     blocks, y = rows.test
     frames = tables(blocks, y, seen.observed)

@@ -17,12 +17,12 @@ class MissingBlocksMethod(Settings):
     Attributes:
         title: title in tables and figures.
         name: the method's name in the registry.
-        when: changes for some mechanisms of the training rows.
+        when: by training mechanism, changes of these settings under that mechanism.
         batch_size: replaces the data set's.
         labels_at: the active party, with the labels of its rows; by default a party with all labels but no columns.
-        own: the paper introduces this method.
-        beyond: the paper does not have this method; summaries of the paper's comparison exclude it.
-        most_parties: do not run it with more parties.
+        own: whether the paper introduces this method.
+        beyond: whether the method is not in the paper; summaries of the paper's comparison exclude such a method.
+        most_parties: the greatest number of parties with which the method is run.
 
     """
 
@@ -49,13 +49,14 @@ class LabelledRows(Settings):
 
 
 class MissingBlocksDataset(SuiteDataset):
-    """Use of one data set.
+    """Settings of one data set.
 
     Attributes:
-        parties: number of parties, if data sets differ in it.
+        parties: number of parties, if the data sets have different numbers of parties.
         labelled: number of labelled rows, if labels are scarce.
-        rows: number of training rows to draw; by default all.
-        repeats: for views of an object, how often each training and each test object is distributed to the parties.
+        rows: number of training rows to draw; by default all rows.
+        repeats: for objects with several views, the numbers of times that each training object and each test object is
+            distributed to the parties.
 
     """
 
@@ -81,7 +82,8 @@ class MissingBlocksSuite(Suite):
     Attributes:
         parties: numbers of parties, for data sets that do not set their own.
         train_missing, test_missing: names of mechanisms; a number p is MCAR(p).
-        mechanisms: mechanisms that this suite defines, by name; if there are any, mechanisms read normalised features.
+        mechanisms: mechanisms that this suite defines, by name; if there are any, all mechanisms read normalised
+            features.
         layout: one table for each data set ("columns"), one for each data set and training mechanism ("training"), or
             "ratios" in per cent: the metric trained under the last of ``train_missing`` over that under the first.
         quick: divisor of the epochs in a quick run.

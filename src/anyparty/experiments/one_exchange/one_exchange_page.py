@@ -87,7 +87,7 @@ def _scores(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Iter
 
 
 def _with_best(rows: Sequence[TableRow]) -> Iterator[list[str]]:
-    """Yield rows as text; a column's best number of ours is bold, and rows without numbers are omitted."""
+    """Yield rows as text: our best number of each column is bold, and rows without numbers are omitted."""
     ours = [values for title, values in rows if title != "*paper*"]
     best = [max((round(value[0], 1) for value in column if value), default=None) for column in zip(*ours, strict=True)]
     for title, values in rows:

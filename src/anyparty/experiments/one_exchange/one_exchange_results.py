@@ -46,10 +46,11 @@ def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
 def over_widths(
     suite: OneExchangeSuite, cells: Sequence[Cell], dataset: str, method: str, aligned: int
 ) -> MeanSpread | None:
-    """Return a method's mean over the numbers of columns, and the spread over them, as figures 5 and 8 show it.
+    """Return a method's mean score over the numbers of columns, and the standard deviation, as in figures 5 and 8.
 
-    Return ``None`` if a number of columns has fewer repeats than the data set's others: fewer columns are harder, and a
-    mean over some of them would be biased. A method that uses no other party has one value for all numbers of rows.
+    Return ``None`` if a number of columns has fewer repeats than the other results of the data set. With fewer columns
+    the task is harder, so a mean over some numbers of columns would be biased. A method that uses no other party has
+    one value for all numbers of aligned rows.
     """
     repeats = max((len(cell.seeds("score")) for cell in cells if cell["dataset"] == dataset), default=0)
     means = {
@@ -76,7 +77,7 @@ def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> flo
 
 
 def _formula_bytes(cells: Sequence[Cell], dataset: str, method: str, aligned: int) -> float | None:
-    """Return the mean bytes by formula over all runs, or ``None`` without any."""
+    """Return the mean number of bytes by the paper's formula over all runs; ``None`` if the formula covers no run."""
     sizes = [size for cell in cells if cell.matches(dataset=dataset, method=method, aligned=aligned)
              for size in cell.measures["formula_bytes"].values()]  # fmt: skip
     return statistics.fmean(sizes) if sizes else None

@@ -1,8 +1,8 @@
-"""One run of a one-exchange suite: the parties' tables, one training, a score for each fold or on held-out rows.
+"""One run of a one-exchange suite: the parties' tables, one training, and scores on folds or on held-out rows.
 
 This is the protocol of Irureta et al., section 6. All rows of the active party train the encoders, which see no labels.
-A classifier is cross-validated on the embeddings of these rows. If a method's own predictions are scored, test rows are
-held out of everything.
+A classifier is cross-validated on the embeddings of these rows. If a method's own predictions are scored, the test rows
+are used for nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class OneExchangeRun(SuiteRun):
 
     Attributes:
         width: number of columns of the active party.
-        aligned: number of its rows that the passive party has too; 0 if the method does not depend on it.
+        aligned: number of the active party's rows that the passive party has, too; 0 if the method does not depend on
+            this number.
 
     """
 
@@ -59,7 +60,7 @@ class OneExchangeRun(SuiteRun):
         """See the base class.
 
         Raises:
-            ConfigError: the data set does not have a column of the suite, or too few rows.
+            ConfigError: the data set has too few rows, or it lacks a column that the suite names.
         """
         torch.set_num_threads(1)  # runs are parallel, one thread each
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
@@ -77,10 +78,12 @@ class OneExchangeRun(SuiteRun):
 
 
 def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
-    """Return the parties' training tables and held-out tables; a seed holds out the same rows for any overlap.
+    """Return the parties' training tables and held-out tables.
+
+    A seed holds out the same rows for every number of aligned rows.
 
     Raises:
-        ConfigError: the data set does not have a column of the suite, or too few rows.
+        ConfigError: the data set has too few rows, or it lacks a column that the suite names.
     """
     settings, rng = run.settings, Seeds(run.seed).numpy("rows")
     rows = settings["rows"] or run.aligned
@@ -110,7 +113,7 @@ def _folds(run: OneExchangeRun, x: Any, y: Any) -> dict[str, Any]:
 
 
 def _trained(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any]:
-    """Train; score the embeddings of the active party's rows, and predictions for held-out rows if there are any."""
+    """Train a model; score its predictions if rows are held out, and its embeddings if the method reads embeddings."""
     of = run.settings
     model = Federation.from_tables(frames, label="label").train(
         of["name"],

@@ -27,7 +27,7 @@ class OneExchangeMethod(Settings):
             its rows; or the method's own "answers" for held-out rows.
         name, parameters: the method in the registry; not used for "columns".
         train: training settings that replace the suite's.
-        alone: the method uses no other party, so that the number of aligned rows has no effect.
+        alone: whether the method uses no other party, so that the number of aligned rows has no effect.
         classifier, classifier_settings, scale: the cross-validated classifier.
 
     """
@@ -49,11 +49,11 @@ class OneExchangeDataset(SuiteDataset):
     Attributes:
         metric, unit: a scorer of scikit-learn, and its name in tables.
         rows: number of rows of the active party, drawn by the seed; 0 stands for the aligned rows only.
-        aligned: numbers of these rows that the passive party has too: the first ones.
+        aligned: numbers of these rows that the passive party has, too; it has the first ones.
         columns: columns of the active party in the order in which narrower widths drop them; the passive party has all
             other columns.
         widths: numbers of columns of the active party: the last ones of ``columns``.
-        test: number of the active party's rows that are held out of everything.
+        test: number of the active party's rows that are held out and used only as test rows.
 
     """
 
@@ -75,8 +75,9 @@ class Claim(Settings):
         says: the paper's words.
         dataset, method: data set and method of the claim.
         number: the paper's number, in points of the metric or as a ratio.
-        kind: "gain" of the method over ``over``, or ratio of the "bytes" of ``over`` to the method's by the formulas,
-            each the greatest over the numbers of aligned rows; or "loss" between two numbers of aligned rows.
+        kind: "gain", the gain of the method over ``over``, or "bytes", the ratio of the bytes of ``over`` to the
+            method's bytes by the formulas, both as the maximum over the numbers of aligned rows; or "loss", the loss
+            between two numbers of aligned rows.
         over: the other method.
         aligned: two numbers of aligned rows.
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-TITLE_LETTERS = 50  # of a title that fit over a panel
-MARGIN = 1.02  # of the last time at which a curve reaches the target, so that it is visible
+TITLE_LETTERS = 50  # number of letters of a title that fit above a panel
+MARGIN = 1.02  # end of the x axis, relative to the last time at which a curve reaches the target
 
 LEGEND = (
     "Time units until the target: mean ± standard deviation over the seeds that reach it; in brackets their number, if "
@@ -146,8 +146,8 @@ def _csv(cells: Sequence[Cell]) -> str:
 def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
     """Draw the score against time units: a row of panels for each data set and case, a column for each latency.
 
-    A curve is the mean over seeds with a band of one standard deviation. Runs that diverged are left out; a panel's own
-    legend gives the number of the other seeds.
+    A curve is the mean over seeds with a band of one standard deviation. Runs that diverged are left out; if there are
+    any, a panel's own legend gives the number of seeds that are drawn.
     """
     rates, targets, wide = suite.chosen_rates(records), suite.targets(records), len(suite.latencies)
     rows = [(dataset, case) for dataset in suite.datasets for case in suite.cases
@@ -161,7 +161,7 @@ def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
             }  # fmt: skip
             _panel(suite, axis, found, latency, targets.get((dataset, suite.cases[case].parties)))
             axis.set_xlabel(f"time units, latency {latency:g}")
-            if place % wide == 0:  # over the whole row
+            if place % wide == 0:  # the first panel's title is that of the whole row
                 axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", TITLE_LETTERS * wide))
                 axis.set_ylabel("accuracy on held-out rows, %")
 
@@ -196,7 +196,7 @@ def _mean_time(suite: SchedulesSuite, runs: Sequence[Record], target: float, lat
 def _curve(
     suite: SchedulesSuite, axis: Axes, name: str, runs: Sequence[Record], latency: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Draw one algorithm's mean over seeds; return its times and per cents."""
+    """Draw one algorithm's mean curve over seeds; return the curve's times and its scores in per cent."""
     x = np.mean([times(suite, record, latency) for record in runs], axis=0)
     y = 100 * np.array([scores(record) for record in runs])
     mean, spread = y.mean(axis=0), y.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(x))

@@ -32,9 +32,10 @@ def scores(record: Record) -> list[float]:
 
 
 def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
-    """Return the time units after each epoch at a latency.
+    """Return the time at the end of each epoch, in time units, at a latency.
 
-    A round takes as long as its iterations and one round trip, so another latency adds the same time to each round.
+    A round lasts as long as its local iterations and one round trip, so a different latency changes the duration of
+    every round by the same amount.
     """
     run = record["run"]
     more = 0.0 if suite.algorithms[run["method"]].at_once else latency - run["latency"]
@@ -42,7 +43,7 @@ def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
 
 
 def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency: float) -> float | None:
-    """Return the time units until the score first reaches the target, or ``None`` if it never does.
+    """Return the time units until the score first reaches the target; ``None`` if the score never reaches it.
 
     The score is interpolated linearly between two epochs.  If the first epoch reaches the target, its time is returned.
     """
@@ -59,8 +60,9 @@ def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
     """Return a cell for each data set, case, latency and algorithm that has runs and a target.
 
     Additional facts: the chosen ``rate``; ``at_an_end``, True if the rate is at an end of its grid; the ``target``; the
-    ``ratio`` of the mean time to that of the suite's ``beside``, over the seeds with which both reach the target; the
-    ``paper`` mean and spread in time units, empty if the paper's run did not reach the target; and the ``paper_ratio``.
+    ``ratio`` of the mean time to that of the algorithm ``suite.beside``, over the seeds with which both algorithms
+    reach the target; the ``paper`` mean and spread in time units, empty if the paper's run did not reach the target;
+    and the ``paper_ratio``.
 
     Measures: ``time`` for the seeds that reach the target; ``diverged`` (1 or 0) for all seeds; ``best`` and ``last``
     held-out score, ``test`` score and ``trace_restarts`` for the seeds that did not diverge.
@@ -109,7 +111,7 @@ def _published(paper: Mapping[str, tuple[float, ...]], method: str, beside: str)
 
 
 def _ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
-    """Return the ratio of two mean times over the seeds that both have: other seeds would bias it."""
+    """Return the ratio of two mean times over the seeds that both have, because other seeds would bias the ratio."""
     both = times.keys() & others.keys()
     return statistics.fmean(times[seed] for seed in both) / statistics.fmean(others[seed] for seed in both) \
         if both else None  # fmt: skip

@@ -31,7 +31,7 @@ class SchedulesRun(SuiteRun):
 
     Attributes:
         case: key of the case's entry.
-        rate: learning rate of all parties; for Adaptive Flex-VFL the rate that it would use in an idle round.
+        rate: learning rate of all parties; for Adaptive Flex-VFL, the rate in a round in which all machines are idle.
         latency: latency of the clock, in time units.
 
     """
@@ -47,7 +47,7 @@ class SchedulesRun(SuiteRun):
         return f"{self.dataset}-{case}-{self.method}-l{self.latency:g}-r{self.rate:g}-s{self.seed}"
 
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """See the base class. A run that diverges is a result; its curve ends where it diverged."""
+        """See the base class. A run that diverges is a result, too; its curve ends with the last finished epoch."""
         torch.set_num_threads(1)  # runs are parallel, one thread each
         seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
@@ -102,7 +102,10 @@ class CurveRecorder(Callback):
 
 
 def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) -> dict[str, Any]:
-    """Return schedule, clock and each party's optimizer; for the reference only its optimizer."""
+    """Return the arguments of a training: the schedule, the clock and each party's optimizer.
+
+    The reference has no schedule and no clock, and the same optimizer at all parties.
+    """
     settings, case = run.settings, run.settings["case"]
     if "schedule" not in settings:
         return {"optimizer": Optimizer(**settings["optimizer"])}
@@ -122,10 +125,10 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return each party's A_k such that its learning rate is ``rate`` in a round in which its machine is idle.
+    """Return each party's A_k for which the party's learning rate is ``rate`` in a round with an idle machine.
 
-    With a fixed rate, Flex-VFL satisfies (14) in every round: eta = A_k / (tau wbar) with the greatest possible tau
-    (section VII-F).
+    Flex-VFL with a fixed rate eta satisfies the paper's (14) in every round if eta = A_k / (tau wbar), where tau is the
+    greatest possible number of local iterations (section VII-F).
     """
     idle = VirtualClock(iteration=clock.get("iteration", 1.0), timeout=clock["timeout"])
     tau = {name: idle.fits(name, 0) for name in momentum}

@@ -2,15 +2,15 @@
 
 A suite has data sets, cases (parties, their speeds and the time-out) and algorithms. Its runs have two steps:
 
-1. For every data set and case, each algorithm trains at each rate of the grid with seed 0. The reference, which has no
-   schedule, trains with every seed; the target is a share of its score.
+1. For every data set and case, each algorithm trains at each learning rate of the grid with seed 0. The reference,
+   which has no schedule, trains with every seed; the target is a share of the reference's score.
 2. Each algorithm trains with the other seeds, at the rate with the lowest final training loss (the paper's way, section
-   VII-A). Seed 0 of that rate is finished already and counts.
+   VII-A). The run of the first step with seed 0 and this rate is also part of the results.
 
-The second step reads the rates from the records of the first, so an interrupted suite continues with the same rates. In
-a schedule with rounds, latency only stretches time, so one training serves every latency. If parties communicate one by
-one (VAFL), latency determines their order: such an algorithm trains once for each latency, at the rate that was chosen
-at one of them.
+The second step reads the rates from the records of the first step, so an interrupted suite continues with the same
+rates. In a schedule with rounds, latency changes only the duration of rounds, so one training gives the results for all
+latencies. If parties communicate one by one (VAFL), latency determines their order. Such an algorithm trains once for
+each latency, at the rate that was chosen at the latency ``search_latency``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ REFERENCE = "reference"
 
 
 class SchedulesDataset(SuiteDataset):
-    """Use of one data set.
+    """Settings of one data set.
 
     Attributes:
-        rows: number of training rows, drawn by the seed; 0 takes all.
+        rows: number of training rows, drawn by the seed; 0 takes all rows.
         share: replaces the reference's share.
         rates: replaces the suite's grid.
 
@@ -56,10 +56,10 @@ class CaseEntry(Settings):
 
     Attributes:
         timeout: time-out of a round, in time units.
-        within: time in which each party completes its ``iterations`` and the server completes ``server``.
-        trace: instead of ``iterations``, the seed draws a machine of Google's cluster for each party. An iteration
-            takes 1 time unit on an idle machine. The machine's mean use applies to all rounds ("average"), or each
-            sample to one round ("varying").
+        within: time in which each party completes its ``iterations`` and the server completes ``server`` iterations.
+        trace: if not empty, it replaces ``iterations``: the seed draws a machine of Google's cluster for each party. An
+            iteration takes 1 time unit on an idle machine. With "average", the machine's mean use applies to all
+            rounds; with "varying", each sample of its use applies to one round.
         momentum: local momentum of the parties, then of the server.
 
     """
@@ -75,13 +75,13 @@ class CaseEntry(Settings):
 
 
 class AlgorithmEntry(Settings):
-    """A schedule, its length and its grid.
+    """A schedule, its number of epochs and its grid of learning rates.
 
     Attributes:
         epochs: epochs of one party; a schedule in which parties communicate one by one multiplies them by the number of
             parties.
         rates: replaces the suite's grid.
-        rate_of: algorithm whose chosen rate this one uses instead of its own search.
+        rate_of: algorithm whose chosen rate this algorithm uses instead of its own search.
 
     """
 
@@ -98,7 +98,7 @@ class AlgorithmEntry(Settings):
 
 
 class ReferenceEntry(Settings):
-    """The training without a schedule; a target is the share ``share`` of its score."""
+    """The training without a schedule; a target is ``share`` times the score of this training."""
 
     epochs: int
     optimizer: Optimizer
@@ -135,7 +135,7 @@ class SchedulesSuite(Suite):
         held_out: share of the training rows that the curve is scored on.
         beside: algorithm that the others are compared with.
         published: the paper's (mean, spread) in thousands of time units for each latency, by case and algorithm; an
-            empty pair is a target that was not reached.
+            empty pair means that the target was not reached.
         says: paragraphs below the tables.
 
     """
@@ -155,7 +155,10 @@ class SchedulesSuite(Suite):
     says: list[str] = []
 
     def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
-        """See the base class: the first step. ``quick`` has a tenth of the epochs, and two rates amid the grid."""
+        """See the base class; these are the runs of the first step.
+
+        A quick selection has a tenth of the epochs, and only two rates from the middle of the grid.
+        """
         wanted = select("method", selection.methods, self.algorithms)
         for dataset in self.selected_datasets(selection):
             for parties in dict.fromkeys(case.parties for case in self.cases.values()):
@@ -167,7 +170,7 @@ class SchedulesSuite(Suite):
                         yield self._run(dataset, case, name, rate, 0, self.search_latency, selection)
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SchedulesRun]:
-        """See the base class: the second step."""
+        """See the base class; these are the runs of the second step."""
         rates = self.chosen_rates(records)
         wanted = select("method", selection.methods, self.algorithms)
         for seed in range(selection.seeds):
@@ -182,7 +185,7 @@ class SchedulesSuite(Suite):
                                 yield self._run(dataset, case, name, found.rate, seed, latency, selection)
 
     def chosen_rates(self, records: Records) -> dict[tuple[str, str, str], ChosenRate]:
-        """Return the rate of each data set, case and algorithm, without algorithms that diverged at all rates."""
+        """Return the rate of each data set, case and algorithm; omit an algorithm that diverged at all rates."""
         losses: dict[tuple[str, str, str], dict[float, float]] = {}
         for record in records.values():
             run = record["run"]
@@ -202,7 +205,10 @@ class SchedulesSuite(Suite):
         return rates
 
     def targets(self, records: Records) -> dict[tuple[str, int], float]:
-        """Return the target of each data set and number of parties: a share of the reference's mean last score."""
+        """Return the target of each data set and number of parties: a share of the reference's final score.
+
+        The final score is the mean over the seeds that did not diverge.
+        """
         scores: dict[tuple[str, int], list[float]] = {}
         for record in records.values():
             run = record["run"]

@@ -1,8 +1,8 @@
 """FLARE driver for connections within a site: a Unix socket that only the site's user may open.
 
-FLARE's own drivers listen on a port of 127.0.0.1.  In clear text, every user of the machine can send messages there and
-name another sender.  With TLS over ``tcp``, a silent connection blocks all others.  ``grpc`` needs a server certificate
-at every party.  See docs/decisions/0016-internal-connections.md.
+FLARE's own drivers listen on a port of 127.0.0.1.  In clear text, every user of the machine can send messages to that
+port under another sender's name.  With TLS over ``tcp``, a silent connection blocks all other connections.  ``grpc``
+needs a server certificate at every party.  See docs/decisions/0016-internal-connections.md.
 
 FLARE imports each file of this folder (``comm_driver_path`` in local/comm_config.json).
 """
@@ -57,9 +57,9 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
     @staticmethod
     def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
-        """Return the address to connect to and to listen at: this process's socket in ``resources["folder"]``.
+        """Return the addresses to connect to and to listen at: both are this process's socket in the folder.
 
-        The folder is created for this user only; sockets of ended processes are removed.
+        The folder, ``resources["folder"]``, is created for this user only.  Sockets of ended processes are removed.
         """
         folder = Path(resources["folder"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def reached(path: Path) -> Iterator[str]:
-    """Yield a short address of a socket: the system allows 107 bytes, and a path may be longer."""
+    """Yield a short address of a socket, because the system allows 107 bytes and a path may be longer."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}" if sys.platform == "linux" else str(path)
