@@ -33,7 +33,7 @@ class Block:
         assert self.position.ndim == 1
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features [B_k, ...] of the ``rows`` [B] that the party holds, and their places [B_k] in ``rows``."""
+        """Return the features [B_k, ...] of the party's rows among ``rows`` [B], and their places [B_k] in ``rows``."""
         own = self.position[rows]
         held = (own >= 0).nonzero().squeeze(1)
         if len(held) == len(rows):
