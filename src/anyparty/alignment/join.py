@@ -69,7 +69,7 @@ def _check_names(tables: Sequence[Table]) -> None:
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return [N]: for each id of ``union`` (columns id and row), its place in a party's ``ids``, -1 if absent."""
+    """Return, for each id of ``union`` [N] (columns id and row), its place in a party's ``ids``; -1 if it is absent."""
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
     position = np.full(union.height, -1, dtype=np.int64)
@@ -111,7 +111,8 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[tuple[int, str]]:
     """Return, for each party, the number of its ids that a normalization would make equal to other parties' ids.
 
-    The name of the normalization follows the number. It is the one with the largest number; "" if the number is 0.
+    For each party, this is the normalization with the largest number. The result contains the number and the name of
+    the normalization, which is "" if the number is 0.
 
     Args:
         ids: [N], distinct.

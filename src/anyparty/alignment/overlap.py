@@ -25,7 +25,7 @@ PARTLY = 0.1  # report a party if a normalization would match a larger share of 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """The number of rows that exactly these parties hold, and of those with a label (``None`` if it is unknown)."""
+    """The number of rows that exactly these parties hold, and of labelled rows among them (``None`` if unknown)."""
 
     parties: tuple[str, ...]
     rows: int

@@ -11,7 +11,8 @@ Notation  K      the number of parties
           r_k    party k's one-time scalar for its own list of points; t_k is the scalar with r_k t_k = s_k
           token  H(id) times s_1 s_2 ... s_K, which is equal for equal ids
 
-    1. Every party sends its number of ids and a fingerprint of the terms (salt, batch, parties) to all others.
+    1. Every party sends its number of ids and a fingerprint of the terms (salt, batch, ``apart``, parties) to all
+       others.
     2. Party k permutes its ids secretly, and sends its list of points r_k H(id) to the next party in the roster's
        order. Each party j multiplies the points by s_j and sends them on. The last party returns the list to party k.
        The lists of passive parties skip the active party.
@@ -33,7 +34,8 @@ Disclosure (if parties follow the protocol, but may later combine their knowledg
     cooperates with some passive parties, it learns which of their rows the remaining parties hold, but nothing about
     ids that none of the cooperating parties holds. If its site relays messages between passive parties, it learns
     nothing more.
-    *No party* learns an id of another party, its hash, its length or its form, or the order of rows in a table.
+    *No party* learns an id that it does not hold, the hash, length or form of such an id, or the order of rows in
+    another party's table.
 
 Limits: a party can put guessed ids into its own list. It learns the same about them as about its other ids. The active
 party learns which other parties hold each guessed id. A passive party learns only whether other parties know under 1 %

@@ -42,7 +42,7 @@ L = 2**252 + 27742317777372353535851937790883648493
 
 
 class SmallOrder(ValueError):  # noqa: N818 - the field's term
-    """A point has small order and would blind to zero."""
+    """A point has small order, so that blinding would make it zero."""
 
 
 def hashed(ids: Iterable[str], salt: str) -> bytes:

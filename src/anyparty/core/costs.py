@@ -33,7 +33,7 @@ LAST_LAYER = 128 * 256 + 256  # the paper's p, for a linear layer from 128 to 25
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The communication of a training.
+    """The communication cost of one training.
 
     Attributes:
         rounds: the number of exchanges; as in the paper, each direction is a separate exchange.

@@ -63,8 +63,8 @@ class Seeds:
     def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
         """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
-        The block must not contain an await. Torch's default stream is restored afterwards. On the CPU, other threads
-        wait until the block ends.
+        The block must not contain an await. Torch's default stream is restored afterwards. On the CPU, a second thread
+        waits until the block of the first thread has ended.
         """
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):

@@ -50,7 +50,7 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
-    """Draw shares of the usable rows for validation and test; return each row's use, [N] int8.
+    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
 
     All other rows are for training. Rows without a label, and rows that no party holds, are not usable for validation
     or test. A method may still learn from them.

@@ -88,7 +88,7 @@ class LabelledPredictions:
 
     @cached_property
     def errors(self) -> Tensor:
-        """[n] float64, the predicted number minus the true one."""
+        """[n] float64, the predicted number minus the true number."""
         return self.scores[:, 0].double() - self.y
 
 
@@ -135,7 +135,7 @@ def _rank(p: Tensor, c: int) -> Tensor:
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(score of a positive row > score of another) + P(equal) / 2; NaN if either kind has no rows."""
+    """Return P(a positive row scores above another row) + P(equal scores) / 2; NaN if one of the kinds has no rows."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -194,7 +194,9 @@ METRICS: dict[str, Metric] = {
 
 
 def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
-    """Return the metric that selects a model, and whether greater is better. The default is log_loss or rmse.
+    """Return the name of the metric that selects a model, and whether greater is better.
+
+    The default metric is log_loss for classification, and rmse for regression.
 
     >>> headline(Task(kind="classification", classes=("no", "yes")))
     ('log_loss', False)

@@ -20,7 +20,7 @@ Factory = Callable[[int, int], nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class MLP:
-    """A multilayer perceptron: inputs -> hidden ... -> H, with an activation after every hidden layer only."""
+    """A multilayer perceptron: inputs -> hidden ... -> H. An activation follows every layer except the last one."""
 
     hidden: tuple[int, ...] = (64,)
     activation: str = "relu"

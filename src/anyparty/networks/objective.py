@@ -42,7 +42,7 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _enough(task: Task, outputs: Tensor) -> bool:
-    """Return whether outputs have one number (regression), or one for every class; further classes are allowed."""
+    """Return whether outputs have one number for a regression, or at least one number for every class."""
     return outputs.shape[-1] == 1 if task.kind == "regression" else outputs.shape[-1] >= task.outputs
 
 

@@ -68,7 +68,7 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        if idle and self.schedule == "constant":  # the user forgot it; another schedule may be chosen with --set
+        if idle and self.schedule == "constant":  # allowed with other schedules, which may be chosen by --set
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
         if self.schedule == "step" and not self.milestones:

@@ -130,7 +130,10 @@ def _read_errors(path: Path, party: str, kind: str) -> Iterator[None]:
 
 
 def _from_csv(path: Path, party: str) -> pl.DataFrame:
-    """Read every cell as text. Types are inferred later from whole columns, so that errors can quote cells."""
+    """Read a CSV file with all cells as text.
+
+    Types are inferred later from whole columns, so that errors can quote the cells as they are in the file.
+    """
     header = _header(path, party)
     try:
         frame = pl.read_csv(path, infer_schema=False, glob=False)

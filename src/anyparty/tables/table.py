@@ -86,7 +86,7 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of the ids, columns and labels. Names, and the order of rows and columns, change it."""
+        """The SHA-256 of the ids, columns and labels, with the column names and the order of rows and columns."""
         digest = hashlib.sha256()
         labels = [] if self.label is None else [self.label]
         for column in (self.ids, *self.columns.iter_columns(), *labels):

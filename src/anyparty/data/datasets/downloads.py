@@ -78,7 +78,7 @@ def download(
 
 
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
-    """Download the missing bytes of a file and append them to ``part``, the .part file."""
+    """Complete the .part file ``part``: request the bytes that it lacks, or all bytes if the server cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
     try:
