@@ -3,7 +3,7 @@
     AnypartyError
     ├── UserError (ValueError)      a user's mistake; the command line prints it without a stack trace
     │   ├── ConfigError             settings: an unknown name or key, or a value out of range
-    │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; names the extra that installs it
+    │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; the message names its extra
     │   │   └── CodeNotAllowed      a file names code that the caller has not allowed
     │   ├── TableError              one party's table: file, column, cell
     │   ├── AlignmentError          several parties' tables: no overlap, two parties with the same name
@@ -13,9 +13,9 @@
     │   ├── PredictionError         a request for predictions cannot be met
     │   └── StorageError            a file cannot be written: disk full, no permission
     └── RunError (RuntimeError)     a failure while the parties worked together
-        ├── Incomplete              training ended without a party's part of the model, or without train.require
+        ├── Incomplete              training ended without a party's part of the model, or train.require was not met
         ├── MessageError            a message does not match its declaration: sender, found, expected
-        │   └── ExtremeMessage      its numbers far exceed the sender's earlier ones (also a Diverged)
+        │   └── ExtremeMessage      a message's numbers far exceed its sender's earlier ones (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that no party will send
         ├── Diverged                the loss is not a number any more
@@ -39,7 +39,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-LISTED = 40  # the most names in a message, because a wide table has thousands
+LISTED = 40  # the largest number of names in a message, because a wide table has thousands of columns
 
 
 class AnypartyError(Exception):
@@ -77,7 +77,7 @@ class ModelError(UserError):
 class NotGiven(ModelError):  # noqa: N818 - the missing thing
     """A custom method or network, which no file stores, is missing.
 
-    ``lacks`` describes it, ``argument`` is the argument that passes it.
+    ``lacks`` describes the missing object. ``argument`` is the argument of ``Model.load`` that passes the object.
     """
 
     def __init__(self, lacks: str, argument: str) -> None:
@@ -109,7 +109,7 @@ class MessageError(RunError):
     """A message does not match its method's declaration."""
 
 
-ENDED = "the job was ended"  # the reason of a party whose site was stopped with the whole job
+ENDED = "the job was ended"  # the reason that a party gives if its site was stopped together with the whole job
 
 
 class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
@@ -133,7 +133,7 @@ class Diverged(RunError):  # noqa: N818 - the field's word
 
 
 class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - the rejected message
-    """A message's numbers far exceed its sender's earlier ones: they are wrong, or training diverges."""
+    """A message's numbers far exceed its sender's earlier ones, so that they are wrong or training diverges."""
 
 
 class Stopped(RunError):  # noqa: N818 - a request, not a failure
@@ -152,7 +152,9 @@ EXTRAS = {
 
 @contextmanager
 def needing(extra: str, feature: str) -> Iterator[None]:
-    """Convert a missing package of an extra to :class:`MissingExtra`; for a block of imports, or as a decorator.
+    """Convert the import error of an extra's package to :class:`MissingExtra`.
+
+    Use it for a block of imports, or as a decorator.
 
     Raises:
         MissingExtra: the package is not installed. The message names ``feature`` and the extra.
@@ -174,7 +176,7 @@ def needing(extra: str, feature: str) -> Iterator[None]:
 
 @contextmanager
 def warned(say: Callable[[str], None]) -> Iterator[None]:
-    """Pass the text of anyparty's warnings to ``say``; Python shows all other warnings."""
+    """Pass the texts of anyparty's warnings within a block to ``say``. Python shows all other warnings."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -192,7 +194,9 @@ def warned(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``'; did you mean X?'`` for the nearest known name, or else a list of up to ``LISTED`` known names.
+    """Return ``'; did you mean X?'`` for the known name that is nearest to ``name``.
+
+    If no known name is near, return a list of up to ``LISTED`` known names.
 
     >>> nearest("lazer", ["laser", "local"])
     "; did you mean 'laser'?"
@@ -211,7 +215,7 @@ LIBRARY_PATHS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name
 
 
 def blamed(error: BaseException) -> str:
-    """Describe an error in the user's code in one line, with file and line number.
+    """Describe an error in the user's code in one line, with the file and the line number if they are known.
 
     >>> blamed(ValueError("no such width"))
     'ValueError: no such width'
@@ -229,7 +233,10 @@ _HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", 
 
 @contextmanager
 def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Pass every remark to ``hear``, including repeated ones, which Python shows only once."""
+    """Pass every note and remark within a block to ``hear``.
+
+    This includes repeated remarks, which Python's warnings show only once.
+    """
     token = _HEARING.set((*_HEARING.get(), hear))
     try:
         yield
@@ -238,13 +245,16 @@ def hearing(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def note(sentence: str) -> None:
-    """Pass a sentence to all ``hearing`` callbacks without a warning."""
+    """Pass a sentence to all callbacks of ``hearing``, without a warning."""
     for hear in _HEARING.get():
         hear(sentence)
 
 
 def remark(sentence: str) -> None:
-    """Note a sentence and warn. The warning names the calling line of user code, or else the caller's line."""
+    """Pass a sentence to all callbacks of ``hearing``, and issue it as a warning.
+
+    The warning names the innermost line of user code, or the line that calls ``remark`` if no user code is running.
+    """
     note(sentence)
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_code.co_filename.startswith(("<frozen", *LIBRARY_PATHS)):
@@ -253,7 +263,7 @@ def remark(sentence: str) -> None:
 
 
 def some(items: Iterable[object], most: int = 3) -> str:
-    """List the first few items as text, and the number of the others.
+    """List the first ``most`` items as text, and give the number of the other items.
 
     >>> some([1, 2, 3, 4, 5])
     "'1', '2', '3' and 2 more"

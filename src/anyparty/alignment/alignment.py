@@ -1,7 +1,7 @@
 """The result of an alignment: which party holds which row.
 
-A plain join knows all positions and ids. Private alignment gives each party the positions of its own rows only, and
-reveals no ids. All later code therefore uses positions only.
+A plain join knows all positions and ids. Private alignment gives each party only the positions of its own rows, and
+does not reveal ids. All later code therefore uses only positions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ class Alignment:
     Attributes:
         parties: all parties, in the roster's order.
         n: N, the number of rows in the union.
-        position: for each party [N] int64, its own row of aligned row n, -1 if it does not hold the row.
+        position: by party, [N] int64: the number of the party's own row that is aligned row n; -1 if the party does not
+            hold the row.
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
-        blocks: as ``position``, but -1 also if the party's own row has no cell; by default ``position``.
+        blocks: as ``position``, but also -1 if all cells of the party's own row are empty; by default ``position``.
     """
 
     parties: tuple[str, ...]
@@ -39,7 +40,7 @@ class Alignment:
         assert self.ids is None or len(self.ids) == self.n
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which of the parties ``blocks`` holds which row: [N, K] bool.
+        """Return the mask [N, K] of rows that each of the K parties ``blocks`` holds.
 
         >>> at = {"a": np.array([0, -1]), "b": np.array([1, 0])}
         >>> Alignment(("a", "b"), 2, at).observed(["a", "b"]).tolist()
@@ -74,8 +75,9 @@ class PartyAlignment:
 
     Attributes:
         position: [N] int64, the party's own row of each aligned row, -1 if it does not hold the row.
-        observed: [N, K] bool, which party holds which row; at the active party, which sends it to label holders.
-        key: [N] int64, a number that identifies the row; at the active party.
+        observed: [N, K] bool, True if party k holds row n. Only the active party has this mask, and sends it to label
+            holders.
+        key: [N] int64, a number that identifies the row; only at the active party.
 
     """
 

@@ -28,10 +28,10 @@ CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
 
 
 def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
-    """Join the tables by id: the union of all ids, sorted as text, with each row's position at every party.
+    """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
-    The order of rows in a file changes positions only. ``apart`` accepts parties that share no id, and ids without any
-    cell, as in prediction.
+    The order of rows in a file only changes positions. ``apart`` accepts parties that share no id, and rows without any
+    cell or label, as prediction needs.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -41,7 +41,7 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     (['1', '2', '3'], [1, -1, 0], [-1, 0, 1])
 
     Raises:
-        AlignmentError: there are no tables, two parties have the same name, or no id is at two parties.
+        AlignmentError: there are no tables, two parties have the same name, or no id is known to two parties.
     """
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
@@ -69,7 +69,7 @@ def _check_names(tables: Sequence[Table]) -> None:
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return the place of each id of the union (columns id, row) among a party's ids [N], -1 if absent."""
+    """Return, for each id of ``union`` [N] (columns id and row), its place in a party's ``ids``; -1 if it is absent."""
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
     position = np.full(union.height, -1, dtype=np.int64)
@@ -78,7 +78,7 @@ def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
 
 
 def _no_overlap(tables: Sequence[Table]) -> str:
-    """Return the error for parties that share no id, with examples and a possible cause."""
+    """Return the error message for parties that share no id, with examples and a possible cause."""
     examples = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
     blank = "".join(f". {note}" for table in tables for note in table.notes if EMPTY in note)
     return (
@@ -99,7 +99,7 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     ''
 
     Args:
-        ids_of: each party's ids, without common ones.
+        ids_of: each party's ids; no id is known to two parties.
     """
     for name, change in CHANGES.items():
         changed = [change(ids).unique() for ids in ids_of]
@@ -109,17 +109,20 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[tuple[int, str]]:
-    """Return for each party how many of its ids would match another party's after a normalization, and which one.
+    """Return, for each party, the number of its ids that a normalization would make equal to other parties' ids.
+
+    For each party, this is the normalization with the largest number. The result contains the number and the name of
+    the normalization, which is "" if the number is 0.
 
     Args:
         ids: [N], distinct.
-        own: [N, K], ids that only this party has.
-        others: [N, K], ids that this party does not have.
+        own: [N, K] bool, True if only party k has the id.
+        others: [N, K] bool, True if party k does not have the id.
     """
     best = [(0, "")] * own.shape[1]
-    for name, change in list(CHANGES.items())[:-1]:  # digits without letters match by chance
+    for name, change in list(CHANGES.items())[:-1]:  # without the last, because digits alone match by chance
         changed = change(ids)
-        alike = changed.is_duplicated().arg_true().to_numpy()  # usually few
+        alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids
         changed = changed.gather(alike)
         for k, (most, _) in enumerate(best if len(alike) else []):
             local, remote = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))

@@ -1,4 +1,7 @@
-"""The overlap report: how many rows each set of parties holds. Shown before training and saved in the run record."""
+"""The overlap report: the number of rows that each set of parties holds.
+
+It is shown before training and saved in the run record.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.join import hint, nearly
 
 SHOWN = 16
-PARTLY = 0.1  # note a larger share of a party's own rows that would match others' after normalization
+PARTLY = 0.1  # report a party if a normalization would match a larger share of the ids that only it has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """Rows that exactly these parties hold, and the number with a label (``None`` if labels are unknown)."""
+    """The number of rows that exactly these parties hold, and of labelled rows among them (``None`` if unknown)."""
 
     parties: tuple[str, ...]
     rows: int
@@ -31,18 +34,18 @@ class Pattern:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Counts of rows by the parties that hold them.
+    """The numbers of rows by the parties that hold them.
 
     Attributes:
         blocks: the K parties that hold columns.
-        rows: N.
-        labelled: rows with a label; ``None`` if not known here.
-        by_all: rows that all K parties hold.
-        held: for each party, the rows that it holds.
-        alone: for each party, the rows that no other party holds.
+        rows: N, the number of rows.
+        labelled: the number of rows with a label; ``None`` if it is not known here.
+        by_all: the number of rows that all K parties hold.
+        held: for each party, the number of rows that it holds.
+        alone: for each party, the number of rows that only it holds.
         patterns: the most frequent patterns, at most ``SHOWN``.
         more_patterns: the number of other patterns.
-        more_rows: the rows in these.
+        more_rows: the number of rows with one of the other patterns.
         notes: possible mistakes, as sentences.
     """
 
@@ -65,7 +68,7 @@ class Overlap:
         labeled: NDArray[np.bool_] | None = None,
         notes: Sequence[str] = (),
     ) -> Overlap:
-        """Count an alignment's rows; ``labeled`` [N] marks rows with a label, ``notes`` are shown with the counts."""
+        """Count an alignment's rows. ``labeled`` [N] marks rows with a label; ``notes`` are shown with the counts."""
         return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids)
 
     @classmethod
@@ -77,7 +80,7 @@ class Overlap:
         notes: Sequence[str] = (),
         ids: pl.Series | None = None,
     ) -> Overlap:
-        """Count the rows of ``observed`` [N, K]; ``ids`` [N] help to explain why a party shares no row."""
+        """Count the rows of ``observed`` [N, K]. ``ids`` [N] help to explain why a party shares few rows or none."""
         presence = observed.sum(axis=1)
         alone = observed[presence == 1].sum(axis=0)
         held = observed.sum(axis=0)
@@ -113,7 +116,7 @@ class Overlap:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the report for the terminal: rows by pattern, rows by party, and possible mistakes."""
+        """Return the report for the terminal: numbers of rows by pattern and by party, and possible mistakes."""
         return Group(self._by_pattern(), self._by_party(), *map(Text, self.notes))
 
     def _by_pattern(self) -> RichTable:
@@ -163,9 +166,10 @@ def _table(title: str, first: str, last: str) -> RichTable:
 
 
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return rows, labelled rows and the first row of each pattern, most rows first.
+    """Return one line for each pattern: its number of rows, its number of labelled rows, and its first row.
 
-    Patterns are packed into 64-bit words, so that a million rows of 64 parties are grouped by one number.
+    The pattern with the most rows comes first. Patterns are packed into 64-bit integers, so that rows of up to 64
+    parties are grouped by a single integer.
     """
     n, parties = observed.shape
     packed = np.zeros((n, max(1, -(-parties // 64)) * 8), dtype=np.uint8)
@@ -199,7 +203,7 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
 
 
 def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
-    """Report parties of whose requested ids many would match others' ids after a normalization."""
+    """Report a party if many of its requested ids would match other parties' ids after a normalization."""
     if alignment.ids is None or len(blocks) == 1:
         return ()
     return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
@@ -208,7 +212,7 @@ def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
 def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
-    """Yield notes on parties of whose own ids many would match others' after a normalization."""
+    """Yield a note on a party if many of the ids that only it has would match other ids after a normalization."""
     own = observed & (observed.sum(axis=1) == 1)[:, None]
     for k, (count, difference) in enumerate(nearly(ids, own, ~observed)):
         if k not in strangers and count > PARTLY * own[:, k].sum():
@@ -216,7 +220,7 @@ def _partly(
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:
-    """Return a possible reason why party k's ids differ from all others'."""
+    """Return a possible reason why party k's ids differ from those of all other parties."""
     if ids is None:
         return ""
     own = pl.Series(observed[:, k])

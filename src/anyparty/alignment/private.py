@@ -1,37 +1,47 @@
 """Private alignment: find common rows without showing ids to other parties.
 
 After C. Meadows: "A More Efficient Cryptographic Matchmaking Protocol", S&P 1986, and B. A. Huberman, M. Franklin,
-T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999, for K parties.  Two differences: every list
-makes its round under a one-time scalar, and only the active party sees tokens.
+T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999, for K parties. There are two differences.
+Each party's list of points passes the other parties under a one-time scalar, and only the active party sees tokens.
 
-Letters   H(id)  the id as a point (``curve``)        token  H(id) times s_1 s_2 ... s_K: equal for equal ids
-          s_k    party k's secret scalar              r_k    its one-time scalar for its own list; r_k t_k = s_k
+Notation  K      the number of parties
+          N      the number of rows: distinct ids that at least one party holds
+          H(id)  the id as a point on a curve (``x25519``)
+          s_k    party k's secret scalar
+          r_k    party k's one-time scalar for its own list of points; t_k is the scalar with r_k t_k = s_k
+          token  H(id) times s_1 s_2 ... s_K, which is equal for equal ids
 
-    1. Every party sends its number of rows and a fingerprint of the terms (salt, batch, parties) to all others.
-    2. Party k permutes its ids secretly and sends r_k H(id) on a round. The other parties, in the roster's order from
-       k, each multiply by their s_j, and the list returns. Passive parties' lists skip the active party.
-    3. Party k multiplies by t_k, which replaces r_k by s_k, and sends the list to the active party a, which multiplies
-       by s_a. The results are tokens.
-    4. The active party joins the tokens. Rows are sorted by their tokens' bytes, an order that looks random and changes
-       with the secrets. It sends every party N, the row of each point of its list, and whether other parties know
-       hardly any of its ids. The party undoes its secret permutation.
+    1. Every party sends its number of ids and a fingerprint of the terms (salt, batch, ``apart``, parties) to all
+       others.
+    2. Party k permutes its ids secretly, and sends its list of points r_k H(id) to the next party in the roster's
+       order. Each party j multiplies the points by s_j and sends them on. The last party returns the list to party k.
+       The lists of passive parties skip the active party.
+    3. Party k multiplies the points by t_k, which replaces r_k by s_k, and sends the list to the active party a. Party
+       a multiplies the points of other parties by s_a. The results are tokens.
+    4. The active party joins the tokens, and sorts the rows by their tokens' bytes. This order looks random, and
+       changes with the secrets. The active party sends each party N, the row of each point in the party's list, and
+       whether other parties know hardly any of the party's ids. Each party undoes its secret permutation.
 
-Disclosure (parties follow the protocol, and may then pool their knowledge)
-    *All parties* learn the number of rows of each party, and N. For two parties this is the number of common rows.
-    *A passive party* learns the places of its own rows among the N, and whether other parties know under 1 % of them.
-    It sees others' ids as points under their owner's one-time scalar, a different one for every list. All passive
-    parties together can neither compare two lists nor test an id (decisional Diffie-Hellman, H a random oracle). They
-    can compare the places of their own rows and learn which they share, as they could by comparing ids.
-    *The active party* learns which parties hold each of the N rows, and which of these are its own. For a row that it
-    does not hold, it has a token only: testing an id requires every other party's scalar. Together with some passive
-    parties it learns which of their rows the remaining ones hold, and nothing about ids that none of them holds. If its
-    site relays messages between passive parties, it learns nothing more.
-    *No party* learns an id, its hash, its length or its form, or the order of rows in a table.
+Disclosure (if parties follow the protocol, but may later combine their knowledge)
+    *All parties* learn the number of ids of each party, and N. With two parties, these give the number of common rows.
+    *A passive party* learns the places of its own rows among the N rows, and whether other parties know under 1 % of
+    its ids. It sees other parties' ids as points under their owner's one-time scalar, which differs between lists. All
+    passive parties together can neither compare two lists nor test an id (decisional Diffie-Hellman, H a random
+    oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids would reveal
+    the same.
+    *The active party* learns which parties hold each of the N rows, and which of these rows are its own. For a row that
+    it does not hold, it only has a token. To test an id against this token, it needs every other party's scalar. If it
+    cooperates with some passive parties, it learns which of their rows the remaining parties hold, but nothing about
+    ids that none of the cooperating parties holds. If its site relays messages between passive parties, it learns
+    nothing more.
+    *No party* learns an id that it does not hold, the hash, length or form of such an id, or the order of rows in
+    another party's table.
 
-Limits: a party that lists guessed ids learns about them the same as about its own (the active party: which others hold
-them; a passive one: whether hardly any other does). The sizes, fixed in step 1, bound the number of guesses. A party
-that sends wrong points or places spoils the result; nothing is proven about what it learns. Channels must be private:
-a reader of all of them learns the pattern of presence, but no id.
+Limits: a party can put guessed ids into its own list. It learns the same about them as about its other ids. The active
+party learns which other parties hold each guessed id. A passive party learns only whether other parties know under 1 %
+of its whole list. The numbers of ids, fixed in step 1, limit the number of guesses. A party that sends wrong points or
+wrong places spoils the result. It is not proven what such a party learns. Channels must be private: an outsider who can
+read all channels learns the pattern of presence of each row, but no id.
 """
 
 from __future__ import annotations
@@ -109,9 +119,9 @@ class PrivateAlignment:
         parties: all parties, in the roster's order.
         n: N.
         position: [N] int64: the party's own row of aligned row n, -1 if it does not hold the row.
-        present: [N, parties] bool: which party holds which row; ``None`` at passive parties.
+        present: [N, parties] bool: True if the party holds the row; ``None`` at passive parties.
         key: [N] int64: a number derived from the row's token; ``None`` at passive parties. The active party must keep
-            it secret. It changes with the secrets.
+            the keys secret. They change with the secrets.
     """
 
     party: str
@@ -122,7 +132,11 @@ class PrivateAlignment:
     key: NDArray[np.int64] | None = None
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which of the parties ``blocks`` holds which row, [N, K] bool; at the active party only."""
+        """Return the mask [N, K] of rows that each of the K parties ``blocks`` holds.
+
+        Raises:
+            AlignmentError: this is a passive party, which knows only its own rows.
+        """
         if self.present is None:
             raise AlignmentError(
                 f"party {self.party!r} knows its own rows only; the active party knows which party holds which row"
@@ -148,13 +162,14 @@ async def align(
         roster: the parties, the same at every party.
         ids: [n_k], the party's own ids, compared as trimmed text as in its ``Table``.
         salt: public and specific to the federation, the same at every party.
-        secret: 32 bytes that determine all secrets, for tests; by default from the operating system.
+        secret: 32 bytes that determine all secrets, for tests; by default they come from the operating system.
         batch: the number of ids in a message, the same at every party.
         apart: accept parties that share no id, as in prediction.
         progress: called after each step of this party's work.
 
     Warns:
-        UserWarning: other parties know under 1 % of a party's ids. The party and the active one warn.
+        UserWarning: other parties know under 1 % of a party's ids. The warning is issued at this party and at the
+            active party.
 
     Raises:
         AlignmentError: an id is missing or repeated, or (at every party) no id is known to two parties.
@@ -201,7 +216,10 @@ def _checked(ids: pl.Series | Sequence[str], me: str) -> pl.Series:
 
 
 async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -> dict[str, int]:
-    """Send the party's own size and terms to all others; return every party's size, in the roster's order."""
+    """Send the number of own ids and the hash of ``terms`` to all others, and return every party's number of ids.
+
+    The numbers are in the roster's order.
+    """
     others = [name for name in roster.names if name != net.me]
     fingerprint = torch.frombuffer(bytearray(hashlib.sha256(terms.encode()).digest()), dtype=torch.uint8)
     for name in others:
@@ -221,12 +239,12 @@ async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -
 
 @dataclass(frozen=True, eq=False)
 class _TokenUnion:
-    """The join of all parties' tokens: row n has the n-th token in the order of bytes.
+    """The union of all parties' tokens, sorted by their bytes. Row n has the n-th token.
 
     Attributes:
         n: N.
-        rows: by party, the row of each token of its list, in the list's order [n_k].
-        key: [N] int64, from bytes of the token that hardly affect the order.
+        rows: by party, [n_k]: the row of each token in the party's list, in the list's order.
+        key: [N] int64, made from bytes of the token on which the order hardly depends.
     """
 
     n: int
@@ -246,7 +264,7 @@ class _TokenUnion:
         return cls(len(union), rows, (words >> np.uint64(1)).astype(np.int64))
 
     def present(self) -> NDArray[np.bool_]:
-        """Return which party holds which row: [N, parties] bool."""
+        """Return the mask [N, parties] of rows that each party holds."""
         out = np.zeros((self.n, len(self.rows)), dtype=np.bool_)
         for k, rows in enumerate(self.rows.values()):
             out[rows, k] = True
@@ -263,7 +281,11 @@ class _TokenUnion:
 async def _send_rows(
     net: Channel, union: _TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send every party N and the rows of its list; return the active party's own."""
+    """Send each passive party N, the rows of its list, and whether it shares few rows.
+
+    Returns:
+        N, the rows of the active party's list, and the parties that share few rows.
+    """
     few = union.few()
     for name in sizes:
         if name != net.me:
@@ -280,7 +302,11 @@ async def _send_rows(
 async def _receive_rows(
     net: Channel, roster: Roster, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Receive N and the rows of the party's own list from the active party."""
+    """Receive from the active party N, the rows of the own list, and whether this party shares few rows.
+
+    Returns:
+        N, the rows, and a list that contains this party if it shares few rows.
+    """
     me, active = net.me, roster.active
     expect = {"rows": TensorSpec((1,), torch.int64), "few": TensorSpec((1,), torch.uint8)}
     summary = await net.recv(active, "align-union", expect)
@@ -303,7 +329,10 @@ async def _receive_rows(
 def _check_overlap(
     own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Sequence[str], *, apart: bool
 ) -> None:
-    """Reject parties that share no id; warn if they share hardly any. Messages quote the party's own ids."""
+    """Raise an error if the parties share no id, and warn if the parties ``few`` share hardly any.
+
+    The messages quote the party's own ids.
+    """
     examples = (
         f"Ids of {me} look like this: {some(own.sort().head(2))}. Ask the other parties whether theirs are written the "
         f"same way (upper and lower case, leading zeros, blanks and dashes)"

@@ -1,8 +1,9 @@
-"""The rounds of private alignment: every list of points passes all parties, one batch at a time.
+"""Send each party's list of points through the other parties, one batch at a time (steps 2 and 3 of ``private``).
 
-All parties work in step. In step t of a batch, the party at place i of the roster works on the list of the party at
-place i - t. All parties are busy, and each waits only for an earlier step, so that they cannot deadlock. A party runs
-one task at a time, on all cores and off the event loop. At most two batches of each list are in transit.
+In step t of a batch, the party at place i of the roster works on the list of the party at place i - t. All parties
+therefore work at the same time. A party waits only for results of an earlier step, so that the parties cannot deadlock.
+A party blinds one batch of one list at a time, on all cores and outside the event loop. At most two batches of each
+list are in transit.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.errors import MessageError
 
-CHUNK = 1024  # points in one task of a thread: 30 ms
+CHUNK = 1024  # the number of points in one task of a thread, which takes 30 ms
 
 BlindingProgress = Callable[[int, int], None]
 """Called with the number of points that this party has blinded so far, and the total."""
 
 
 def stops(roster: Roster, owner: str) -> tuple[str, ...]:
-    """Return the route of a list: from its owner past all others except the active party, and back.
+    """Return the route of a list: from its owner through all other parties except the active party, and back.
 
     >>> from anyparty.core.types import Party
     >>> four = Roster(tuple(Party(name=name) for name in "abcd"), active="b")
@@ -42,7 +43,7 @@ def stops(roster: Roster, owner: str) -> tuple[str, ...]:
 
 @dataclass
 class Rounds:
-    """One party's side of all lists' rounds.
+    """One party's part in sending all lists through the parties.
 
     Attributes:
         net: the party's channel to the others.
@@ -53,8 +54,8 @@ class Rounds:
         sizes: the number of ids of each party.
         batch: the number of ids in a message.
         pool: worker threads.
-        progress: called after each task.
-        done: points blinded so far.
+        progress: called after each batch of a list that this party has blinded.
+        done: the number of points that this party has blinded so far.
     """
 
     net: Channel
@@ -69,7 +70,7 @@ class Rounds:
     done: int = 0
 
     async def play(self) -> dict[str, bytes]:
-        """Run the rounds of all lists; return the tokens by party, at the active party only."""
+        """Send all lists through the parties; return the tokens by party, which are empty at a passive party."""
         active, me = self.roster.active, self.net.me
         lists = {name: bytearray() for name in self.roster.names}
         await self._depart(0)
@@ -86,13 +87,13 @@ class Rounds:
         return {name: bytes(tokens) for name, tokens in lists.items()}
 
     async def _depart(self, b: int) -> None:
-        """Send a batch of the party's own list on its round."""
+        """Blind a batch of the own list with the one-time scalar, and send it to the next party of its route."""
         first = self._stops(self.net.me)[1]
         if first != self.net.me:
             await self._send(first, "align-ids", await self._own(b, self.secret.once))
 
     async def _pass_on(self, b: int) -> None:
-        """Blind a batch of every other list, and send it to the next party."""
+        """Receive and blind a batch of every other list, and send it to the next party of its route."""
         for owner in self._others():
             route = self._stops(owner)
             at = route.index(self.net.me)

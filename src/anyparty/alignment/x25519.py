@@ -1,20 +1,24 @@
 """Curve arithmetic of private alignment: hash ids to points on Curve25519, and blind points.
 
 D. J. Bernstein: "Curve25519: new Diffie-Hellman speed records", PKC 2006; RFC 7748 (X25519), RFC 9380 (Elligator 2).
-All arithmetic with secrets is libsodium's, through PyNaCl: constant time, and without Python's lock.
+libsodium multiplies points by secret scalars, through PyNaCl, in constant time and without holding Python's lock.
 
-Letters    H(id)  a point of the group of prime order l, as its x-coordinate u, 32 bytes little-endian
-           s      a clamped scalar: a multiple of 8 in [2^254, 2^255)
-Blinding   X25519(s, u) = x(s P), so that blinding by s and t gives the same result in either order
+Notation   u      the x-coordinate of a point, 32 bytes little-endian, which represents the point
+           H(id)  the id as a point u of the group of prime order l
+           s, t   clamped scalars: multiples of 8 in [2^254, 2^255)
+Blinding   X25519(s, u) is the x-coordinate of s times the point u. Blinding by s and t gives the same result in either
+           order.
 
-Why blinding by x-coordinates alone is safe
+Why blinding x-coordinates alone is safe
     *The twist.*  Any 32 bytes are the x-coordinate of a point of the curve or of its twist, and blinding never maps one
-    to the other. Ids hashed directly to 32 bytes would therefore leak one bit each. Hence the map to the curve
-    (Elligator 2). Points from other parties may lie on the twist. Clamping clears its cofactor (4) too, and its group
-    has a prime order of 253 bits, so that the sender of such points learns nothing.
-    *Small order.*  Points of order 1, 2, 4, 8 blind to zero under any scalar. libsodium rejects them, and so does
-    ``blind``. A clamped scalar is never a multiple of either prime order, so that no other point blinds to zero.
-    *Collisions.*  Two ids have the same token only if their hashes agree: probability about n^2 / 2^253.
+    to the other. If ids were hashed directly to 32 bytes, each blinded id would therefore leak one bit. For this reason
+    Elligator 2 maps ids to the curve. Points from other parties may lie on the twist. Clamping clears the twist's
+    cofactor (4) too, and the twist's group has a prime order of 253 bits. The sender of such points therefore learns
+    nothing.
+    *Small order.*  Points of order 1, 2, 4, 8 become zero under any clamped scalar. libsodium rejects them, and so does
+    ``blind``. A clamped scalar is never a multiple of either prime order, so that no other point becomes zero.
+    *Collisions.*  Two ids have the same token only if their hashes are equal. The probability of such a pair among n
+    ids is about n^2 / 2^253.
 """
 
 from __future__ import annotations
@@ -38,13 +42,13 @@ L = 2**252 + 27742317777372353535851937790883648493
 
 
 class SmallOrder(ValueError):  # noqa: N818 - the field's term
-    """A point has small order and would blind to zero."""
+    """A point has small order, so that blinding would make it zero."""
 
 
 def hashed(ids: Iterable[str], salt: str) -> bytes:
     """Return H(id) of every id, 32 bytes each.
 
-    ``salt`` is public and specific to the federation, so that points precomputed for another one are useless.
+    ``salt`` is public and specific to the federation, so that points precomputed for another federation are useless.
     """
     key = hashlib.sha256(salt.encode()).digest()
     digests = (hashlib.blake2b(text.encode(), digest_size=32, key=key, person=b"anyparty.align.1") for text in ids)
@@ -52,7 +56,7 @@ def hashed(ids: Iterable[str], salt: str) -> bytes:
 
 
 def _montgomery(edwards: Sequence[bytes]) -> bytes:
-    """Return u = (1 + y) / (1 - y) of Ed25519 points (RFC 7748, 4.1), with one inversion in all."""
+    """Return u = (1 + y) / (1 - y) of each Ed25519 point (RFC 7748, 4.1), with one inversion for all points."""
     ys = [int.from_bytes(point, "little") & (2**255 - 1) for point in edwards]
     before, product = [], 1
     for y in ys:
@@ -86,8 +90,8 @@ class Secret:
 
     Attributes:
         scalar: s, applied once to every list of the federation.
-        once: r, the one-time scalar that blinds this party's own list on its round.
-        rest: t with r t = s (mod l), applied to the party's own list after its round.
+        once: r, the one-time scalar that blinds this party's own list while it passes the other parties.
+        rest: t with r t = s (mod l), applied to the party's own list after the list has returned.
     """
 
     root: bytes
@@ -119,10 +123,10 @@ def _clamped(raw: bytes) -> bytes:
 
 
 def _split_scalar(scalar: bytes, root: bytes) -> tuple[bytes, bytes]:
-    """Return clamped (r, t) with r t = s (mod l), r at random.
+    """Return a random clamped scalar r, and a clamped scalar t with r t = s (mod l).
 
-    X25519 accepts only clamped scalars. Three or four numbers t in [2^254, 2^255) solve the equation. For about every
-    second r, one of them is a multiple of 8.
+    X25519 accepts only clamped scalars. For each r, three or four numbers t in [2^254, 2^255) solve the equation. For
+    about half of all r, one of these numbers is a multiple of 8 and thus clamped.
     """
     s = int.from_bytes(scalar, "little")
     for attempt in range(256):

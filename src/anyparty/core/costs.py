@@ -1,11 +1,16 @@
 """Communication costs by the formulas of the APC-VFL paper (appendix E), for comparison with the ledger.
 
-Letters   D rows that both parties have, z_p width of the passive party's message for a row, p parameters of the last
-          layer of its encoder, x_t and x_d columns of the task and the data party, 4 bytes a number.
+Notation  D    the number of rows that both parties have;
+          z_p  the width of the passive party's message for a row;
+          p    the number of parameters of the last layer of the passive party's encoder;
+          x_t  the number of columns of the task party;
+          x_d  the number of columns of the data party;
+          4    the number of bytes of each number sent.
 
-The paper assumes two parties and other messages than this package sends. In split learning it counts the gradient of
-the passive encoder's last layer; we send the gradient of the embeddings. For FedSVD it counts masks of [D, D]; we send
-a seed. Tests recompute the paper's table 2 with these functions and list the rows that differ.
+The paper assumes two parties and other messages than this package sends. For split learning, the paper counts the
+gradient of the passive encoder's last layer; this package sends the gradient of the embeddings. For FedSVD, the paper
+counts masks of [D, D]; this package sends a seed. Tests recompute the paper's table 2 with these functions and list the
+rows that differ.
 
     >>> apc(9500, 256).bytes_sent / 1e6
     9.728
@@ -23,16 +28,16 @@ from torch import Tensor
 from anyparty.core.types import Roster
 
 NUMBER = 4  # bytes of a float32
-LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer from 128 to 256
+LAST_LAYER = 128 * 256 + 256  # the paper's p, for a linear layer from 128 to 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The communication of a training.
+    """The communication cost of one training.
 
     Attributes:
-        rounds: the number of exchanges; as in the paper, each direction counts.
-        bytes_sent: the size of the tensors.
+        rounds: the number of exchanges; as in the paper, each direction is a separate exchange.
+        bytes_sent: the total size of all tensors sent, in bytes.
 
     """
 
@@ -46,12 +51,12 @@ class RunShape:
 
     Attributes:
         roster: the parties.
-        observed: [N, K] bool, which party holds which row.
+        observed: [N, K] bool, True if party k holds row n.
         labelled: [N] bool, rows with a label.
         training: [N] bool, training rows.
-        shared: by passive party, the number of rows that it shares with the active party, without test rows.
+        shared: by passive party, the number of rows that it shares with the active party, not counting test rows.
         epochs: the number of epochs, by stage.
-        batch_size: rows of a batch.
+        batch_size: the number of rows in a batch.
         columns: x_t, the width of the active party's prepared block.
 
     """
@@ -72,7 +77,7 @@ class PartyShape:
 
     Attributes:
         columns: x_d, the width of its prepared block.
-        last_layer: p, the parameters of its encoder's last linear layer; 0 without one.
+        last_layer: p, the number of parameters of its encoder's last linear layer; 0 without such a layer.
 
     """
 
@@ -82,12 +87,12 @@ class PartyShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaTraffic:
-    """The values in a formula for a run with one passive party, without that party's ``PartyShape``.
+    """The values of a formula for one passive party of a run, without those in the party's ``PartyShape``.
 
     Attributes:
         party: the passive party.
         equation: the formula's number in the paper.
-        counts: the values of its letters, by name.
+        counts: the values of the formula's variables, by name.
 
     """
 
@@ -96,7 +101,7 @@ class FormulaTraffic:
     counts: Mapping[str, int]
 
     def cost(self, shape: PartyShape | None) -> Cost | None:
-        """Evaluate the formula; ``None`` if it needs a value of the party that is unknown."""
+        """Return the cost by the formula; ``None`` if the formula needs an unknown value of the party."""
         counts = self.counts
         if self.equation == "(6)":
             return apc(counts["aligned"], counts["z_p"])
@@ -112,10 +117,10 @@ class FormulaTraffic:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
-    """Add rounds and bytes to a record's entries for formulas, if the party's ``PartyShape`` is known.
+    """Add rounds and bytes to a record's entries for formulas, unless a needed ``PartyShape`` is unknown.
 
     Args:
-        counted: entries of a record; those with bytes are not changed.
+        counted: the entries of a record; entries that already have bytes are not changed.
         shapes: the shapes, by party.
 
     """
@@ -136,28 +141,38 @@ class HasCosts(Protocol):
 
 
 def apc(aligned: int, z_p: int) -> Cost:
-    """Return the cost of APC-VFL: D z_p 4 bytes, once (6)."""
+    """Return the cost of APC-VFL by equation (6): D z_p 4 bytes in one exchange."""
     return Cost(rounds=1, bytes_sent=aligned * z_p * NUMBER)
 
 
 def forward(epochs: float, aligned: int, z_p: int) -> float:
-    """Return the bytes of split learning's embeddings: epochs D z_p 4 (7).  Epochs may be a mean over runs."""
+    """Return the number of bytes of split learning's embeddings by equation (7): epochs D z_p 4.
+
+    ``epochs`` may be a mean over runs.
+    """
     return epochs * aligned * z_p * NUMBER
 
 
 def backprop(epochs: float, aligned: int, batch_size: int, p: int = LAST_LAYER) -> float:
-    """Return the bytes of split learning's gradients: epochs ceil(D / batch size) p 4 (8)."""
+    """Return the number of bytes of split learning's gradients by equation (8): epochs ceil(D / batch size) p 4."""
     return epochs * ceil(aligned / batch_size) * p * NUMBER
 
 
 def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_LAYER) -> Cost:
-    """Return the cost of split learning: forward and back in every batch of every epoch (9)."""
+    """Return the cost of split learning by equation (9): ``forward`` plus ``backprop``.
+
+    Each batch of each epoch takes two exchanges.
+    """
     total = forward(epochs, aligned, z_p) + backprop(epochs, aligned, batch_size, p)
     return Cost(rounds=2 * epochs * ceil(aligned / batch_size), bytes_sent=round(total))
 
 
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
-    """Return formula (9) for every passive party; D is the number of its rows among the used ``rows`` [N]."""
+    """Return the values of formula (9) for every passive party of a run.
+
+    ``rows`` [N] bool marks the rows that the method uses. D is the number of training rows among them that the passive
+    party holds.
+    """
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)
     return [
@@ -177,17 +192,22 @@ def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic
 
 
 def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
-    """Return the cost of VFedTrans with FedSVD: masks A to both, B_t, B_d, masked blocks, and U (10)."""
+    """Return the cost of VFedTrans with FedSVD by equation (10).
+
+    Both parties receive the mask A [D, D]. The task party receives B_t [x_t, x_t + x_d], and the data party receives
+    B_d [x_d, x_t + x_d]. The masked blocks, D (x_t + x_d) numbers together, and U [D, x_t + x_d] are sent too.
+    """
     total = x_t + x_d
     masks = 2 * aligned**2 + x_t * total + x_d * total
     return Cost(rounds=5, bytes_sent=(masks + aligned * (x_t + x_d) + aligned * total) * NUMBER)
 
 
 def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) -> int:
-    """Return the bytes that this package's VFedTrans sends for one data party, as the ledger should count them.
+    """Return the number of bytes that this package's VFedTrans sends for one data party.
 
-    The row mask is sent as a key, masked blocks have x_t + x_d columns in double precision, and U has ``rank`` columns
-    in single precision. ``apart``: the key generator and the server are separate parties.
+    The ledger should count the same number. The row mask is sent as a key, masked blocks have x_t + x_d columns in
+    double precision, and U has ``rank`` columns in single precision. ``apart`` is True if the key generator and the
+    server are parties of their own.
     """
     total = x_t + x_d
     widths, keys, masked = 8, 64, aligned * total * 8

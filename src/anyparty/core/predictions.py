@@ -31,13 +31,13 @@ class Predictions:
             without an answer.
         by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN if party
             k has none. ``None`` if the method has one answer for all parties.
-        took_part: [n, K] bool, the blocks that the answer used.
+        took_part: [n, K] bool, True if the answer used party k's block.
         asked: [K] bool, the parties that were asked.
         silent: parties that were asked and did not answer.
         predictor: a description of the predictor.
         reasons: the reason for a missing answer, by row.
         ids: [n] the rows' ids as text, if the caller passed tables.
-        unseen: the number of classes, the last ones of the task, that the model does not know (``over``).
+        unseen: the number of classes that the model does not know. They are the last classes of the task (``over``).
     """
 
     task: Task
@@ -85,7 +85,7 @@ class Predictions:
         return replace(self, task=task, scores=scores, by_party=by_party[0] if by_party else None, unseen=len(more))
 
     def take(self, places: Sequence[int]) -> Predictions:
-        """Return the answers of these rows, in this order."""
+        """Return the predictions for the rows at ``places``, in this order."""
         at = torch.as_tensor(places, dtype=torch.int64)
         return replace(
             self, scores=self.scores[at], took_part=self.took_part[at],
@@ -103,7 +103,10 @@ class Predictions:
         return [names[c] for c in most_probable(self.scores).tolist()]
 
     def frame(self) -> pl.DataFrame:
-        """Return one row per id: the answer, each class's probability, the parties that took part, and the reason."""
+        """Return one row per id: the answer, each class's probability, the parties that took part, and the reason.
+
+        The reason explains a missing answer.
+        """
         classification = self.task.kind == "classification"
         columns: dict[str, pl.Series] = {}
         if self.ids is not None:
@@ -142,7 +145,9 @@ def refuse_without_labels(task: Task) -> None:
 
 
 def most_probable(scores: Tensor) -> Tensor:
-    """Return the class with the highest score, the first of equals: [..., C] -> [...] int64; -1 if one is NaN.
+    """Return the class with the highest score, the first among equal scores: [..., C] -> [...] int64.
+
+    The result is -1 if one of the scores is NaN.
 
     >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
     tensor([ 1,  0, -1])
@@ -154,7 +159,7 @@ def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
     """Return the P distinct rows of ``present`` [n, K] bool in lexicographic order, and the pattern of each row.
 
     Returns:
-        [P, K] bool and [n] int64. Works for any K, because 30 parties at a time are packed into a number.
+        [P, K] bool and [n] int64. K is not limited, because 30 parties at a time are packed into a number.
     """
     n, K = present.shape
     code = torch.zeros(n, dtype=torch.int64)

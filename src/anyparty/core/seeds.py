@@ -6,10 +6,10 @@ run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
     >>> Seeds(7).numpy("split").integers(100) == Seeds(7).numpy("split").integers(100)
     np.True_
 
-The root is in the settings that all parties share, so that every party can compute all of its streams. A party's
-initial weights must not be among them, because its rows could be computed from its first embeddings. A party on its own
-machine therefore has a ``secret``, and its private draws (initial weights, dropout, views of its rows) use the streams
-of ``seeds.own``:
+The root is in the settings that all parties share, so that every party can compute all streams of the root. A party's
+initial weights must not come from these streams, because other parties could then compute its rows from its first
+embeddings. A party on its own machine therefore has a ``secret``. Its private draws (initial weights, dropout, views of
+its rows) use the streams of ``seeds.own``:
 
     >>> secret = Seeds(7, bytes(32))
     >>> secret.number("split") == Seeds(7).number("split"), secret.own.number("encoder") == Seeds(7).number("encoder")
@@ -29,15 +29,15 @@ import torch
 from torch import Generator
 
 _Device = torch.device  # below, ``torch`` is a method
-_DRAWING = threading.RLock()  # all threads share torch's default stream; the prediction service has two
-_WORDS = 624  # words in the state of the Mersenne Twister
-_WORDS_AT = 24  # offset of the words in torch's serialized state, after the seed and two counters; 8 bytes a word
-_BYTES = 5056  # size of that state
+_DRAWING = threading.RLock()  # all threads share torch's default stream; the prediction service has two threads
+_WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
+_WORDS_AT = 24  # the offset of these numbers (8 bytes each) in torch's serialized state, after a seed and two counters
+_BYTES = 5056  # the size of the serialized state
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """The root of all named random streams of a run; with a party's secret, also of its private ones."""
+    """The root of all named random streams of a run and, with a party's secret, of the party's private streams."""
 
     root: int
     secret: bytes = field(default=b"", repr=False)
@@ -63,7 +63,8 @@ class Seeds:
     def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
         """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
-        The block must not contain an await. Torch's default stream is restored afterwards. One thread at a time.
+        The block must not contain an await. Torch's default stream is restored afterwards. On the CPU, a second thread
+        waits until the block of the first thread has ended.
         """
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):
@@ -71,7 +72,7 @@ class Seeds:
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # as fork_rng, 40 times as fast
+            before = torch.default_generator.get_state()  # has the effect of fork_rng, and is 40 times as fast
             self._begin(torch.default_generator, *name)
             try:
                 yield
@@ -89,7 +90,10 @@ class Seeds:
 
 
 class _Own(Seeds):
-    """Streams of a 32-byte secret. They set torch's full state, because its seed of 32 bits can be guessed."""
+    """Random streams of a 32-byte secret.
+
+    They set the full state of torch's generator, because the generator's seed of 32 bits could be guessed.
+    """
 
     def torch(self, *name: str | int) -> Generator:
         generator = Generator()
@@ -100,7 +104,7 @@ class _Own(Seeds):
         return np.random.default_rng(int.from_bytes(self._digest(*name), "little"))
 
     def _begin(self, generator: Generator, *name: str | int) -> None:
-        generator.manual_seed(self.number(*name))  # marks all words as unused
+        generator.manual_seed(self.number(*name))  # resets the counters, so that no number of the state is skipped
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")

@@ -83,7 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with their lists as tuples, which JSON had made lists."""
+    """Convert the lists among the values to tuples, because JSON stores tuples as lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
@@ -116,7 +116,9 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def take(path: Path, otherwise: str) -> FileLock:
-    """Acquire an exclusive lock without waiting. ``release`` frees it; if the process dies, the system does.
+    """Acquire an exclusive lock on ``path`` without waiting.
+
+    The lock's ``release`` frees it. If the process dies, the operating system frees the lock.
 
     Raises:
         ConfigError: another process holds the lock; the message is ``otherwise``.
@@ -135,7 +137,10 @@ def take(path: Path, otherwise: str) -> FileLock:
 
 
 def sweep(folder: Path, names: Collection[str]) -> None:
-    """Delete incomplete versions of these files that killed processes left. No process may be writing them."""
+    """Delete the incomplete (.part) versions of the files ``names`` that killed processes left in a folder.
+
+    No process may be writing these files.
+    """
     for left in folder.glob(f"*{PART}"):
         name, _, mark = left.stem.rpartition(".")
         if name in names and re.fullmatch("[0-9a-f]{8}", mark):

@@ -1,6 +1,6 @@
 """The types that all packages share: parties, tasks, messages, capabilities and channels.
 
-Letters in all modules
+Notation in all modules
     N  rows (ids known to at least one party)      B  rows of a batch, B_k those that party k holds
     K  parties that hold columns (feature blocks)  H  width of an embedding
     C  outputs: classes, or 1 for regression       k  index of a party among the K, in the roster's order
@@ -35,7 +35,7 @@ class Task:
         classes: the labels as text, in the order of the outputs (classification).
         mean: the mean of the training labels (regression). Heads predict standardized labels.
         scale: the standard deviation of the training labels (regression).
-        weights: the weight of a training row, by class; 1 each if empty.
+        weights: by class, the weight of a training row; if empty, every weight is 1.
     """
 
     kind: Literal["classification", "regression"]
@@ -57,7 +57,7 @@ class Party:
     Its name must also work in comma-separated lists and as a folder name.
 
     Raises:
-        ConfigError: the name cannot be used so.
+        ConfigError: the name cannot be used in these ways.
     """
 
     name: str
@@ -119,7 +119,7 @@ class MessageSpec:
         to: the role of the receiver.
         holds: the content.
         learns: the information that the receiver gains.
-        when: the only condition under which it is sent; empty if in every run.
+        when: the condition under which the message is sent; empty if it is sent in every run.
 
     Raises:
         ConfigError: ``frm`` or ``to`` is not a role.
@@ -137,7 +137,7 @@ class MessageSpec:
             _among(ROLES, getattr(self, end), f"message {self.tag!r}: {end}")
 
 
-SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # a ``when``
+SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # a value of ``when``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,16 +147,17 @@ class Capabilities:
     Attributes:
         title: the method's name for users.
         paper: the publication.
-        trains_on: the rows that it trains on, as text.
-        predicts_for: the rows that it predicts, as text.
-        needs: whether a prediction needs all parties or any; also in training, unless ``trains_with`` is set.
-        messages: the declarations of its messages.
+        trains_on: the rows that the method trains on, as text.
+        predicts_for: the rows that the method predicts, as text.
+        needs: "all" if a prediction needs all parties, "any" if one party suffices. The same holds for training, unless
+            ``trains_with`` is set.
+        messages: the declarations of the method's messages.
         most_parties: the largest number of parties; ``None`` without a limit.
-        unlabelled: it also learns from rows without labels.
-        without_labels: it is useful without any label. The task then has no outputs, stages that train on labels are
-            skipped, and predictions are refused.
-        trains_with: whether training needs all parties or any, if different from ``needs``.
-        predicts_alone: the active party predicts alone, without messages.
+        unlabelled: True if the method also learns from rows without labels.
+        without_labels: True if the method is useful without any label. The task then has no outputs, stages that train
+            on labels are skipped, and predictions are refused.
+        trains_with: as ``needs``, but for training; ``None`` if training has the same needs.
+        predicts_alone: True if the active party predicts alone, without messages.
 
     Raises:
         ConfigError: ``needs`` or ``trains_with`` is unknown, or ``messages`` is not a tuple of declarations.
@@ -195,7 +196,7 @@ class Capabilities:
 
     @property
     def trains_with_all(self) -> bool:
-        """Whether training uses a row only while all parties are present."""
+        """True if training uses a row only while all parties are present."""
         return (self.trains_with or self.needs) == "all"
 
 
@@ -203,7 +204,8 @@ class Capabilities:
 class TensorSpec:
     """The shape and dtype of one tensor that a receiver expects.
 
-    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. Their bound is wider.
+    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. The bound on extreme
+    numbers is wider for them.
     """
 
     shape: tuple[int, ...]
@@ -219,7 +221,7 @@ class Channel(Protocol):
         """The party at this end of the channel."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send named tensors to the party ``to``; return when they are handed over, before they are read.
+        """Send named tensors to the party ``to``. Return when they are handed over, before ``to`` reads them.
 
         Returns ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this value.
         """
@@ -242,7 +244,10 @@ def _among(allowed: Sequence[str], value: object, name: str) -> None:
 
 
 def finite(tensor: Tensor) -> bool:
-    """Return whether all numbers are finite; tests the sum first, which takes a tenth of the time."""
+    """Return whether all numbers are finite.
+
+    The sum is tested first, because this takes a tenth of the time.
+    """
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
@@ -269,7 +274,7 @@ def fits(got: Sequence[int], want: Sequence[int]) -> bool:
 
 
 def of_python(value: Any) -> Any:
-    """Return a value with Python's numbers in place of numpy's, in lists and tables too."""
+    """Convert numpy's numbers to Python's in a value, and in the lists, tuples and mappings that it contains."""
     if isinstance(value, Mapping):
         return {key: of_python(each) for key, each in value.items()}
     if type(value) in {list, tuple}:

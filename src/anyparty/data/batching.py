@@ -1,4 +1,4 @@
-"""Batches of rows, the same at every party because all share the seed."""
+"""Draw batches of rows, which are the same at every party, because all parties share the seed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from anyparty.core.seeds import Seeds
 
 
 def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of ``rows`` [n] in random order, of mixed patterns of presence. The last may be smaller."""
+    """Yield batches of ``rows`` [n] in random order, whatever their patterns of presence.
+
+    The last batch may be smaller.
+    """
     if len(rows):
         yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], min(size, len(rows)))
 
 
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of rows with the same pattern of presence (LASER-VFL, Algorithm 1, line 2), in random order.
+    """Yield batches in random order; all rows of a batch have the same pattern of presence.
 
-    ``pattern`` [n] is the number of each row's pattern, on any device. The last batch of a pattern may be smaller.
+    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n] is the number of each row's pattern, on any device. The
+    last batch of a pattern may be smaller.
     """
     pattern = pattern.cpu()  # the permutation is on the CPU
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
@@ -33,7 +37,7 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
 
 
 def patterns(observed: Tensor) -> Tensor:
-    """Number the distinct patterns of presence: [n, K] bool -> [n] int64, in no meaningful order.
+    """Return the number of each row's pattern of presence: [n, K] bool -> [n] int64, numbered in an arbitrary order.
 
     >>> patterns(torch.tensor([[True, False], [True, True], [True, False]]))
     tensor([0, 1, 0])
@@ -46,10 +50,10 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
-    """Draw shares of the usable rows for validation and test; return each row's use, [N] int8.
+    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
 
-    All other rows are for training. Rows without a label, or held by no party, are not usable for validation or test,
-    but a method may still learn from them.
+    All other rows are for training. Rows without a label, and rows that no party holds, are not usable for validation
+    or test. A method may still learn from them.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3

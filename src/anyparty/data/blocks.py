@@ -1,7 +1,7 @@
 """One party's share of the aligned rows: its feature block, and the position of each row in it.
 
-Absence is a mask, never a number. A party has no cell for a row that it does not hold, so that nothing is multiplied by
-zero.
+Absence is stored as a mask, never as a number. A party has no cells for a row that it does not hold, so that no zeros
+are computed in their place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Block:
     Attributes:
         x: [N_k, ...] float32, the party's own rows in its own order.
         position: [N] int64, aligned row n is ``x[position[n]]``; -1 if the party does not hold row n.
-        gaps: [N_k, width] bool, cells that were empty and have been imputed; ``None`` if no cell was empty.
+        gaps: [N_k, width] bool, True for cells that were empty and have been imputed; ``None`` if no cell was empty.
     """
 
     x: Tensor
@@ -33,7 +33,7 @@ class Block:
         assert self.position.ndim == 1
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features [B_k, ...] of the rows that the party holds, and their places in ``rows`` [B]: [B_k]."""
+        """Return the features [B_k, ...] of the party's rows among ``rows`` [B], and their places [B_k] in ``rows``."""
         own = self.position[rows]
         held = (own >= 0).nonzero().squeeze(1)
         if len(held) == len(rows):
@@ -57,11 +57,12 @@ class Rows:
         block: the party's features, if it holds columns.
         y: [N] int64 class, or float32 standardized number, at parties that hold labels; arbitrary for unlabelled rows.
         labeled: [N] bool, at parties that hold labels.
-        observed: [N, K] bool, which party holds which row; only at parties that host heads, because they match rows.
+        observed: [N, K] bool, True if party k holds row n; only at parties that host heads, because they match rows.
         key: [N] int64 at the active party, a number that identifies the row in any order; it breaks ties.
         ids: [N_k] String at the active party: its own ids, in the order of its block. They never leave the party.
-        names: [N] String at the active party: the rows' ids, null if unknown to it. They never leave the party.
-        told: [N] bool at the active party, by host of heads: the rows for which that party reports a label.
+        names: [N] String at the active party: the rows' ids, null if it does not know the id. They never leave the
+            party.
+        told: by host of heads, [N] bool at the active party: the rows for which that host reports a label.
     """
 
     n: int
@@ -76,6 +77,6 @@ class Rows:
 
     @property
     def teaching(self) -> Tensor:
-        """[N] bool: rows for which some host of heads has a label, as known to the active party."""
+        """[N] bool: rows for which at least one host of heads has a label, as far as the active party knows."""
         assert self.labeled is not None
         return torch.stack([self.labeled, *self.told.values()]).any(dim=0)

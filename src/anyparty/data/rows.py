@@ -30,14 +30,14 @@ def own_rows(
     names: pl.Series | None = None,
     device: torch.device | str = "cpu",
 ) -> Rows:
-    """Return one party's part of N aligned rows.
+    """Return one party's ``Rows`` for N aligned rows.
 
     Args:
         position: [N], the party's own row of each aligned row, -1 if it has none.
-        blocks: [N], the same, -1 also if that row has no cell; by default ``position``.
+        blocks: [N], as ``position``, but also -1 if all cells of the own row are empty; by default ``position``.
         features: the party's prepared block of n_k rows; ``None`` without columns.
         labels: the labels of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
-        observed: [N, K], presence, at hosts.
+        observed: [N, K], True if party k holds row n, at hosts of heads.
         key: [N], a number that identifies each row, at the active party.
         ids: [n_k], the party's own ids, at the active party.
         names: [N], the rows' ids, at the active party; by default from ``ids``, null if the party lacks the row.
@@ -62,7 +62,7 @@ def own_rows(
 
 
 def block_of(features: Features, position: Tensor, device: torch.device | str = "cpu") -> Block:
-    """Return the block of the aligned rows at ``position`` [N] among the prepared rows."""
+    """Return the block of the prepared rows, with the ``position`` [N] of each aligned row among them."""
     gaps = None if features.gaps is None else torch.from_numpy(features.gaps).to(device)
     return Block(torch.from_numpy(features.x).to(device), position.to(device), gaps)
 
@@ -74,12 +74,12 @@ def assemble(
     labels: PartyLabels | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Rows]:
-    """Return every party's ``Rows``, if one process knows the whole alignment.
+    """Return every party's ``Rows``, for a process that knows the whole alignment.
 
     Args:
-        alignment: the rows of N that each party has.
+        alignment: the alignment of all parties.
         roster: the parties.
-        features: by party, its prepared block of n_k rows; an absent party has no rows.
+        features: by party, its prepared block of n_k rows; a party that is not listed is absent and holds no row.
         labels: by label holder, the labels of its own rows, (y [n_k], labeled [n_k]).
         device: the device for the tensors.
 
@@ -114,9 +114,9 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 
 
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
-    """Return a party's ids in the order of its own rows [n_k], null for a row without any cell or label.
+    """Return a party's ids [n_k] in the order of its own rows, null for a row without any cell or label.
 
-    ``None`` under private alignment.
+    The result is ``None`` under private alignment.
     """
     if alignment.ids is None:
         return None
@@ -132,7 +132,10 @@ def named(ids: pl.Series, position: NDArray[np.int64]) -> pl.Series:
 
 
 def row_keys(alignment: Alignment) -> Tensor:
-    """Return a number for each row that depends on its id only: [N] int64."""
+    """Return a number for each row that depends only on the row's id: [N] int64.
+
+    Under private alignment, which has no ids, it is the row's place.
+    """
     if alignment.ids is None:
         return torch.arange(alignment.n)
     hashed = alignment.ids.cast(pl.String).hash(seed=0).to_numpy()

@@ -1,4 +1,7 @@
-"""Infer the task from the labels of the active party's training rows, without rows that no party knows a cell of."""
+"""Infer the task from the labels of the active party's training rows, and compute class weights.
+
+Labels of rows that are empty at all parties are not used.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,14 @@ from anyparty.tables.target import AskedKind, described, encode, infer_task
 
 
 def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_]) -> Table:
-    """Return a label holder's table without the labels of rows without any cell, which cannot train a model.
+    """Remove the labels of rows that are empty at all parties from a label holder's table.
+
+    These rows cannot train a model. They remain in the returned table, without labels.
 
     Args:
-        table: the party's table.
-        position: [N], the party's own row of each aligned row, -1 if it has none.
-        observed: [N, K], True if party k knows a cell of row n.
+        table: the label holder's table.
+        position: [N], the label holder's own row of each aligned row, -1 if it has none.
+        observed: [N, K], True if party k has a cell in row n.
     """
     if table.label is None:
         return table
@@ -34,14 +39,14 @@ def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.boo
 
 
 def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of the N aligned rows have a label in the party's table: [N] bool."""
+    """Return the mask [N] of aligned rows that have a label in the party's table."""
     assert table.label is not None
     known = table.label.is_not_null().to_numpy()
     return np.where(position >= 0, known[position], False)
 
 
 def predicted(table: Table, kind: AskedKind, positive: str | None) -> str:
-    """Describe the task in one line: the classes, or the range of numbers, of all known labels of a table.
+    """Describe in one line the task of all known labels in a table: the classes, or the range of numbers.
 
     ``kind`` and ``positive`` are as in ``task_of``.
 
@@ -66,7 +71,7 @@ def task_of(
         use: [N], the use of each row.
         kind: "auto", "classification" or "regression".
         positive: the positive class of a binary task, if one was chosen.
-        without: True if a table without labels gives a task without outputs.
+        without: accept a table without labels. The task then has no outputs.
 
     Raises:
         TableError: there are no labels, or all have the same class.
@@ -84,7 +89,7 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Yield the places of other labels, if the training rows have fewer than two different labels."""
+    """Yield a hint if the training rows have fewer than two different labels, and held-out rows have other labels."""
     there, elsewhere = (as_level(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):
@@ -95,7 +100,7 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
-    """Return class weights that give all classes the same total: rows / (classes x rows of the class).
+    """Return class weights that give all classes the same total weight: rows / (classes x rows of the class).
 
     Classes without a training row are not counted, so that the mean weight of the training rows is 1.
     """

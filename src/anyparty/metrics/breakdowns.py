@@ -3,18 +3,18 @@
 Valdeira, Wang, Chi: "Vertical Federated Learning with Missing Features During Training and Inference", ICLR 2025,
 Appendix D, "Computing metrics", and section 5 for the random prediction.
 
-Letters   N labelled rows, K parties.
+Notation  N labelled rows, K parties.
 Symbols   O_n         present[n]    parties that hold row n and were asked         [N, K] bool
           yhat^n(k)   chosen[n, k]  the class that party k predicts for row n       [N, K] int64
 Metrics:  accuracy = 1/N sum_n 1/|O_n| sum_{k in O_n} 1(yhat^n(k) = y^n);
-          F1       = 1/K sum_k 2 P_k R_k / (P_k + R_k),   P_k, R_k over the rows that party k holds.
+          F1       = 1/K sum_k 2 P_k R_k / (P_k + R_k),   P_k, R_k precision and recall on the rows that party k holds.
 
 Known differences
-    - A party without an answer of its own for a row, a case that the paper does not have, gets the row's answer.
+    - A party may have no answer of its own for a row. It then gets the row's answer. The paper does not have this case.
     - Metrics are between 0 and 1, not per cent.
-    - F1 has the factor 2 that is missing in the paper; its program has it.
+    - F1 has the factor 2 that is missing in the paper; the paper's program has it.
     - For more than two classes a party's F1 is the macro F1.
-    - Rows that no present party holds are left out, and so are parties whose F1 is 0/0.
+    - Rows without a present party (empty O_n) are left out, and so are parties whose F1 is 0/0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return the ``score`` by the parties present (``"bank + shop"``), for the ``most`` frequent patterns in order."""
+    """Return the ``score`` of rows by the parties present (``"bank + shop"``), most frequent pattern first.
+
+    Rarer patterns than the first ``most`` patterns are left out.
+    """
     rows, present = _labelled(predictions, y, observed, labeled)
     distinct, which = patterns(present)
     counts = torch.bincount(which, minlength=len(distinct))
@@ -53,11 +56,12 @@ def by_pattern(
 
 
 def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
-    """Return yhat^n(k), [n, K] int64: the class that party k predicts for row n, or a guess without an answer.
+    """Return yhat^n(k), [n, K] int64: the class that party k predicts for row n.
 
-    A party without an answer of its own for a row (no head, an untrained head, or a silent host) gets the row's answer,
-    whatever it answers for other rows. The result for a row therefore does not depend on other rows. A guess is uniform
-    over the classes. One guess per row is always drawn, so that two methods under the same seed get the same guesses.
+    A party may have no answer of its own for a row, because it has no head, an untrained head, or a silent host. Such a
+    party gets the row's answer, even if it has its own answers for other rows. The result for a row therefore does not
+    depend on other rows. If the row has no answer either, the class is a random guess, uniform over the classes of
+    training. One guess is always drawn for each row, so that two methods with the same seed get the same guesses.
 
     Raises:
         ConfigError: the task is a regression.
@@ -93,7 +97,8 @@ def client_f1(
 ) -> float:
     """Return the F1 of Appendix D. The positive class is the second of ``task.classes``.
 
-    For more than two classes, the parties' macro F1 are averaged. Arguments as ``client_accuracy``.
+    For more than two classes, the result is the mean of the parties' macro F1. The arguments are those of
+    ``client_accuracy``.
     """
     return _f1_of(predictions, client_classes(predictions, guess), y, _counted(predictions, observed, labeled))
 
@@ -101,14 +106,18 @@ def client_f1(
 def client_metrics(
     predictions: Predictions, y: Tensor, observed: Tensor, guess: torch.Generator, labeled: Tensor | None = None
 ) -> dict[str, float]:
-    """Return accuracy and F1 of Appendix D by name, with the same guesses."""
+    """Return the accuracy and the F1 of Appendix D by name, both computed with the same guesses."""
     chosen, counted = client_classes(predictions, guess), _counted(predictions, observed, labeled)
     f1 = _f1_of(predictions, chosen, y, counted)
     return {"client_accuracy": accuracy_of(chosen, y, counted), "client_f1": f1}
 
 
 def accuracy_of(chosen: Tensor, y: Tensor, counted: Tensor) -> float:
-    """Return the mean over rows of the share of correct parties, from [n, K], [n] and [n, K] bool."""
+    """Return the mean, over rows, of the share of a row's parties that predict the row's label.
+
+    ``chosen`` [n, K] contains the predicted classes, ``y`` [n] the labels. ``counted`` [n, K] bool marks each row's
+    parties. Rows without a marked party are left out.
+    """
     parties = counted.sum(dim=1)
     right = ((chosen == y[:, None]) & counted).sum(dim=1)
     return float((right.double() / parties)[parties > 0].mean())
@@ -138,6 +147,6 @@ def _present(predictions: Predictions, observed: Tensor) -> Tensor:
 def _labelled(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None
 ) -> tuple[LabelledPredictions, Tensor]:
-    """Return the labelled rows and the parties present for them."""
+    """Return the labelled rows, and the mask [labelled rows, K] of the parties present for them."""
     present = _present(predictions, observed)
     return LabelledPredictions.of(predictions, y, labeled), present if labeled is None else present[labeled]

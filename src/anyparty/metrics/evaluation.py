@@ -32,8 +32,9 @@ class Evaluation:
         by_count: the score by number of parties present, largest number first.
         by_pattern: the score by the parties present, most frequent first, at most 32 patterns.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
-        unseen: classes that did not occur in training, with their numbers of rows. Every answer to them is wrong.
-        constant: the baseline on the answered rows: accuracy of the most frequent label, or RMSE of the mean.
+        unseen: by class that did not occur in training, the number of its rows. Every answer for these rows is wrong.
+        constant: the score of a constant answer on the answered rows: the accuracy of the most frequent label, or the
+            RMSE of the mean.
         commonest: the most frequent label; empty for a regression.
     """
 
@@ -130,9 +131,9 @@ def evaluate(
         y: [n] int64 class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
         observed: [n, K] bool, which party holds which row.
-        seeds: its stream ``("evaluate", "guess")`` draws guesses for rows without an answer, in the client metrics.
-        unseen: classes that did not occur in training. In ``y`` they are numbered after those of the task. The model
-            gives them probability 0, so that their rows count as wrong.
+        seeds: the stream ``("evaluate", "guess")`` draws the client metrics' guesses for rows without an answer.
+        unseen: classes that did not occur in training. In ``y`` they are numbered after the classes of the task. The
+            model gives them probability 0, so that every answer for their rows is wrong.
     """
     predictions, known = predictions.over(unseen), predictions.task.outputs
     guess = seeds.torch("evaluate", "guess")
@@ -180,7 +181,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def _title(text: str) -> Text | None:
-    return Text(text) if text else None  # Text, because a party may be called "[red]"
+    return Text(text) if text else None  # not str, because rich would interpret a party's name such as "[red]"
 
 
 def _table(

@@ -1,22 +1,23 @@
 """The usual metrics on rows with a label and an answer.
 
-Letters   n rows, m of them with a label and an answer, C classes.
+Notation  n rows, m of them with a label and an answer, C classes.
 
     accuracy    share of rows whose most probable class is the label
     f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``.
-    macro_f1    mean of the one-against-rest F1 over the classes among labels or answers.
+    macro_f1    mean, over the classes that occur among labels or answers, of the class's one-against-rest F1.
     auroc       probability that a row of the class scores above a row of another class; ties count half (Mann,
                 Whitney). For more than two classes, the mean over the classes that some but not all rows have. Rows
                 whose probability rounds to 1 are ordered by the other classes' probabilities.
-    log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats.
+    log_loss    mean of -log p(label) in nats, with p at least float32's epsilon.
     rmse, mae   root mean squared error and mean absolute error in the label's own units.
     loss        the training objective without the weights of ``train.balance``: the log-loss, or the squared error of
                 the standardized label.
 
 Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
-the second class.  A metric that is undefined on its rows is NaN: no row, AUROC of one class, F1 without any positive
-label or answer.  The values equal scikit-learn's, as tests check. Its checks on every call would take longer than the
-metrics, if there are many patterns, parties or epochs.
+the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC of rows of a single
+class, and the F1 of rows without any positive label or answer. The values equal scikit-learn's, as tests check. The
+metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer than the
+metrics.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from anyparty.core.types import Task
 from anyparty.errors import ConfigError, PredictionError, nearest
 
 ScoreTable = dict[str, float]
-"""Metrics by name, with ``coverage``, the share of rows with an answer, and ``rows``, their number."""
+"""Metrics by name, with ``coverage``, the share of rows with an answer, and ``rows``, the number of all rows."""
 
 EPSILON = torch.finfo(torch.float32).eps
 NEAR_ONE = 1 - 2**-10
@@ -50,7 +51,7 @@ class LabelledPredictions:
         scores: [n, C] as in ``Predictions``.
         y: [n] int64 class, or float64 number in the label's own units.
         answered: [n] bool, rows with an answer.
-        unseen: the number of classes, the last ones of the task, that the model does not know.
+        unseen: the number of classes that the model does not know. They are the last classes of the task.
     """
 
     task: Task
@@ -77,7 +78,7 @@ class LabelledPredictions:
 
     @property
     def trained(self) -> Task:
-        """The task without classes that the model does not know."""
+        """The task without the classes that the model does not know."""
         return trained(self.task, self.unseen)
 
     @cached_property
@@ -87,7 +88,7 @@ class LabelledPredictions:
 
     @cached_property
     def errors(self) -> Tensor:
-        """[n] float64, the predicted number minus the true one."""
+        """[n] float64, the predicted number minus the true number."""
         return self.scores[:, 0].double() - self.y
 
 
@@ -97,7 +98,7 @@ def trained(task: Task, unseen: int) -> Task:
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
-    """Return each class's F1 [C] float64 from labels and answers [m]; NaN if neither has the class."""
+    """Return each class's F1 [C] float64 from labels and answers [m]; NaN if neither of them contains the class."""
     hits = torch.bincount(y[y == chosen], minlength=C)
     both = torch.bincount(y, minlength=C) + torch.bincount(chosen, minlength=C)
     return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn) = 2 P R / (P + R)
@@ -126,15 +127,15 @@ def _auroc(rows: LabelledPredictions) -> float:
 def _rank(p: Tensor, c: int) -> Tensor:
     """Return a number [m] that increases with a class's probability p [m, C]: log p, or -log(1 - p) if p is near 1.
 
-    In single precision, p is 1 from a logit of 17 on. There, 1 - p is the sum of the other probabilities. Elsewhere,
-    rounding of that sum would order rows with equal p.
+    In single precision, p rounds to 1 if the logit is 17 or more. Near 1, the sum of the other classes' probabilities
+    therefore replaces 1 - p. For smaller p this sum is not used, because its rounding would order rows with equal p.
     """
     own, others = p[:, c], torch.cat([p[:, :c], p[:, c + 1 :]], dim=1).sum(dim=1)
     return torch.where(own < NEAR_ONE, own.log(), -others.log())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(score of a positive row > score of another) + P(equal) / 2; NaN if either kind has no rows."""
+    """Return P(a positive row scores above another row) + P(equal scores) / 2; NaN if one of the kinds has no rows."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -193,7 +194,9 @@ METRICS: dict[str, Metric] = {
 
 
 def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
-    """Return the metric that selects a model, and whether greater is better. The default is log_loss or rmse.
+    """Return the name of the metric that selects a model, and whether greater is better.
+
+    The default metric is log_loss for classification, and rmse for regression.
 
     >>> headline(Task(kind="classification", classes=("no", "yes")))
     ('log_loss', False)
@@ -239,7 +242,10 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 
 
 def scores_of(rows: LabelledPredictions) -> ScoreTable:
-    """Return every metric that fits the task except ``loss``, which repeats the others."""
+    """Return every metric that fits the task, with ``coverage`` and ``rows``.
+
+    ``loss`` is left out, because it repeats the other metrics.
+    """
     answered = _answered(rows)
     names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.trained)]
     share = float(rows.answered.double().mean())  # the mean of no rows is NaN

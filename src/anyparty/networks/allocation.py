@@ -1,4 +1,4 @@
-"""Limit the numbers that a block of code may allocate, so that a small file cannot request a huge network."""
+"""Limit how much memory a block of code may allocate, so that a small file cannot request a huge network."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class TooLargeError(Exception):
 
 
 class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raise ``TooLargeError`` before tensors of more than ``most`` numbers in total are made.
+    """Raise ``TooLargeError`` if a block makes tensors of more than ``most`` numbers in total.
 
-    Every operation counts the numbers that it returns. An operation with a given size is stopped before it allocates.
+    An operation whose first argument is the size is counted, and stopped, before it allocates. A clone is counted after
+    it was made. Other operations are not counted.
 
     >>> with AllocationLimit(10):
     ...     torch.zeros(3, 3).shape
@@ -35,7 +36,7 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def exceeded(self) -> bool:
-        """True if more was requested than allowed, even if the error was caught."""
+        """True if the block requested more numbers than allowed, even if it caught the error."""
         return self.made > self.most
 
     def __torch_dispatch__(
@@ -44,7 +45,7 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Count the numbers that an operation makes."""
         asked = 0
         if args and isinstance(args[0], list | tuple | torch.Size) and all(isinstance(size, int) for size in args[0]):
-            asked = math.prod(args[0])  # empty, zeros, ones, full, rand, randn: the size comes first
+            asked = math.prod(args[0])  # the size is the first argument of empty, zeros, ones, full, rand and randn
             self._count(asked)
         made = func(*args, **(kwargs or {}))
         if not asked and isinstance(made, Tensor):

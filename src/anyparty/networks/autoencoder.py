@@ -1,6 +1,6 @@
 """Autoencoders: an encoder, and a decoder that reconstructs the encoder's input from its embedding.
 
-Letters   B rows, K parties, I inputs, H width of an embedding, D width of the first hidden layer.
+Notation  B rows, K parties, I inputs, H width of an embedding, D width of the first hidden layer.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Autoencoder(nn.Module):
         encoder: factory of the encoder.
         inputs: I.
         outputs: H.
-        activation: applied to the embedding too; no activation if empty.
-        party: name of its party, for error messages.
+        activation: the activation that is applied to the embedding; no activation if empty.
+        party: the name of the encoder's party, for error messages.
 
     """
 
@@ -54,17 +54,17 @@ class Autoencoder(nn.Module):
 
 
 class JointAutoencoder(nn.Module):
-    """An autoencoder of the concatenated embeddings of K parties, some of which a row may lack.
+    """An autoencoder of the concatenated embeddings of K parties; a row may lack some of the embeddings.
 
-    For concatenated embeddings, the first layer is a sum over parties: W z = sum_k W_k z_k. If row n lacks party k, its
-    term is replaced by a trained vector a_k [D], so that absence is not mistaken for an embedding of zeros. If no party
-    is absent, and always with two parties, it is the plain autoencoder of the concatenation.
+    For concatenated embeddings, the first layer is a sum over parties: W z = sum_k W_k z_k. If row n lacks party k, the
+    term of party k is replaced by a trained vector a_k [D], so that absence is not mistaken for an embedding of zeros.
+    If no party is absent, the network is the plain autoencoder of the concatenation. With two parties it always is.
 
     Args:
-        widths: of the parties' embeddings, in order.
+        widths: the widths of the parties' embeddings, in order.
         hidden: widths of the encoder's hidden layers; the decoder has them in reverse order.
         outputs: H, the width of the joint embedding.
-        activation: after every layer except the decoder's last.
+        activation: the activation after every layer except the decoder's last layer.
 
     """
 
@@ -91,7 +91,7 @@ class JointAutoencoder(nn.Module):
         return joint
 
     def forward(self, z: Tensor, observed: Tensor) -> Tensor:
-        """Return each row's mean squared error over the embeddings that it has: [B]."""
+        """Return the mean squared error of each row over the embeddings that the row has: [B]."""
         there = observed[:, self.owner].to(z.dtype)
         off = (z - self.decoder(self.encode(z, observed))) ** 2
         mean: Tensor = (off * there).sum(dim=1) / there.sum(dim=1)

@@ -1,9 +1,9 @@
-"""Record the parties, or sets of parties, whose predictors training has changed at least once with a labelled row.
+"""Record the parties, or sets of parties, whose predictors have been trained on at least one labelled row.
 
-Networks that no labelled row ever reached still give numbers: those of their initial weights. A host saves beside its
-heads which ones it has trained, so that an answer never depends on the others.
+A network that was never trained on a labelled row still returns numbers, which depend only on its initial weights. A
+host therefore saves which of its heads it has trained, so that an answer never depends on an untrained head.
 
-Letters   B rows, K parties with columns, T sets of parties.
+Notation  B rows, K parties with columns, T sets of parties.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 Sets = Callable[[Tensor], Tensor]
-"""Return the sets of parties that rows train: observed [B, K] bool -> [T] bool."""
+"""A function that returns the sets of parties whose predictors rows train: observed [B, K] bool -> [T] bool."""
 
 
 class TrainedParties(nn.Module):
-    """The parties whose blocks training has reached, and the sets of parties, if a rule has a predictor for each set.
+    """The parties whose blocks have been trained on, and the sets of parties whose predictors have been trained.
+
+    Only some rules have predictors for sets of parties.
 
     Args:
         parties: K.
-        sets: T, and a function that returns the sets that rows train; ``None`` without sets.
+        sets: T, and the function that returns the sets that rows train; ``None`` without sets.
 
     """
 
@@ -37,7 +39,7 @@ class TrainedParties(nn.Module):
 
     @property
     def missed(self) -> list[int]:
-        """The parties k that no row has reached; empty before the first row of training."""
+        """The indices k of parties without a training row; empty before the first training row."""
         return (~self.parties).nonzero().squeeze(1).tolist() if self.parties.any() else []
 
     def note(self, observed: Tensor) -> None:
@@ -48,7 +50,9 @@ class TrainedParties(nn.Module):
 
 
 class Connectivity(nn.Module):
-    """The parties that share training rows, and those that have labelled rows; for methods that use unlabelled rows.
+    """The pairs of parties that share training rows, and the parties that have labelled rows.
+
+    Methods that train on unlabelled rows use it.
 
     Args:
         parties: K.
@@ -65,7 +69,7 @@ class Connectivity(nn.Module):
 
     @property
     def missed(self) -> list[int]:
-        """The parties k that shared rows do not connect, directly or through others, to a party with labelled rows."""
+        """The indices k of parties without a connection to a party with labelled rows, as by ``untied``."""
         return untied(self.together, self.labelled)
 
     def note(self, observed: Tensor, known: Tensor | None = None) -> None:
@@ -83,7 +87,9 @@ def shared(observed: Tensor) -> Tensor:
 
 
 def untied(together: Tensor, labelled: Tensor) -> list[int]:
-    """Return the parties k that shared rows do not connect to a labelled one; empty if no row has a label.
+    """Return the indices k of parties without a connection to a labelled party; empty if no row has a label.
+
+    Two parties are connected if they share rows, or if other parties connect them.
 
     >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
     [2]

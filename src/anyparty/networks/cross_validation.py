@@ -1,6 +1,6 @@
-"""k-fold scores of a scikit-learn classifier, on embeddings or columns.
+"""Compute the k-fold cross-validation scores of a scikit-learn classifier on embeddings or columns.
 
-Letters   n rows, d columns, k folds.
+Notation  n rows, d columns, k folds.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ def cross_validated(
     classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
     metric: str = "accuracy", folds: int = 10, seed: int = 0, classes: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return a classifier's score [k] on each of k stratified folds, fitted to the others.
+    """Return a classifier's scores [k]: one on each of k stratified folds, after a fit to the other folds.
 
     Args:
         x: [n, d], columns or embeddings.
         y: [n], the classes.
         classifier: "logistic", or the name of a scikit-learn class.
         settings: keyword arguments of the classifier.
-        scale: scaling of the columns, fitted with the classifier: to standard deviation 1, or to [0, 1].
+        scale: the scaling of the columns: "standard" to standard deviation 1, "minmax" to [0, 1]. It is fitted to the
+            same rows as the classifier.
         metric: name of a scikit-learn scorer: "accuracy", "f1", "f1_macro", "roc_auc" ...
         folds: k.
-        seed: of the folds and of the classifier.
+        seed: the seed of the folds and of the classifier.
         classes: [C] names; ``y`` then contains their places. By default the values of ``y`` are the names. A
             class_weight in the settings uses these names.
 
     Raises:
-        ConfigError: there is no such classifier or metric, or fewer than two folds.
-        AlignmentError: fewer rows than folds, a single class, or a class that would be absent from a fold.
+        ConfigError: there is no such classifier or metric, or there are fewer than two folds.
+        AlignmentError: there are fewer rows than folds, there is a single class, or a class would be absent from a
+            fold.
 
     """
     labels = np.asarray(y)
@@ -57,7 +59,7 @@ def cross_validated(
     known = unique_labels(labels)
     task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
     model = estimator(classifier, task, settings or {}, seed)
-    if isinstance(weights := model.get_params().get("class_weight"), Mapping):  # keys are places, folds have labels
+    if isinstance(weights := model.get_params().get("class_weight"), Mapping):  # keys are places, but y holds labels
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -65,7 +67,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # a score without a value: reported below
+            warnings.simplefilter("ignore", UserWarning)  # about a score without a value, which is reported below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -76,11 +78,12 @@ def cross_validated(
 
 
 def check_folds(labels: NDArray[Any], folds: int) -> None:
-    """Reject labels [n] that cannot be split into so many stratified folds.
+    """Reject labels [n] that cannot be split into this number of stratified folds.
 
     Raises:
-        ConfigError: fewer than two folds.
-        AlignmentError: fewer rows than folds, a single class, or a class that would be absent from a fold.
+        ConfigError: there are fewer than two folds.
+        AlignmentError: there are fewer rows than folds, there is a single class, or a class would be absent from a
+            fold.
     """
     if folds < 2:
         raise ConfigError(f"cross-validation: folds must be at least 2, got {folds}")

@@ -1,4 +1,4 @@
-"""All networks that can be described as data, by name: a saved model refers to its encoders by these names."""
+"""List, by name, all networks that can be described as data. A saved model refers to its encoders by these names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENCODERS: dict[str, type[MLP | ResNet | LSTM]] = {"mlp": MLP, "resnet": ResNet, 
 
 
 def describe(encoder: Factory) -> dict[str, Any] | None:
-    """Return an encoder as data, ``None`` for a user's own.
+    """Return the description of an encoder as data; ``None`` for a user's own encoder.
 
     >>> describe(MLP(hidden=(8,)))["hidden"]
     (8,)
@@ -23,6 +23,6 @@ def describe(encoder: Factory) -> dict[str, Any] | None:
 
 
 def restore(about: Mapping[str, Any]) -> Factory:
-    """Return the encoder that ``describe`` described, also after conversion to and from JSON."""
+    """Return the encoder of a description from ``describe``, which may have been converted to JSON and back."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return ENCODERS[values.pop("kind")](**values)

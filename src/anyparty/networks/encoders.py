@@ -60,8 +60,8 @@ class ResNet:
 
     Attributes:
         shape: channels, height, width.
-        widths: channels of the four groups of blocks; the first is also that of the first convolution.
-        depths: residual blocks in each group; two each is ResNet-18.
+        widths: the number of channels of each group of blocks; the first is also that of the first convolution.
+        depths: the number of residual blocks in each group; the default is that of ResNet-18.
 
     """
 
@@ -120,11 +120,13 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Deconvolution:
-    """A decoder of images [B, D] -> [B, 2 C H W]: means of all pixels, flattened, then as many raw deviations.
+    """A decoder of images: latent vectors [B, D] -> [B, 2 C H W].
+
+    The outputs are the flattened means of all pixels, followed by as many raw deviations.
 
     Attributes:
         shape: channels, height, width.
-        widths: channels before the first and before the second transposed convolution.
+        widths: the number of channels before the first and before the second transposed convolution.
 
     """
 

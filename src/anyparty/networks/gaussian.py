@@ -3,7 +3,7 @@
 All covariances are diagonal. Sources: Kingma, Welling 2014 (networks that output mean and deviation); FALSE-VFL,
 equation (1) and appendix B (``aggregate``).
 
-Letters   B rows, K parties, D width of the vector.
+Notation  B rows, K parties, D width of the vector.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Gaussian:
 
     @classmethod
     def of(cls, outputs: Tensor, floor: float) -> Gaussian:
-        """Convert a network's outputs [..., 2 D]: the mean, and as deviation softplus of the rest plus ``floor``."""
+        """Convert a network's outputs [..., 2 D] to a Gaussian over [..., D].
+
+        The first half is the mean. The deviation is softplus of the second half, plus ``floor``.
+        """
         mean, raw = outputs.chunk(2, dim=-1)
         return cls(mean, functional.softplus(raw) + floor)
 
@@ -47,13 +50,13 @@ class Gaussian:
 
 
 class LogProb(torch.autograd.Function):
-    """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] -> [...]; no gradient by x.
+    """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] -> [...], without a gradient for x.
 
-    If ``known`` [..., D] is given, only known numbers count; the others may have any finite value.
+    If ``known`` [..., D] is given, the sum includes only the known numbers. The others may have any finite value.
 
-    The gradient is computed by hand, because these tensors are as large as a decoder's outputs. One tensor as wide as
-    the outputs is stored instead of six of half the width, and a backward pass is a single product; a batch takes two
-    of them.
+    The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs. One
+    tensor of the outputs' width is stored instead of six tensors of half the width. A backward pass is a single
+    product, and a batch takes two backward passes.
         a = (x - mean) / std        d/d mean = a / std      d/d raw = (a^2 - 1) / std * (1 - exp(floor - std))
     """
 
@@ -92,7 +95,9 @@ def standard(x: Tensor) -> Tensor:
 
 
 def aggregate(mean: Tensor, variance: Tensor, observed: Tensor) -> Gaussian:
-    """Return q(z | x^O), (1): the mean of the observed parties' means, the inverse of their summed precisions.
+    """Return the Gaussian q(z | x^O) of FALSE-VFL's equation (1).
+
+    Its mean is the mean of the observed parties' means. Its variance is the inverse of their summed precisions.
 
     Args:
         mean: [B, K, D], any value if not observed.

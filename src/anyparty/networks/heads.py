@@ -1,7 +1,8 @@
 """Many small networks of one shape, computed together.
 
-LASER-VFL has a head for every party, and Combinatorial an encoder for every subset of parties. A loop over them would
-be slow. Here the copies' weights are one tensor, and one batched product computes them all.
+LASER-VFL has a head for every party, and Combinatorial an encoder for every subset of parties. A loop over these
+networks would be slow. Here the weights of all networks are one tensor, and one batched product computes a layer of all
+networks.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias.unsqueeze(1), u.transpose(0, 1), self.weight.mT).transpose(0, 1)
 
     def products(self, h: Tensor) -> Tensor:
-        """Return W_m h_f for every copy and every input, without bias: [B, F, inputs] -> [B, F, M, outputs]."""
+        """Return W_m h_f for every copy m and every input f, without bias: [B, F, inputs] -> [B, F, M, outputs]."""
         B, F, _ = h.shape
         return nn.functional.linear(h, self.weight.flatten(0, 1)).view(B, F, *self.weight.shape[:2])
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Reject inputs that do not fit the number and width of heads that a rule, perhaps a user's own, declares."""
+    """Reject inputs that do not fit the number and the input width of heads that a rule declares.
+
+    The rule may be a user's own.
+    """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
         raise ConfigError(f"heads: expected inputs {wanted}, because the rule's head declares {copies} "
@@ -69,10 +73,10 @@ class StackedMLP(nn.Module):
         self.rest = nn.Sequential(*rest)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Apply copy m to u[:, m], including rows that are not ``valid``, because no row depends on another.
+        """Apply copy m to u[:, m]. Rows that are not ``valid`` are computed too, because no row depends on another row.
 
         Raises:
-            ConfigError: u has another number or width than the copies.
+            ConfigError: u does not fit the number of copies or their input width.
         """
         _check_inputs(u, self.copies, self.inputs, "M")
         return self.rest(self.first(u))  # type: ignore[no-any-return]
@@ -87,7 +91,7 @@ class StackedMLP(nn.Module):
         return self.first.products(h)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Compute the outputs from means of ``products``: [B, M, T, D] -> [B, M, T, C], for T tasks a copy."""
+        """Compute the outputs from means of ``products``: [B, M, T, D] -> [B, M, T, C], for T tasks of each copy."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
             return u
@@ -99,7 +103,7 @@ class StackedMLP(nn.Module):
 class ModuleHeads(nn.Module):
     """M modules of a user's own, with the same interface as ``StackedMLP``; each maps [B, I] to [B, C].
 
-    They get valid rows only, because in a user's module rows may depend on one another (batch normalisation).
+    The modules get only valid rows, because rows may depend on each other in a user's module (batch normalisation).
     """
 
     def __init__(self, modules: Sequence[nn.Module], inputs: int, outputs: int) -> None:
@@ -128,17 +132,18 @@ class ModuleHeads(nn.Module):
         return cls(made, inputs, outputs)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to u[:, m] of the ``valid`` rows [B, M]; zero for the others.
+        """Apply module m to u[:, m] of the ``valid`` rows [B, M]. The outputs of other rows are zero.
 
         Raises:
-            ConfigError: u has another number or width than the modules, or a module returns another shape than [B, C].
+            ConfigError: u does not fit the number of modules or their input width, or a module returns another shape
+                than [B, C].
         """
         _check_inputs(u, len(self.each), self.inputs, "M")
         there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
         return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the inputs themselves for every module; they commute with means too.
+        """Return the inputs themselves for every module. As in ``StackedMLP``, they commute with means.
 
         Raises:
             ConfigError: h has another width.
@@ -147,17 +152,17 @@ class ModuleHeads(nn.Module):
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to u[:, m, t] of every task t as rows, if they are ``valid`` [B, M, T]."""
+        """Apply module m to the ``valid`` [B, M, T] rows among u[:, m, t], for every task t."""
         flat = u.transpose(1, 2).flatten(0, 1)  # [B T, M, D]
         out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
         return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
 
     def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
-        """Return the outputs [B, C] of module m for the rows [B, I] that are ``there`` [B]; zero for the others."""
+        """Return the outputs [B, C] of module m for the rows u [B, I]; zero for rows that are not ``there`` [B]."""
         rows = there.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)
-        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy: the module may change it, others read u too
+        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy, because the module may change its input
         out: Any = self.each[m](own)
         if not isinstance(out, Tensor):
             raise ConfigError(f"make_head: a head of yours should give a tensor, it gives a {type(out).__name__}")

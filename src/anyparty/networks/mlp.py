@@ -20,7 +20,7 @@ Factory = Callable[[int, int], nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class MLP:
-    """A multilayer perceptron: inputs -> hidden ... -> H, with an activation after every hidden layer only."""
+    """A multilayer perceptron: inputs -> hidden ... -> H. An activation follows every layer except the last one."""
 
     hidden: tuple[int, ...] = (64,)
     activation: str = "relu"
@@ -51,7 +51,10 @@ class MLP:
 
 
 class Copies(nn.Module):
-    """M encoders of one block: [B, inputs] -> [B, M, H] (Combinatorial has one for every subset of the others)."""
+    """M encoders of one block: [B, inputs] -> [B, M, H].
+
+    Combinatorial has one of them for every subset of the other parties.
+    """
 
     def __init__(self, encoder: Factory, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -91,12 +94,15 @@ def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str
 
 
 def _try(module: nn.Module, width: int, whose: str) -> None:
-    """Reject a module that fails on two rows or on one, or gives no gradient; lazy layers get their widths here."""
+    """Reject a module that fails on two rows or on one row, or whose output has no gradient.
+
+    Lazy layers get their widths in these trials.
+    """
     training = {part: part.training for part in module.modules()}
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # it may draw random numbers: keep later draws unchanged
+            with torch.random.fork_rng(devices=[]):  # the module may draw numbers, which must not change later draws
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise
@@ -115,9 +121,9 @@ def build(
 ) -> nn.Module:  # fmt: skip
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
-    Its batch normalisation accepts batches of a single row: see ``modules``. A user's own module computes in single
-    precision on a copy of its input, which it may change. If its output has another shape, the error names the party.
-    ``holds`` describes the output for that error, if it is not an embedding.
+    Its batch normalisation accepts batches of a single row (see ``modules``). A user's own module computes in single
+    precision on a copy of its input, so that it may change the copy. If its output has another shape, the error names
+    the party. ``holds`` describes the output for that error, if it is not an embedding.
 
     Raises:
         ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two

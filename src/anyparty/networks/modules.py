@@ -1,7 +1,7 @@
 """Modules for all methods: batch normalisation of single rows, buffers of any length, and a memory of vectors by id.
 
-Deviations over a single row do not exist, and torch refuses to train batch normalisation on them. Such batches are
-common in vertical data: a party may have one row of a batch, or the last batch may have one row.
+A single row has no standard deviation, and torch refuses to train batch normalisation on a batch of one row. Such
+batches are common in vertical data: a party may hold one row of a batch, or the last batch may have one row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anyparty.errors import ConfigError
 
 
 def bear_single_rows(module: nn.Module) -> nn.Module:
-    """Let a module's batch normalisation use its running statistics if a batch has one number a channel.
+    """Let a module's batch normalisation use its running statistics if a batch has one number per channel.
 
     Raises:
         ConfigError: a layer does not track running statistics.
@@ -49,7 +49,7 @@ def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
 
 
 def any_length(module: nn.Module, *names: str) -> None:
-    """Let ``load_state_dict`` set the buffers ``names`` of a module to the length of the loaded ones."""
+    """Let ``load_state_dict`` resize the buffers ``names`` of a module to the lengths of the loaded buffers."""
 
     def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
         for name in names:
@@ -66,8 +66,8 @@ class VectorMemory(nn.Module):
     Ids are stored and found as the 64-bit BLAKE2b hash of their text.
 
     Args:
-        width: M.
-        parties: K.
+        width: M, the width of a vector.
+        parties: K, the number of parties.
 
     """
 
@@ -83,13 +83,16 @@ class VectorMemory(nn.Module):
         any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
-        """Store vectors [n, M] and the parties on which they are based [n, K] by ids [n]; discard all earlier ones."""
+        """Store vectors [n, M], and the parties [n, K] on which they are based, by ids [n].
+
+        All vectors that were stored earlier are discarded.
+        """
         keys, order = _keys(ids).sort()
         self.keys = keys.to(vectors.device)
         self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
 
     def find(self, ids: Iterable[str]) -> Tensor:
-        """Return the place of each id in the memory, -1 if it is not there: [B] int64."""
+        """Return the place of each id in the memory, -1 if the memory does not contain the id: [B] int64."""
         asked = _keys(ids).to(self.keys.device)
         if not len(self.keys):
             return torch.full_like(asked, -1)

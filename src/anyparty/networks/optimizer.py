@@ -24,14 +24,17 @@ OF_SCHEDULES = {"final": "cosine", "milestones": "step", "gamma": "step"}
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """Settings of one party's optimizer; the learning rate is a function of the epoch, so resuming is exact.
+    """Settings of one party's optimizer.
+
+    The learning rate depends only on the epoch, so that a resumed run gets the same rates.
 
     Attributes:
         name: "sgd", "adam" or "adamw".
         lr: learning rate of the first epoch.
         weight_decay: L2 for SGD and Adam, decoupled for AdamW.
-        momentum: of SGD.
-        schedule: "constant"; "cosine" from lr towards ``final`` x lr; "step": x ``gamma`` at each of ``milestones``.
+        momentum: the momentum of SGD.
+        schedule: "constant"; "cosine": from lr towards ``final`` x lr; "step": times ``gamma`` at each of
+            ``milestones``.
         final: share of lr that the cosine schedule would reach after its last epoch.
         milestones: epochs (counted from 0) at which the step schedule lowers the rate.
         gamma: factor of the step schedule.
@@ -65,7 +68,7 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        if idle and self.schedule == "constant":  # schedule left out; for the reverse, --set names it
+        if idle and self.schedule == "constant":  # allowed with other schedules, which may be chosen by --set
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
         if self.schedule == "step" and not self.milestones:
@@ -73,7 +76,7 @@ class Optimizer:
                               "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return the torch optimizer of ``parameters``, and of those with a ``constant`` learning rate."""
+        """Return a torch optimizer of ``parameters`` and of ``constant``, parameters with a constant learning rate."""
         settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name == "sgd":
             settings["momentum"] = self.momentum
@@ -86,7 +89,7 @@ class Optimizer:
         return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Set the learning rate of an epoch in an optimizer that ``build`` made."""
+        """Set an optimizer from ``build`` to the learning rate of an epoch."""
         for group in optimizer.param_groups:
             if group.get("schedule") != "constant":
                 group["lr"] = self.rate(epoch, epochs)
@@ -101,9 +104,9 @@ class Optimizer:
 
 
 def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Set the momentum of parameters that get their first gradient later than others to 0, which is its value so far.
+    """Set the momentum of parameters that get their first gradient later than others to 0, its value until then.
 
-    torch's fused step rejects a parameter without a momentum buffer beside one that has a buffer.
+    torch's fused step rejects parameters without a momentum buffer beside parameters with a buffer.
     """
     for group in optimizer.param_groups:
         learning = [each for each in group["params"] if each.grad is not None]

@@ -1,9 +1,10 @@
 """scikit-learn's estimators as heads: fitted once to embeddings, saved without pickle, and used like a network.
 
-Letters   n rows, H width of an embedding, C outputs.
+Notation  n rows, H width of an embedding, C outputs.
 
-A linear estimator (``logistic``, ``ridge``) is saved as its weights. Any other is saved as its training rows, all of
-which are the active party's own. When a saved model first predicts, it is fitted to them again with the same seed.
+A linear estimator (``logistic``, ``ridge``) is saved as its weights. Any other estimator is saved as its training rows,
+all of which are the active party's own. When a saved model first predicts, the estimator is fitted to these rows again
+with the same seed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from anyparty.core.types import Task
 from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest, some
 from anyparty.networks.modules import any_length
 
-NEVER = -1e4  # output of a class without training rows: probability zero
+NEVER = -1e4  # the output for a class without training rows, whose probability is zero
 LINEAR = ("logistic", "ridge")
 
 
@@ -52,10 +53,10 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
 
 
 def _by_place(weights: Mapping[Any, Any], task: Task) -> dict[int, Any]:
-    """Convert weights by class name to weights by place: estimators see places, settings use names.
+    """Convert weights by class name to weights by place, because estimators see places and settings use names.
 
     Raises:
-        ConfigError: a class that the labels do not have, or one without a weight.
+        ConfigError: the weights name a class that the labels do not have, or a class has no weight.
     """
     named = {str(name): weight for name, weight in weights.items()}
     if named.keys() != set(task.classes):
@@ -68,7 +69,7 @@ class FittedEstimator(nn.Module):
     """An estimator that is fitted once, and returns outputs [n, C] for embeddings [n, H].
 
     Args:
-        name: of the estimator.
+        name: the name of the estimator.
         task: the prediction task.
         inputs: H.
         settings: keyword arguments of the estimator.
@@ -107,7 +108,7 @@ class FittedEstimator(nn.Module):
             self._keep_weights(self.made)
         else:
             self.rows, self.labels = u.detach().clone(), y.double()
-            self.made = self._fit(self.rows, self.labels)  # the same call as after loading
+            self.made = self._fit(self.rows, self.labels)  # the same call as in ``fit_again``, for the same result
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         made = estimator(self.name, self.task, self.settings, int(self.seed))

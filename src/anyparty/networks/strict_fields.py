@@ -30,7 +30,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
             value = value.tolist()
         try:
             read = _adapters(of)[field.name].validate_python(value)
-            fits = _truths(read) == _truths(value)  # pydantic reads true as 1, and "yes" as true
+            fits = _truths(read) == _truths(value)  # pydantic converts true to 1, and "yes" to true
         except ValidationError:
             fits = False
         if not fits:
@@ -39,7 +39,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
 
 
 def _truths(value: Any) -> int:
-    """Return the number of truth values."""
+    """Return the number of truth values in a list or tuple, or in a single value."""
     return sum(isinstance(each, bool) for each in (value if isinstance(value, list | tuple) else [value]))
 
 

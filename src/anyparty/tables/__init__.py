@@ -1,4 +1,4 @@
-"""One party's table: read its file, detect column types, encode the target, fit the preprocessing.
+"""Read one party's table, infer its column types, encode its target, and fit its preprocessing.
 
-Nothing here knows another party or imports a model.
+No module of this package uses another party's table or imports a model.
 """

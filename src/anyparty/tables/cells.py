@@ -1,8 +1,8 @@
 """Normalize cells: missing markers, numbers, and the text of ids, categories and classes.
 
-The rules hold per cell and never depend on the other cells of a column. Two files or two parties with the same value
-therefore read it the same way. A decimal in text keeps its trailing zeros except ".0", because 1.1 and 1.10 may be two
-codes.
+Each cell is normalized by itself, without regard to the other cells of its column. The same value in two files or at
+two parties therefore gives the same result. A decimal number in a text column keeps its trailing zeros, except a final
+".0", because 1.1 and 1.10 may be two codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-RowNumbers: TypeAlias = NDArray[np.integer[Any]]  # rows of a table, counted from 0
+RowNumbers: TypeAlias = NDArray[np.integer[Any]]  # numbers of a table's rows, counted from 0
 
 ZONED = r"^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|UTC|[+-]\d{2}:?\d{2})$"
 MAX_BYTES = 65_536  # default size limit of a text cell
@@ -21,9 +21,9 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", 
 
 
 def as_text(series: pl.Series) -> pl.Series:
-    """Convert the cells to trimmed text, null if missing (:data:`MISSING`).
+    """Convert the cells to trimmed text, and missing cells (:data:`MISSING`) to null.
 
-    Whole numbers have no fraction, because pandas stores integers with gaps as floats:
+    Whole numbers get no fraction, because pandas stores a column of integers with missing cells as floats:
 
     >>> as_text(pl.Series([7.0, None, 2.5, -0.0])).to_list()
     ['7', None, '2.5', '0']
@@ -32,13 +32,13 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
     ['7', '2.5', '100']
 
-    Whole numbers in R's exponent notation are written out. R only uses it if no digits are lost:
+    Whole numbers in R's exponent notation are converted to plain digits. R uses this notation only if no digit is lost:
 
     >>> as_text(pl.Series(["1e+05", "2.5e+11", "1.5e+00", "1E+05", "1e5"])).to_list()
     ['100000', '250000000000', '1.5e+00', '1E+05', '1e5']
 
-    A timestamp has one form for every resolution and notation. With a time zone it is converted to UTC. Midnight
-    without a time zone becomes the date:
+    Timestamps get one form, whatever their resolution and notation. A timestamp with a time zone is converted to UTC. A
+    timestamp at midnight without a time zone becomes its date:
 
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31 08:30:00.500"]).str.to_datetime(time_unit="ns")).to_list()
     ['2020-01-31', '2020-01-31 08:30:00.5']
@@ -50,18 +50,18 @@ def as_text(series: pl.Series) -> pl.Series:
     text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
         text = _without_exponent(text)
-    if series.dtype.is_temporal():  # the column's resolution adds zeros
+    if series.dtype.is_temporal():  # the cast adds zeros up to the column's resolution
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or is_text(series):
         text = _timestamps(text)
-    if series.dtype.is_decimal():  # the column's scale adds zeros
+    if series.dtype.is_decimal():  # the cast adds zeros up to the column's scale
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
 
 
 def _without_exponent(text: pl.Series) -> pl.Series:
-    """Write out whole numbers in R's exponent notation; other texts stay."""
+    """Convert whole numbers in R's exponent notation to plain digits, and keep all other texts."""
     if not (powers := text.str.contains(r"^[+-]?\d(\.\d+)?e\+\d{2}$").fill_null(value=False)).any():
         return text
     numbers = text.filter(powers).cast(pl.Float64)
@@ -71,7 +71,7 @@ def _without_exponent(text: pl.Series) -> pl.Series:
 
 
 def _timestamps(text: pl.Series) -> pl.Series:
-    """Rewrite timestamps in one form; other texts stay."""
+    """Rewrite timestamps in one form, and keep all other texts."""
     if not text.str.contains(r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:").any():
         return text
     text = text.str.replace(r"^(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})", "${1} ${2}")
@@ -86,13 +86,13 @@ def _timestamps(text: pl.Series) -> pl.Series:
 
 
 def value_counts(text: pl.Series) -> list[tuple[str, int]]:
-    """Return the distinct texts and the number of cells of each, most frequent first, then by text."""
-    counts = text.alias("text").value_counts()  # a column named "count" would clash with that of the counts
+    """Return each distinct text and its number of cells, in descending order of this number, then by text."""
+    counts = text.alias("text").value_counts()  # a column named "count" would clash with the column of the counts
     return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
 
 
 def missing_markers(series: pl.Series) -> dict[str, int]:
-    """Return the texts that mark a missing cell, trimmed, with the number of cells of each. Empty cells do not count.
+    """Return each trimmed text that marks a missing cell, with its number of cells. Empty cells are left out.
 
     >>> missing_markers(pl.Series(["None", " NA", "None", "", None, "no"]))
     {'None': 2, 'NA': 1}
@@ -102,7 +102,7 @@ def missing_markers(series: pl.Series) -> dict[str, int]:
 
 
 def as_level(series: pl.Series) -> pl.Series:
-    """Convert the cells to the names of categories or classes: text, with true and false in lower case.
+    """Convert the cells to names of categories or classes: text as by ``as_text``, but true and false in lower case.
 
     >>> as_level(pl.Series(["True", "b", "1.0"])).to_list()
     ['true', 'b', '1']
@@ -112,7 +112,9 @@ def as_level(series: pl.Series) -> pl.Series:
 
 
 def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Convert the cells to Float64, null if missing, and return the mask of cells that are neither number nor missing.
+    """Convert the cells to Float64, and missing cells to null.
+
+    The second result is the mask of cells that are neither numbers nor missing.
 
     >>> numbers, bad = as_numbers(pl.Series([" 1.5", "?", "TRUE", "old"]))
     >>> numbers.to_list(), bad.to_list()
@@ -133,17 +135,17 @@ def is_text(series: pl.Series) -> bool:
 
 
 def is_category(series: pl.Series) -> bool:
-    """Return whether the column was declared categorical in the data frame."""
+    """Return whether the column has a categorical type in the data frame, polars Categorical or Enum."""
     return isinstance(series.dtype, pl.Categorical | pl.Enum)
 
 
 def is_number(series: pl.Series) -> bool:
-    """Return whether the column holds numbers or truth values, which count as 0 and 1."""
+    """Return whether the column's type is numeric, Boolean (read as 0 and 1) or Null."""
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
 def cited(series: pl.Series, bad: pl.Series, most: int = 3) -> str:
-    """List the first few bad cells with their rows, counted from 1 without the header.
+    """List the first ``most`` cells of the mask ``bad`` with their row numbers, counted from 1 below the header.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
     "'x' in row 2, 'y' in row 3"
@@ -158,18 +160,18 @@ def _cast(series: pl.Series) -> pl.Series:
 
 
 def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
-    """Replace true and false, in any case, by 1 and 0."""
+    """Replace true by 1 and false by 0, in upper and lower case."""
     return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
 
 
 def largest_exact(series: pl.Series) -> int:
-    """Return the largest n such that the column's type represents all whole numbers up to n."""
+    """Return the largest n up to which the column's float type represents all whole numbers."""
     bits = {"Float16": 11, "Float32": 24}.get(str(series.dtype), 53)
     return 1 << bits
 
 
 def _cast_text(series: pl.Series) -> pl.Series:
-    """Convert cells to text: whole floats without a fraction, times of day with theirs."""
+    """Convert the cells to text. Whole floats get no fraction; times of day keep their fraction of a second."""
     if series.dtype == pl.Time:
         return series.dt.to_string("%H:%M:%S%.f")
     if not series.dtype.is_float():
@@ -182,7 +184,7 @@ def _cast_text(series: pl.Series) -> pl.Series:
 
 
 def differ_in_case(levels: pl.Series) -> tuple[str, str] | None:
-    """Return two levels that differ only in case or in inner spaces; ``None`` if there are none.
+    """Return two levels that differ only in case or in inner spaces; ``None`` if there is no such pair.
 
     >>> differ_in_case(pl.Series(["no", "Yes", "yes", None]))
     ('Yes', 'yes')

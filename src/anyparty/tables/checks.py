@@ -1,6 +1,7 @@
-"""Data-quality checks: notes on a table that can be read, and warnings about rows that differ from training's.
+"""Check data quality: report possible mistakes in a table, and cells that differ from the training rows.
 
-Each function returns sentences that name the party, the file and the column. Nothing here stops a run.
+Each check returns or yields sentences for the user. ``where``, or the caller, names the party and the file in them. No
+check raises an error, so that no check stops a run.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from anyparty.tables.column_types import notation_of
 EMPTY = "are empty except for the id"
 MANY_MARKERS, MARKED_SHARE = 10, 0.05  # a note appears from this number, or above this share, of labels marked missing
 
-UNSEEN_SHARE = 0.5  # a larger share of cells unlike training's suggests another notation or unit
-FAR = 10  # in standard deviations
-MANY = 3  # columns that a sentence names
+UNSEEN_SHARE = 0.5  # if a larger share of a column's cells differs from training, it may have another notation or unit
+FAR = 10  # standard deviations from the training mean
+MANY = 3  # the largest number of columns that a sentence names
 
 
 def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
@@ -63,7 +64,10 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 
 
 def marked(column: pl.Series, where: str) -> tuple[str, ...]:
-    """Report many labels whose text marks a missing cell: the user may have meant one of them as a class."""
+    """Report labels whose text marks a missing cell, if there are many such labels.
+
+    The user may have meant such a text as a class.
+    """
     markers = cells.missing_markers(column) if cells.is_text(column) else {}
     count = sum(markers.values())
     labels = count + len(column) - cells.as_text(column).null_count() if count else 0
@@ -78,14 +82,17 @@ def marked(column: pl.Series, where: str) -> tuple[str, ...]:
 
 
 def blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
-    """Return the mask [n] of rows that have no cell in any column; all False if there are no columns."""
+    """Return the mask [n] of rows whose cells are all empty; all False if there are no columns."""
     if not columns.width:
         return np.zeros(n, dtype=np.bool_)
     return columns.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
 
 
 def without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[str, ...]:
-    """Report rows without any cell, as an outer join leaves them: the party counts as absent there."""
+    """Report rows whose feature cells are all empty, as an outer join leaves them.
+
+    The party is treated as absent in these rows.
+    """
     count = int(blank(columns, columns.height).sum())
     note = (
         f"{where}: {count:,} of {columns.height:,} rows {EMPTY}{' and the label' if labels else ''}: "
@@ -107,12 +114,12 @@ def cases(label: pl.Series, where: str) -> tuple[str, ...]:
 
 
 def unseen_levels(frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ...]], *, few: bool) -> Iterator[str]:
-    """Yield warnings about categories that training never saw. The model receives zeros for each.
+    """Yield warnings about categories that did not occur in training. The model receives zeros for such a category.
 
     Args:
         frame: the prepared columns, String for categories.
         levels: the levels of each categorical column in training; ``None`` is the level of missing cells.
-        few: also report categories in a minority of a column's cells.
+        few: also report columns in which at most half of the cells have such a category.
     """
     rare = []
     for name, known_levels in levels.items():
@@ -134,11 +141,11 @@ def unseen_levels(frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ..
 
 
 def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> Iterator[str]:
-    """Yield a warning about columns that were constant in training and have other numbers now.
+    """Yield a warning about columns that were constant in training and contain other numbers now.
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        constants: the value in all training rows, by column.
+        constants: by column, its value in all training rows.
     """
     counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
     changed = [(name, count) for name, count in counts.items() if count]
@@ -151,11 +158,11 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
 
 
 def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    """Yield a warning about columns most of whose numbers lie far from training's, as in another unit.
+    """Yield a warning about columns if most of their numbers lie far from the training mean, as in another unit.
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        spreads: mean and standard deviation of the training rows, by column.
+        spreads: by column, its mean and standard deviation in the training rows.
     """
     far = [
         name

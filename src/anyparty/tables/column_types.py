@@ -12,19 +12,19 @@ from anyparty.tables import cells
 
 Kind: TypeAlias = Literal["numeric", "categorical"]
 
-NUMERIC_SHARE = 0.9  # a text column with this share of numbers is a numeric column with mistakes in it
-FEW_TEXTS = 2  # up to this many distinct texts among more than FEW_LEVELS numbers may mark missing cells
-MORE_TEXTS, MOSTLY = 5, 0.8  # or up to MORE_TEXTS, if at least the share MOSTLY of cells are numbers
-MANY_LEVELS = 50  # text with more distinct values than this, and than half its rows, is not a category
-FEW_LEVELS = 20  # text with at most this many distinct values is a category in any notation
+NUMERIC_SHARE = 0.9  # a text column with at least this share of numbers is a numeric column with mistakes in it
+FEW_TEXTS = 2  # up to this many distinct texts among more than FEW_LEVELS distinct numbers may mark missing cells
+MORE_TEXTS, MOSTLY = 5, 0.8  # the limit is MORE_TEXTS instead if at least the share MOSTLY of the cells are numbers
+MANY_LEVELS = 50  # text is not a category if it has more distinct values than this, and than half the number of cells
+FEW_LEVELS = 20  # text with at most this many distinct values is a category, whatever its notation
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
-UNIT = (  # a closed list, because 7A and 7B are codes; k and M are thousands and millions
+UNIT = (  # a fixed list, because letters as in 7A and 7B are codes; k stands for thousands, M for millions
     r"([%‰]|°[CF]?|[kKM]|[kmµ]?g|[kcmµ]?m[²³23]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
-NOTATIONS = {  # text that is a quantity although values recur: its name, its pattern, and advice
+NOTATIONS = {  # by name, the pattern of quantities in text, and advice; values may repeat, unlike identifiers
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
         "write them with a decimal point and no mark between thousands",
@@ -70,7 +70,7 @@ class Notation(NamedTuple):
 
 
 def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False) -> pl.Series:
-    """Read a feature column: numbers, or String for categories.
+    """Read a feature column as numbers or, for categories, as String.
 
     Args:
         column: the cells as in the file.
@@ -79,8 +79,8 @@ def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool =
         trained: whether a model fixed the kind, so that the user cannot change it.
 
     Raises:
-        TableError: the column has an unusable type, a cell that is not a number among numbers, an infinite number, or
-            text that looks like an identifier, a date, or a number in another notation.
+        TableError: the column has no name, an unusable type, numbers with a cell that is not a number, an infinite
+            number, or text that looks like an identifier, a date, or a number in another notation.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -124,7 +124,7 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
 
 
 def notation_of(text: pl.Series) -> Notation | None:
-    """Find the notation of nearly all cells; ``None`` if they do not look like quantities."""
+    """Return the notation that nearly all cells share; ``None`` if they do not look like quantities."""
     known = text.drop_nulls()
     plain = known.cast(pl.Float64, strict=False).is_not_null()
     for name, (pattern, advice) in NOTATIONS.items():
@@ -136,9 +136,10 @@ def notation_of(text: pl.Series) -> Notation | None:
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:
-    """Return the cells that are a number with the most frequent suffix, if nearly all are and the numbers vary.
+    """Return the cells that consist of a number and the most frequent suffix.
 
-    A single letter directly after whole numbers, as in 7A, is a code.
+    The result is empty unless nearly all cells have this suffix, in many distinct values. It is also empty if a single
+    letter directly follows whole numbers, as in 7A, because such text is a code.
 
     >>> len(_with_one_suffix(pl.Series([f"{n} mmHg" for n in range(30)] + ["high"])))
     30
@@ -152,9 +153,9 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """Describe the few distinct texts among many numbers, because they may mark missing cells; ``None`` if too many.
+    """Describe a few distinct texts among many distinct numbers, because these texts may mark missing cells.
 
-    One or two texts may cover any share of the cells; up to five if most cells are numbers.
+    Up to two texts are described, or up to five if most cells are numbers. Otherwise the result is ``None``.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"
@@ -168,7 +169,7 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
 
 
 def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected there{OR_CATEGORY}") -> pl.Series:
-    """Return a column of numbers, null if missing; integers and truth values keep their type."""
+    """Return a column as numbers, with null for missing cells. Integers and truth values keep their type."""
     if column.dtype.is_integer() or column.dtype == pl.Boolean:
         return column
     if column.dtype.is_float():
@@ -180,7 +181,7 @@ def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected th
 
 
 def _finite(column: pl.Series, where: str) -> pl.Series:
-    """Check that no number is infinite or beyond float32."""
+    """Check that no number is infinite or too large for float32."""
     large = column.abs() > LARGEST
     if large.any():
         raise TableError(

@@ -1,10 +1,11 @@
 """Partition one table's columns, or one data set's images, into a feature block for each party.
 
-Letters   n rows, d columns, K parties; images [n, H, W] or [n, C, H, W]; views [n, V, ...].
+Notation  n rows, d columns, K parties; images [n, H, W] or [n, C, H, W]; views [n, V, ...].
 
-Columns become slices or lists (``columns``, ``proportional``, ``named``, ``across``). Arrays become arrays that share
-memory with the original (``quadrants``, ``cells``, ``grid``, ``strips``, ``views``). A remainder that does not divide
-evenly is dropped at the end by default, as in the published programs. ``cut`` selects a partition by name.
+``columns``, ``proportional``, ``named`` and ``across`` return slices or lists of columns. ``quadrants``, ``cells``,
+``grid``, ``strips`` and ``views`` return arrays that share memory with the original, except ``views`` with ``pick``. By
+default, the last columns, pixels or views are dropped if the number does not divide evenly, as in the published
+programs. ``cut`` selects a partition by name.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ def columns(of: Sequence[str], parties: int, *, drop_rest: bool = True) -> tuple
 def columns(
     of: int | Sequence[str], parties: int, *, drop_rest: bool = True
 ) -> tuple[slice, ...] | tuple[list[str], ...]:
-    """Partition d columns into contiguous blocks of equal width and drop the last (d mod K).
+    """Partition d columns into K contiguous blocks of equal width, and drop the last (d mod K) columns.
 
-    The program of the LASER-VFL paper does the same (Credit: 20 of 23 columns at K = 4).  With ``drop_rest=False`` all
-    columns are used, and the first (d mod K) blocks have one more.
+    The program of the LASER-VFL paper does the same: at K = 4, it uses 20 of Credit's 23 columns. With
+    ``drop_rest=False`` all columns are used, and the first (d mod K) blocks have one column more.
 
     >>> columns(23, 4)[3]
     slice(15, 20, None)
@@ -42,7 +43,7 @@ def columns(
     Args:
         of: the number of columns, or their names.
         parties: K.
-        drop_rest: drop the remainder.
+        drop_rest: drop the last (d mod K) columns.
 
     Returns:
         A slice, or a list of names, for each party.
@@ -85,8 +86,8 @@ def named(names: Sequence[str], blocks: Mapping[str, Sequence[str]]) -> dict[str
 def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
     """Partition d columns into contiguous blocks with widths proportional to the parties' shares.
 
-    All columns are used, and every party gets at least one. Widths are rounded down. The remaining columns go to the
-    parties with the largest remainders, one each, in order.
+    All columns are used, and every party gets at least one. Widths are rounded down. The parties with the largest
+    remainders get one more column each; among equal remainders, the first parties do.
 
     >>> proportional(10, [1, 1, 3])
     (slice(0, 2, None), slice(2, 4, None), slice(4, 10, None))
@@ -111,14 +112,15 @@ def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
 def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64], ...]:
     """Partition every group of columns among the parties as ``columns`` does.
 
-    LASER-VFL partitions its clinical tables so: each party gets a quarter of the charts, conditions and demographics.
-    A group [m] lists columns. A group [m, T] lists the T columns (time steps) of m variables, which stay together.
+    LASER-VFL partitions its clinical tables in this way: each of four parties gets a quarter of the charts, of the
+    conditions and of the demographics. A group [m] lists m columns. A group [m, T] lists m variables with T columns
+    each, one for each time step. The columns of a variable stay together.
 
     >>> [block.tolist() for block in across([np.arange(4), np.arange(4, 8).reshape(2, 2)], 2)]
     [[0, 1, 4, 5], [2, 3, 6, 7]]
 
     Raises:
-        ConfigError: there are more parties than a group has members.
+        ConfigError: there are more parties than a group has members, or no party.
     """
     cuts = [columns(len(group), parties) for group in groups]
     return tuple(
@@ -128,13 +130,13 @@ def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64],
 
 
 def grid(x: AnyArray, rows: int, across: int) -> tuple[AnyArray, ...]:
-    """Partition images into ``rows`` times ``across`` cells of equal size, row by row.
+    """Partition images into a grid of ``rows`` x ``across`` cells of equal size, listed row by row.
 
     >>> [cell.shape for cell in grid(np.zeros((5, 1, 28, 28)), 2, 4)][0]  # Fashion-MNIST at eight parties
     (5, 1, 14, 7)
 
     Raises:
-        ConfigError: the array does not hold images, or they have fewer rows or columns of pixels than the grid.
+        ConfigError: the array does not hold images, or the grid does not have 1 to H rows and 1 to W columns of cells.
     """
     height, width = _pixels(x)
     if not (1 <= rows <= height and 1 <= across <= width):
@@ -144,7 +146,7 @@ def grid(x: AnyArray, rows: int, across: int) -> tuple[AnyArray, ...]:
 
 
 def quadrants(x: AnyArray) -> tuple[AnyArray, ...]:
-    """Partition images into four: top left, top right, bottom left, bottom right.
+    """Partition images into four quadrants: top left, top right, bottom left, bottom right.
 
     Raises:
         ConfigError: as ``grid``.
@@ -153,7 +155,7 @@ def quadrants(x: AnyArray) -> tuple[AnyArray, ...]:
 
 
 def cells(x: AnyArray, parties: int) -> tuple[AnyArray, ...]:
-    """Partition images into K cells in the most nearly square grid: 2 x 2, 2 x 3, 2 x 4, 3 x 3, 1 x 7.
+    """Partition images into K cells, in the grid that is closest to a square: 2 x 2, 2 x 3, 2 x 4, 3 x 3, 1 x 7.
 
     Raises:
         ConfigError: as ``grid``, or there is no party.
@@ -178,9 +180,10 @@ def strips(
 
 
 def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator | None = None) -> tuple[AnyArray, ...]:
-    """Partition the V views along ``axis``: V // K adjacent views for each party; V mod K are dropped.
+    """Partition the V views along ``axis``: each party gets V // K adjacent views, and the last V mod K are dropped.
 
-    With ``pick`` every party gets one of its views, drawn for each row (FALSE-VFL: six parties, one of two views).
+    With ``pick``, a party gets only one of its views in each row, drawn at random. FALSE-VFL has six parties, each of
+    which gets one of two views.
 
     Returns:
         K arrays, without ``axis`` if each party has one view.
@@ -204,10 +207,10 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
 
 
 def cut(x: AnyArray, how: str, parties: int) -> tuple[AnyArray, ...]:
-    """Partition the features of a data set for K parties, by the name of a partition.
+    """Partition the features of a data set among K parties with a partition that is selected by name.
 
     ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis,
-    "rows" are horizontal strips, and "strips" are vertical ones.
+    "rows" are horizontal strips, and "strips" are vertical strips.
 
     >>> [block.shape for block in cut(np.zeros((2, 23)), "columns", 4)][0]
     (2, 5)

@@ -1,10 +1,11 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
 scikit-learn does the work: ``SimpleImputer`` and ``StandardScaler`` for numeric columns, ``OneHotEncoder`` for
-categorical ones. A missing cell of a category is a level of its own; a category that training never saw becomes zeros.
+categorical ones. In a categorical column, missing cells are a level of their own. A category that did not occur in
+training becomes zeros.
 
-Fitted values are saved as numbers and names in JSON, which restores the same bits. The file names no class, so loading
-it never builds an object other than those below.
+Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
+class. Loading it therefore creates only objects of the classes below.
 """
 
 from __future__ import annotations
@@ -34,21 +35,23 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 MANY_LEVELS = 4096  # the most levels that one categorical column may have
-CHUNK = 2**21  # cells that are converted to double precision at a time: 16 MiB
+CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Numeric(BaseModel):
-    """Imputation and scaling of the numeric columns: ``fill`` for missing cells, then (x - mean) / scale.
+    """The fitted imputation and scaling of the numeric columns.
+
+    A missing cell becomes ``fill``. Then every number x becomes (x - mean) / scale.
 
     Attributes:
-        columns: the names.
+        columns: the names of the columns.
         fill: the value of a missing cell, by column.
-        mean: of the known cells, by column; ``None`` without scaling.
+        mean: the mean of the known cells, by column; ``None`` without scaling.
         scale: the standard deviation of the known cells, by column; ``None`` without scaling.
-        constant: columns with a single value in training. Scaled, they are 0 in all rows: the model has learnt
-            nothing of any other value.
+        constant: columns with a single value in training. Scaling sets them to 0 in all rows, because the model has
+            learnt nothing about any other value.
     """
 
     model_config = STRICT
@@ -61,13 +64,13 @@ class Numeric(BaseModel):
 
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: RowNumbers, *, scale: bool, impute: Impute) -> Numeric:
-        """Fit to the training rows, a few columns at a time to limit memory in double precision."""
+        """Fit to the training rows, a few columns at a time, because their copies in double precision need memory."""
         fill, mean, deviation, constants = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], list[str]()
         step = max(1, CHUNK // len(rows))
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # a rounded mean may differ
+            constant = low == np.nanmax(numbers, axis=0)  # not compared with the mean, which may be rounded
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -106,7 +109,7 @@ class Numeric(BaseModel):
 
     @cached_property
     def _imputer(self) -> SimpleImputer:
-        """An imputer fitted on one row of ``fill``: the mean of one row is that row."""
+        """An imputer that replaces missing cells by ``fill``. It is fitted to this one row, which is also its mean."""
         return SimpleImputer(strategy="mean", copy=False).fit(np.array([self.fill]))
 
     @cached_property
@@ -122,10 +125,11 @@ class Numeric(BaseModel):
 def _spread(
     numbers: NDArray[np.float64], low: NDArray[np.float64], constant: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and standard deviation [d] of the known numbers among [n, d]; ``low`` [d] are the minima.
+    """Return the mean [d] and the standard deviation [d] of the columns of ``numbers`` [n, d]; NaN is ignored.
 
-    scikit-learn treats a column as constant if it varies little relative to its size, as timestamps in microseconds do.
-    Such a column is shifted by its minimum first.
+    ``low`` [d] contains the minima of the columns, and ``constant`` [d] marks columns with a single value. scikit-learn
+    also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From
+    such a column the minimum is subtracted before the fit, and added to the mean afterwards.
     """
     scaler = StandardScaler(copy=False).fit(numbers)
     means, deviations = scaler.mean_, scaler.scale_
@@ -137,7 +141,7 @@ def _spread(
 
 
 class Categorical(BaseModel):
-    """One-hot encoding of the categorical columns. ``None`` is the level of missing cells."""
+    """The fitted one-hot encoding of the categorical columns. ``None`` is the level of missing cells."""
 
     model_config = STRICT
 
@@ -146,7 +150,7 @@ class Categorical(BaseModel):
 
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str) -> Categorical:
-        """Fit the levels of the training rows: sorted, missing last.
+        """Collect the levels of each column in the training rows, sorted, with the level of missing cells last.
 
         Raises:
             TableError: a column has more than :data:`MANY_LEVELS` levels.
@@ -170,7 +174,10 @@ class Categorical(BaseModel):
         return self
 
     def transform(self, objects: NDArray[np.object_]) -> NDArray[np.float32]:
-        """Encode the cells: one column for each level [b, L], all zeros for a category that training never saw."""
+        """Encode the cells [b, d] as zeros and ones [b, L], with one column for each level.
+
+        A category that did not occur in training becomes zeros.
+        """
         return self._encoder.transform(objects)  # type: ignore[no-any-return]
 
     @cached_property
@@ -186,7 +193,7 @@ class Features:
 
     Attributes:
         x: [n, width] float32.
-        gaps: [n, width] bool, numbers that were imputed; ``None`` if there are none.
+        gaps: [n, width] bool, True for numbers that were imputed; ``None`` if no number was imputed.
     """
 
     x: NDArray[np.float32]
@@ -214,12 +221,13 @@ class Prepare(BaseModel):
 
         Args:
             table: the party's table, n rows.
-            rows: [m] numbers of its training rows.
+            rows: [m] the row numbers of its training rows.
             scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
 
         Raises:
-            TableError: there are no training rows, all columns are empty in them, or a category has too many levels.
+            TableError: there are no training rows, all columns are empty in the training rows, or a categorical column
+                has too many levels.
 
         Warns:
             AnypartyWarning: a column is empty in all training rows and is left out.
@@ -249,37 +257,37 @@ class Prepare(BaseModel):
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """The required columns and their kinds, numeric ones first, as ``read_table(..., expect=)`` takes them."""
+        """The kind of each required column, numeric columns first, as ``read_table(..., expect=)`` takes them."""
         numeric: dict[str, Kind] = dict.fromkeys(self.numeric.columns, "numeric")
         return numeric | dict.fromkeys(self.categorical.columns, "categorical")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the outputs: numeric columns first, then ``column=level``."""
+        """The names of the output columns: the numeric columns, then ``column=level`` for each level."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
         return (*self.numeric.columns, *hot)
 
     @property
     def width(self) -> int:
-        """The number of outputs of a row."""
+        """The number of output columns."""
         return len(self.numeric.columns) + sum(map(len, self.categorical.levels))
 
     def apply(self, table: Table, *, new: bool = True) -> NDArray[np.float32]:
-        """Preprocess the table's rows: [n, width].
+        """Preprocess the table's n rows to numbers [n, width].
 
         Columns are matched by name. Their order does not matter, and columns that training did not have are ignored.
 
         Args:
             table: the party's table, n rows.
-            new: whether the table is another one than in training. If not, rare unseen categories cause no warning:
-                they come from rows held out.
+            new: whether the table is another one than in training. In the table of training, rare unseen categories
+                come from rows that were held out, and do not cause a warning.
 
         Raises:
             TableError: a column is missing, or holds text in place of numbers.
 
         Warns:
-            AnypartyWarning: cells differ from all that training saw (see ``checks``).
+            AnypartyWarning: cells differ from those of the training rows (see ``checks``).
         """
         frame = self.matched(table)
         out = np.empty((len(table), self.width), dtype=np.float32)
@@ -293,7 +301,7 @@ class Prepare(BaseModel):
     def features(self, table: Table, *, new: bool = True) -> Features:
         """Preprocess the table's rows as ``apply`` does, and mark the imputed numbers.
 
-        A category's missing cells have a level of their own and are not marked.
+        Missing cells of a categorical column have a level of their own, and are not marked.
         """
         x = self.apply(table, new=new)
         numbers = table.columns.select(by_name(self.numeric.columns))
@@ -314,7 +322,8 @@ class Prepare(BaseModel):
     def table(self, values: NDArray[np.float64]) -> pl.DataFrame:
         """Convert outputs in original units [n, width] to columns of the party's table.
 
-        A category becomes its most likely level. NaN becomes an empty cell, as does the level of missing cells.
+        A categorical column gets its most likely level in each row. NaN and the level of missing cells become empty
+        cells.
         """
         start = len(self.numeric.columns)
         columns = [pl.Series(name, values[:, k]).fill_nan(None) for k, name in enumerate(self.numeric.columns)]
@@ -328,12 +337,13 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each category: it becomes 1, the others 0.
+        """Draw one level of each categorical column. Its output becomes 1, and the column's other outputs become 0.
 
         Args:
             values: [..., width], outputs in original units; NaN stays NaN.
-            centers: [..., width], the weights of the levels, clipped at 0. If all are at most 0, the largest is chosen.
-            truths: columns of truth values, drawn as 1 with their center as probability.
+            centers: [..., width], the weights of the levels. Negative weights are used as 0. If no weight is positive,
+                the level with the largest weight is chosen.
+            truths: numeric columns that hold truth values. They become 1 with the probability in ``centers``, else 0.
             random: the generator.
         """
         out, cells = values.copy(), values.shape[:-1]
@@ -368,7 +378,7 @@ class Prepare(BaseModel):
             raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
 
     def matched(self, table: Table) -> pl.DataFrame:
-        """Return the required columns, numeric ones first: Float64, or String for categories.
+        """Return the required columns, numeric columns as Float64 first, then categorical columns as String.
 
         Raises:
             TableError: as ``apply``.
@@ -383,7 +393,7 @@ class Prepare(BaseModel):
         return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
-        """Yield warnings about cells that differ from all that training saw."""
+        """Yield warnings about cells that differ from those of the training rows."""
         levels = dict(zip(self.categorical.columns, self.categorical.levels, strict=True))
         yield from checks.unseen_levels(frame, levels, few=few)
         fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
@@ -394,7 +404,7 @@ class Prepare(BaseModel):
             yield from checks.far_from_training(frame, varying)
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
-        """Write the outputs of some rows [b, width]."""
+        """Write the preprocessed rows of ``frame`` to ``out`` [b, width]."""
         split = len(self.numeric.columns)
         if split:
             with np.errstate(over="ignore"):
@@ -426,7 +436,7 @@ def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first error and its place."""
+    """Return the text of the first validation error, with the field that it concerns."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]

@@ -27,10 +27,10 @@ _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars
 
 
 def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
-    """Read a source.
+    """Read a file or a data frame.
 
     Returns:
-        Its name for messages, and its cells. All cells of a CSV are text; other sources keep their types.
+        The source's name for messages, and its cells. All cells of a CSV are text; other sources keep their types.
 
     Raises:
         TableError: the file is absent, unreadable, empty, malformed or of an unknown kind, or a column name repeats.
@@ -130,11 +130,14 @@ def _read_errors(path: Path, party: str, kind: str) -> Iterator[None]:
 
 
 def _from_csv(path: Path, party: str) -> pl.DataFrame:
-    """Read every cell as text. Types are inferred later from whole columns, so that errors can quote cells."""
+    """Read a CSV file with all cells as text.
+
+    Types are inferred later from whole columns, so that errors can quote the cells as they are in the file.
+    """
     header = _header(path, party)
     try:
         frame = pl.read_csv(path, infer_schema=False, glob=False)
-    except pl.exceptions.ComputeError:  # it does not name the line
+    except pl.exceptions.ComputeError:  # polars does not name the line
         _check_long_rows(path, party, len(header))
         _check_quotes(path, party)
         raise
@@ -146,10 +149,11 @@ def _from_csv(path: Path, party: str) -> pl.DataFrame:
 
 
 def _may_be_short(path: Path, frame: pl.DataFrame) -> bool:
-    """Return whether a row may have fewer cells than there are columns, because polars fills such rows with nulls.
+    """Return whether a row of the file may have fewer cells than there are columns.
 
-    Only rows with an empty last cell are examined: a complete one ends with a comma and has as many commas as the
-    header. If cells contain line breaks, lines do not match rows, and the result is True.
+    polars fills such a row with nulls, so that only rows with an empty last cell are examined. The line of a complete
+    row with an empty last cell ends with a comma, and has as many commas as the header. If a cell contains a line
+    break, the number of lines differs from the number of rows, and the result is True.
     """
     gaps = frame.to_series(frame.width - 1).is_null()
     if frame.width == 1 or not gaps.any():
@@ -160,7 +164,7 @@ def _may_be_short(path: Path, frame: pl.DataFrame) -> bool:
     ).to_series(0)  # fmt: skip
     if len(lines) != len(gaps) + 1:
         return True
-    ends = lines[1:].filter(gaps)  # null for a blank line
+    ends = lines[1:].filter(gaps)  # a blank line is null
     commas = ends.str.replace_all('"[^"]*"', "").str.count_matches(",", literal=True)
     return bool((~ends.str.ends_with(",") | (commas < frame.width - 1)).any())
 
@@ -180,13 +184,13 @@ def _check_short_rows(path: Path, party: str, width: int) -> None:
 
 
 def _check_quotes(path: Path, party: str) -> None:
-    """Reject the first row whose quotation marks do not enclose whole cells in pairs."""
+    """Reject the first row with a quotation mark that is not closed, or that is within a cell."""
     with _open(path) as file:
         lines = list(file)
     rows, line = csv.reader(lines, strict=True), 0
     try:
         for cells in rows:
-            if "".join(lines[line : rows.line_num]).count('"') % 2:  # the csv reader accepts it in unquoted cells
+            if "".join(lines[line : rows.line_num]).count('"') % 2:  # the csv reader accepts a mark in an unquoted cell
                 raise csv.Error(some(cell for cell in cells if '"' in cell))
             line = rows.line_num
     except csv.Error as error:
@@ -210,7 +214,7 @@ def _check_long_rows(path: Path, party: str, width: int) -> None:
 
 
 def _other_separator(path: Path) -> str | None:
-    """Return another separator that splits the first two lines into equally many cells, if any."""
+    """Return a separator other than the comma that splits the first two lines into equally many cells, or ``None``."""
     with _open(path) as file:
         lines = [file.readline(), file.readline()]
     return next((mark for mark in ";\t|" if 0 < lines[0].count(mark) == lines[1].count(mark)), None)
@@ -252,10 +256,10 @@ def _open(path: Path) -> TextIO:
 
 
 def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
-    """Convert a pandas frame: named index levels become columns, objects of mixed scalar types become text."""
+    """Convert a pandas frame. Named index levels become columns, and objects of mixed scalar types become text."""
     where = f"party {party!r}: data frame"
     if any(name is not None for name in frame.index.names):
-        twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]  # set_index(..., drop=False)
+        twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]  # by set_index(drop=False)
         frame = frame.droplevel(twice) if len(twice) < frame.index.nlevels else frame.reset_index(drop=True)
         frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
     _check_unique([str(name) for name in frame.columns], where)
@@ -266,7 +270,7 @@ def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
 
 
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert one column; a column of dtype object may hold any values."""
+    """Convert one column. UUIDs, long integers and mixed scalar types in a column of objects become text."""
     if str(column.dtype).startswith("Sparse"):
         column = column.sparse.to_dense()
     if column.dtype == object:
@@ -274,7 +278,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         scalars = all(isinstance(cell, str | numbers.Number | UUID) for cell in known)
         if scalars and (len({type(cell) for cell in known}) > 1 or any(map(_is_long, known))):
             column = column.map(str, na_action="ignore")
-    if str(column.dtype) == "category":  # polars drops categories of numbers; 1 and "1" merge
+    if str(column.dtype) == "category":  # polars drops categories that are numbers; as text, 1 and "1" are equal
         column = column.map(str, na_action="ignore").astype("category")
     try:
         return pl.Series(name, pl.from_pandas(column))

@@ -14,17 +14,17 @@ from anyparty.tables.cells import differ_in_case
 from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 
-WIDE = 12  # a party with more columns shows only those with a remark
-TALL = 48  # all parties show only those if they have more columns together
-PARTIES = 16  # the most parties in a summary
-FAR, RARE, FEWEST = 50, 0.05, 20  # outliers: interquartile ranges, largest share of cells, fewest cells
-LARGE = 10**8  # whole numbers from here on may be identifiers or seconds
+WIDE = 12  # if a party has more columns, only its columns with a remark are shown
+TALL = 48  # if all parties that are not wide have more columns together, only columns with a remark are shown
+PARTIES = 16  # the largest number of parties in a summary
+FAR, RARE, FEWEST = 50, 0.05, 20  # limits for outliers: distance in interquartile ranges, share and number of cells
+LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSummary:
-    """How one feature column was read.
+    """The summary of how one feature column was read.
 
     Attributes:
         name: the column.
@@ -54,7 +54,7 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 
 
 def remarked(tables: Sequence[Table]) -> RichTable | None:
-    """Return a terminal table of the columns with a remark; ``None`` without any."""
+    """Return a terminal table of the columns with a remark; ``None`` if no column has a remark."""
     found = [(table.party, column) for table in tables for column in columns(table) if column.remark]
     if not found:
         return None
@@ -67,7 +67,7 @@ def remarked(tables: Sequence[Table]) -> RichTable | None:
 
 
 def render(tables: Sequence[Table]) -> RichTable:
-    """Return a terminal table of all parties' columns, or of those with a remark if there are many."""
+    """Return a terminal table of all parties' columns. If there are many, it lists only columns with a remark."""
     shown = RichTable(title="how columns were read", title_justify="left")
     for heading in ("party", "column", "read as"):
         shown.add_column(heading)
@@ -104,14 +104,14 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
 
 
 def _may_be_identifiers(numbers: pl.Series) -> bool:
-    """Return whether these may be account numbers, or seconds since 1970."""
+    """Return whether the numbers are whole, large and distinct, as account numbers or seconds since 1970 are."""
     if not numbers.dtype.is_integer() or len(numbers) < FEWEST:
         return False
     return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 
 
 def _outlier_remark(numbers: pl.Series) -> str:
-    """Report a few numbers far from all others, which may mark missing cells, as 9999 does."""
+    """Report a few numbers that lie far from all others, because they may mark missing cells, as 9999 does."""
     away = _frequent_marks(numbers)
     if not len(away):
         away = numbers.filter(_are_far(numbers, numbers))
@@ -125,10 +125,11 @@ def _outlier_remark(numbers: pl.Series) -> str:
 
 
 def _frequent_marks(numbers: pl.Series) -> pl.Series:
-    """Return the cells of one or two frequent extreme numbers, each in several cells, that lie far from all others.
+    """Return the cells that hold one or two frequent, extreme numbers far from all other numbers.
 
-    The interquartile range is that of the other cells, because many marks would stretch it. Among few distinct numbers
-    only nines count as marks, because the numbers may be levels, such as sizes of 1, 2, 10 and 1000.
+    Each of these numbers must be in several cells. The distance is measured in the interquartile range of the other
+    cells, because many marks would widen the range of all cells. If the other cells have few distinct numbers, only
+    nines (``NINES``) are accepted, because other numbers may be levels, such as sizes of 1, 2, 10 and 1000.
     """
     values = numbers.unique().sort()
     for ends in (values[[0, -1]], values[:2], values[-2:], values[:1], values[-1:]):
@@ -143,7 +144,10 @@ def _frequent_marks(numbers: pl.Series) -> pl.Series:
 
 
 def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
-    """Return the mask of numbers more than ``FAR`` interquartile ranges of ``others`` from their median."""
+    """Return the mask of ``numbers`` that are more than ``FAR`` interquartile ranges from the median of ``others``.
+
+    The range is that of ``others``. If ``others`` are fewer than ``FEWEST``, or their range is 0, no number is far.
+    """
     low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
     measured = len(others) >= FEWEST and high > low
     return (numbers - middle).abs() > (FAR * (high - low) if measured else float("inf"))
@@ -156,7 +160,7 @@ def _spelling_remark(levels: pl.Series) -> str:
 
 
 def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
-    """Add a party's rows: its columns (only those with a remark if ``wide``), and one row for the rest."""
+    """Add a row for each of a party's columns (if ``wide``, only for those with a remark), and one for the rest."""
     listed = [column for column in read if column.remark or not wide][:WIDE]
     rest = [column for column in read if column not in listed]
     rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
 TOO_LONG = "shorten it, leave the column out, or raise federation.max_cell_bytes"
-MANY_WRONG = 10  # columns whose errors are reported at once
+MANY_WRONG = 10  # the largest number of columns whose errors are reported at once
 
 
 @dataclass(frozen=True)
 class Table:
-    """One party's n rows, checked.
+    """One party's table of n rows, which has passed all checks.
 
     Attributes:
-        party: the party that holds it.
+        party: the party that holds the table.
         source: the file's name, or "data frame".
         ids: [n] String, trimmed, unique, no nulls.
         columns: [n, d] the features: numeric, or String for categorical; null is missing, NaN and infinity do not
@@ -62,19 +62,19 @@ class Table:
 
     @cached_property
     def blank(self) -> NDArray[np.bool_]:
-        """[n] bool, rows without any cell in a feature column. The party counts as absent there."""
+        """[n] bool, rows whose feature cells are all empty. The party is treated as absent in these rows."""
         return checks.blank(self.columns, len(self))
 
     @property
     def told(self) -> NDArray[np.bool_]:
-        """[n] bool, rows with a cell or a label; all rows if the table has neither columns nor labels."""
+        """[n] bool, rows with a feature cell or a label; all rows if the table has neither columns nor labels."""
         if self.label is None:
             return ~self.blank
         labeled = self.label.is_not_null().to_numpy()
         return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``position`` [N], the party's row of each aligned row, with -1 for blank rows."""
+        """Return ``position`` [N], the party's own row of each aligned row, but with -1 in place of blank rows."""
         if not self.blank.any():
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
@@ -86,7 +86,7 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of ids, columns and label, with names, and the order of rows and columns."""
+        """The SHA-256 of the ids, columns and labels, with the column names and the order of rows and columns."""
         digest = hashlib.sha256()
         labels = [] if self.label is None else [self.label]
         for column in (self.ids, *self.columns.iter_columns(), *labels):
@@ -110,20 +110,20 @@ def read_table(
     """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
 
     Ids of any type are compared as trimmed text: the number 7, the texts " 7" and "7", and the float 7.0 are one id.
-    (pandas stores whole ids as floats in a column with gaps.) Empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, NaT,
-    null, NULL, None and ? are missing, so that no class can be called None. ``Table.notes`` reports many such labels. A
-    text column is numeric if all its cells are numbers, or true and false.
+    (pandas stores whole ids as floats if the column has missing cells.) Empty cells and NA, N/A, n/a, #N/A, <NA>, NaN,
+    nan, NaT, null, NULL, None and ? are missing, so that a class cannot be called None. ``Table.notes`` reports such
+    labels if there are many. A text column is numeric if all its cells are numbers, or true and false.
 
     Args:
         source: the file or data frame.
-        party: the name of the party that holds it, for messages.
+        party: the name of the party that holds the table, for messages.
         id: the column of ids.
         label: the column of labels, if the party holds them.
         drop: columns to leave out.
         types: "numeric" or "categorical", by column, to replace the inferred kind.
-        expect: the columns and kinds that a model was trained on (``Prepare.kinds``). They are read as these kinds, a
-            missing one is an error, and all other columns are ignored.
-        max_cell_bytes: the most UTF-8 bytes of a column name or a text cell of a column that is read.
+        expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
+            a missing column is an error, and all other columns are ignored.
+        max_cell_bytes: the largest number of UTF-8 bytes in a column name, or in a text cell of a column that is read.
 
     Raises:
         TableError: the table cannot be used.
@@ -166,7 +166,7 @@ def read_table(
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
-    """Read several parties' tables, by name, and report the errors of all tables at once.
+    """Read the tables of the parties ``names``, and report the errors of all tables at once.
 
     Raises:
         TableError: one or more tables cannot be used, with the reason for each.
@@ -192,7 +192,7 @@ def _check_named(
     types: Mapping[str, Kind],
     hints: Mapping[str, str],
 ) -> None:
-    """Reject names of columns that do not exist or have two roles; ``hints`` explain a missing column, by role."""
+    """Reject settings that name a missing column, or give a column two roles. ``hints`` explain missing columns."""
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
     for role, name in [("id", id), ("label", label), *(("drop", d) for d in drop), *(("types", t) for t in types)]:
@@ -210,7 +210,7 @@ def _check_named(
 
 
 def _check_name_sizes(names: list[str], where: str, most: int) -> None:
-    """Reject a column name of more than ``most`` bytes; such a name is not quoted."""
+    """Reject a column name of more than ``most`` bytes. The error does not quote the name."""
     for place, name in enumerate(names, start=1):
         if (found := len(name.encode(errors="surrogatepass"))) > most:
             raise TableError(f"{where}: the name of column {place} has {found:,} bytes; the limit for a cell is "
@@ -218,7 +218,7 @@ def _check_name_sizes(names: list[str], where: str, most: int) -> None:
 
 
 def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> None:
-    """Reject the first text cell of more than ``most`` bytes, before a cell is used or quoted."""
+    """Reject the first text cell of more than ``most`` bytes, before any cell is used or quoted."""
     for column in columns:
         if not cells.is_text(column):
             continue
@@ -255,7 +255,7 @@ def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
-    """Read the ids as text; reject missing, repeated and inexact ones."""
+    """Read the ids as text. Reject missing ids, repeated ids, control characters, and floats too large to be exact."""
     timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
     if not (cells.is_text(column) or cells.is_number(column) or timestamps):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
@@ -292,14 +292,15 @@ def _label(column: pl.Series, where: str) -> pl.Series:
     if column.dtype.is_float():
         return column.fill_nan(None)
     if cells.is_category(column):
-        return cells.as_level(column).cast(pl.Categorical)  # the data frame declares classes
+        return cells.as_level(column).cast(pl.Categorical)  # the type shows that the data frame declares classes
     return cells.as_level(column) if cells.is_text(column) else column
 
 
 def _content(column: pl.Series) -> list[bytes]:
-    """Return the bytes of a column: numbers as float64 with NaN if missing, other cells as lengths and text.
+    """Return a column as bytes: numbers as float64, other cells as their lengths and their text.
 
-    Integers are text if one of them has no exact float64.
+    A missing number is NaN, and a missing text has length -1. Integers become text if float64 cannot represent one of
+    them exactly.
     """
     long = column.dtype.is_integer() and ((column > 2**53) | (column < -(2**53))).any()
     if long or not cells.is_number(column):

@@ -27,8 +27,8 @@ from anyparty.tables.column_types import (
 
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
-MANY_VALUES = 1000  # more distinct values than this, and than half the labels, are refused as classes
-SHOWN = 3  # classes that a line lists
+MANY_VALUES = 1000  # classes are rejected if they are more than this number, and more than half of the labels
+SHOWN = 3  # the number of classes that a line lists
 TINY = 1 / LARGEST  # the smallest standard deviation of numeric labels
 MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity
 
@@ -39,10 +39,11 @@ def infer_task(
 ) -> Task:  # fmt: skip
     """Infer the task from the labels.
 
-    "auto" reads text, truth values and whole numbers with at most 20 distinct values as classes. Whole floats count as
-    whole numbers, because pandas stores integers with gaps as floats. Other numbers are a quantity. Classes are text,
-    sorted as numbers if all of them are numbers. They come from all known labels, so that they do not depend on the
-    split; mean and scale come from training rows only.
+    "auto" reads text and truth values as classes, and also whole numbers if they have at most 20 distinct values.
+    Floats without a fraction are whole numbers, because pandas stores integers as floats if the column has missing
+    cells. Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come
+    from all known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from
+    training rows.
 
     >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
     ('0', '1', '10')
@@ -51,12 +52,12 @@ def infer_task(
 
     Args:
         label: [n] the label column, null for unlabelled rows.
-        party: the party that holds it, for errors.
+        party: the party that holds the column, for errors.
         kind: the requested kind of task.
-        train_rows: the numbers of the training rows; all rows if ``None``.
+        train_rows: the row numbers of the training rows; all rows if ``None``.
         without: accept a column without any label. The task then has no classes.
-        positive: the class of two for which F1 and the area under the ROC curve are computed. It becomes the second.
-            By default the classes are sorted.
+        positive: the one of two classes for which F1 and the area under the ROC curve are computed. It becomes the
+            second class. By default the classes are sorted.
 
     Raises:
         TableError: the training rows have no labels or a single value, a regression label is not a number, text has
@@ -84,8 +85,8 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     """Encode the labels as numbers.
 
     Returns:
-        y [n]: int64 class, or float32 (number - mean) / scale. Unlabelled rows get -1 or NaN, which make accidental use
-            visible.
+        y [n]: int64 class, or float32 (number - mean) / scale. Unlabelled rows get the class -1 or the number NaN, so
+            that accidental use becomes visible.
         labeled [n]: bool, whether the row has a label.
 
     Raises:
@@ -94,7 +95,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     """
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
-        numbers = _numbers(label, where).to_numpy()  # NaN for null
+        numbers = _numbers(label, where).to_numpy()  # null becomes NaN
         with np.errstate(over="ignore"):
             y = ((numbers - task.mean) / task.scale).astype(np.float32)
         if np.isinf(y).any():
@@ -119,7 +120,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
 
 
 def _apart(low: float, high: float) -> tuple[str, str]:
-    """Format two numbers with enough digits to show a hundredth of their difference, at least six.
+    """Format two numbers with at least six digits, and enough digits to show a hundredth of their difference.
 
     >>> _apart(0.5, 1.5), _apart(1.7e9, 1.7e9 + 25)
     (('0.5', '1.5'), ('1700000000', '1700000025'))

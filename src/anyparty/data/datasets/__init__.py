@@ -4,7 +4,7 @@
     (569, 30)
 
 ``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``tabular``, ``images`` and
-``gated`` read them.
+``gated`` read these files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load(
     Args:
         name: one of ``NAMES``.
         data_dir: the only folder to search; by default ANYPARTY_DATA, then the cache.
-        download: download missing files to the cache; never with ``data_dir``.
+        download: download missing files to the cache; has no effect with ``data_dir``.
         verify: reject files whose SHA-256 is not the known one.
         progress: show a progress bar while downloading.
 
@@ -69,7 +69,7 @@ def load(
 
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
-    """Return the first form whose files are all in one folder, with their paths."""
+    """Return the first form whose files are all in one folder, with the paths of these files."""
     for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]

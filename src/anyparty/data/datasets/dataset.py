@@ -1,4 +1,4 @@
-"""A data set as arrays, with a seeded split for those that are published without one."""
+"""Data sets as arrays, with a seeded split for data sets that are published without a split."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dataset:
 
     Attributes:
         name: as in ``load``.
-        title: its authors' name for it.
+        title: the name that its authors use.
         task: the kind of task.
         X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
             [n, V, C, H, W] for V views of an object.
@@ -33,7 +33,7 @@ class Dataset:
         classes: the names of the classes, in order; empty for regression.
         blocks: groups of columns (last axis) that belong together, by name.
         steps: T of a time series that is flattened into the first T * d columns of a row (``mimic4``), else 0.
-        groups_train: other values of each row [n], such as the person, the speaker or the window.
+        groups_train: by name, other values of each row [n], such as the person, the speaker or the window.
         groups_test: as ``groups_train``.
         source: the publication and the address.
         licence: the terms of use.
@@ -64,13 +64,13 @@ class Dataset:
         assert len(set(self.features)) == len(self.features)
 
     def split(self, seeds: Seeds, *, test: float = 0.2) -> Dataset:
-        """Return the data set with test rows: the official ones, or else drawn from the stream "test-rows".
+        """Return the data set with its official test rows, or with drawn test rows if it has no official split.
 
-        round(test * n_c) rows of each class c (regression: of all rows) are drawn without replacement. Rows keep their
-        order.
+        For each class c with n_c rows, round(test * n_c) rows are drawn without replacement from the stream
+        "test-rows". In a regression, all rows are treated as one class. Rows keep their order.
 
         Raises:
-            ConfigError: ``test`` is not between 0 and 1, or one side has no rows.
+            ConfigError: ``test`` is not between 0 and 1, or no row would be left for training or for testing.
         """
         if self.X_test is not None:
             return self

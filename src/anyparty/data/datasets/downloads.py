@@ -1,6 +1,7 @@
-"""Downloads with progress: an interrupted one resumes, and a file with a wrong checksum is rejected.
+"""Download files, resume interrupted downloads, and reject files with a wrong checksum.
 
-pooch was considered: it cannot resume a download, so this code would remain as its downloader, with five more packages.
+The package pooch was considered. It cannot resume a download, so that this code would still be needed as pooch's
+downloader, and pooch would add five packages.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ TIMEOUT_S = 30.0
 def download(
     url: str, to: Path, *, sha256: str = "", progress: bool = True, timeout_s: float = TIMEOUT_S, verify: bool = True
 ) -> Path:
-    """Download a file; it appears at ``to`` only when it is complete and its checksum is right.
+    """Download a file. It appears at ``to`` only when it is complete and its checksum is right.
 
-    The bytes received so far are in ``to`` + ".part"; the next call requests the rest. Other processes wait while one
-    downloads the same file.
+    The bytes received so far are in ``to`` + ".part"; the next call requests the rest. If another process is
+    downloading the same file, the call waits.
 
     Args:
         url: address, with https:// or http://.
@@ -47,7 +48,7 @@ def download(
         verify: compare the checksum.
 
     Raises:
-        TableError: no connection, an error of the server, an incomplete or a wrong file.
+        TableError: there is no connection, the server reports an error, or the file is incomplete or wrong.
 
     """
     if not url.startswith(("https://", "http://")):
@@ -77,7 +78,7 @@ def download(
 
 
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
-    """Complete ``part``, starting from its present length."""
+    """Complete the .part file ``part``: request the bytes that it lacks, or all bytes if the server cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
     try:
@@ -87,7 +88,7 @@ def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
             raise
         error.close()
         length = (error.headers.get("Content-Range") or "").rpartition("/")[2]
-        if length != str(have):  # a part of the full length is complete; a longer one is another file
+        if length != str(have):  # a .part file of the full length is complete; a longer one belongs to another file
             part.unlink()
             _fetch(url, part, progress=progress, timeout_s=timeout_s)
         return
@@ -113,7 +114,7 @@ def _bar(name: str, have: int, total: int | None, *, shown: bool) -> Iterator[Ca
         yield lambda size: bar.update(task, advance=size)
 
 
-NAMES = "names.json"  # names of the arrays in a folder of the cache
+NAMES = "names.json"  # the file that lists the names of the arrays in a folder of the cache
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,16 @@ def check(path: Path, sha256: str) -> None:
 
 
 def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Return the arrays that ``make`` reads from the files ``paths``, from the cache if they were read before.
+    """Return the arrays that ``make`` reads from the files ``paths``, or load them if they are in the cache.
 
-    The path, size and modification time identify a file. An error while writing the cache is ignored.
+    A file's path, size and modification time identify it. An error while writing to the cache is ignored.
     """
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = hashlib.sha256(repr((make.__qualname__, stamps)).encode()).hexdigest()[:16]
     folder = cache_folder() / "unpacked" / f"{paths[0].name.partition('.')[0]}-{key}"
     if folder.is_dir():
         with suppress(OSError, ValueError, EOFError):
-            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # any file of the cache may be deleted
+            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # users may delete any file of the cache
             return {name: np.load(folder / f"{name}.npy") for name in names}
         shutil.rmtree(folder, ignore_errors=True)
     arrays = make()
@@ -193,7 +194,7 @@ def arrays(path: Path) -> dict[str, Array]:
 
 
 def npz(paths: Sequence[Path]) -> dict[str, Array]:
-    """Return all arrays of the one .npz file in ``paths``, through the cache: decompression may take seconds."""
+    """Return all arrays of the one .npz file in ``paths``, with a cache, because decompression may take seconds."""
 
     def make() -> dict[str, Array]:
         return arrays(paths[0])

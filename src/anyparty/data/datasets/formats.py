@@ -1,6 +1,7 @@
-"""Formats in which data sets are published: idx, CIFAR's binary records, columns of text.
+"""Read the formats in which data sets are published: idx, CIFAR's binary records, and columns of text.
 
-No reader unpickles. A malformed file raises ValueError, OSError or EOFError, which ``load`` turns into a message.
+No reader unpickles data. A malformed file raises ValueError, OSError or EOFError, which ``load`` converts to a
+TableError.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ _IDX_UINT8 = 0x08
 
 
 def idx(path: Path) -> NDArray[np.uint8]:
-    """Read a gzipped idx file of bytes, MNIST's format: two zeros, type, dimensions, big-endian sizes, values."""
+    """Read a gzipped idx file of bytes, the format of MNIST.
+
+    The file contains two zeros, the type, the number of dimensions, the big-endian sizes, and the values.
+    """
     raw = gzip.decompress(path.read_bytes())
     if len(raw) < 4 or raw[:3] != bytes((0, 0, _IDX_UINT8)):
         raise ValueError("this is not an idx file of bytes")

@@ -1,7 +1,7 @@
 """Read the data sets that users must obtain and prepare: gated (MIMIC, MOSEI) or large (ModelNet, ImageNet).
 
-Each docstring specifies the files and their form. ``load`` prints it if they are absent. No data is copied to the
-cache.
+The docstring of each reader specifies the files and their form. ``load`` prints the docstring if the files are absent.
+No data is copied to the cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mimic3(paths: Sequence[Path]) -> Fields:
     label      the class, any text or whole number (APC-VFL: 4 classes)
     test       optional, 1 for test rows and 0 for training rows
     id         optional, not used as a feature
-    all other  a feature each, numbers without gaps (APC-VFL: 15, among them Age, NumCallouts, NumDiagnosis,
+    all other  one feature each, numbers without empty cells (APC-VFL: 15, among them Age, NumCallouts, NumDiagnosis,
                NumProcs, NumCPTevents; 58 976 rows)
     """
     frame = pl.read_csv(paths[0], infer_schema=False, glob=False)
@@ -57,8 +57,8 @@ def mimic4(paths: Sequence[Path]) -> Fields:
     test         bool [n]           optional, test rows
     subject      int64 [n]          optional, the patient
 
-    The rows come flat, [n, T * c + d + e]: step by step the charts, then conditions, then demographics; the blocks
-    "chart", "condition", "demographic" say where, and ``steps`` is T.
+    The reader flattens each row: [n, T * c + d + e]. The charts come first, step by step, then the conditions, then the
+    demographics. The blocks "chart", "condition" and "demographic" name their columns, and ``steps`` is T.
     """
     parts = downloads.arrays(paths[0])
     chart, condition, demographic = (_known(parts, name) for name in ("chart", "condition", "demographic"))
@@ -81,7 +81,7 @@ def views(paths: Sequence[Path]) -> Fields:
     X    uint8 [n, V, C, H, W], views in the order of the camera (12 in the papers; C is 1 or 3)
     y    whole numbers [n], the place of the class in classes.txt (UTF-8, one name a line)
 
-    Written with numpy.save; opened memory-mapped, so that they may be larger than memory.
+    Write the arrays with numpy.save. They are opened memory-mapped, so that they may be larger than memory.
     """
     return _images(paths, 5)
 
@@ -92,21 +92,22 @@ def images(paths: Sequence[Path]) -> Fields:
     X    uint8 [n, C, H, W], red, green, blue
     y    whole numbers [n], the place of the class in classes.txt (UTF-8, one name a line)
 
-    Written with numpy.save; opened memory-mapped, so that they may be larger than memory.
+    Write the arrays with numpy.save. They are opened memory-mapped, so that they may be larger than memory.
     """
     return _images(paths, 4)
 
 
 def mosei(paths: Sequence[Path]) -> Fields:
-    """cmu-mosei/mosei.npz: sentences of n rows over T aligned steps, with a sentiment between -3 and 3.
+    """cmu-mosei/mosei.npz: n sentences of T aligned steps, each with a sentiment between -3 and 3.
 
     text_train   float32 [n, T, d]    word vectors (GloVe: d = 300)
     audio_train  float32 [n, T, e]    (COVAREP: e = 74)
     video_train  float32 [n, T, f]    (FACET: f = 35)
     y_train      float32 [n]
-    text_test, audio_test, video_test, y_test: the same of the test rows
+    text_test, audio_test, video_test, y_test: the same for the test rows
 
-    The three lie side by side in the last axis, [n, T, d + e + f]; the blocks "text", "audio", "video" say where.
+    The reader concatenates text, audio and video along the last axis: [n, T, d + e + f]. The blocks "text", "audio" and
+    "video" name their columns.
     """
     parts = downloads.arrays(paths[0])
     fields: dict[str, Any] = {}

@@ -46,9 +46,9 @@ def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> DatasetForm:
     return DatasetForm(tuple(File(f"{folder}/{name}") for name in names), read)
 
 
-# The addresses have not been tested: the first version was written without a network. Checksums of official files come
-# from others' records (UCI's from public repositories, Fashion-MNIST's and CIFAR's from TensorFlow Datasets). That of
-# credit_default/data.csv was recomputed from the same rows and agrees.
+# The addresses have not been tested, because the first version was written without a network connection. The checksums
+# of official files are copied from public records: UCI's from public repositories, those of Fashion-MNIST and CIFAR
+# from TensorFlow Datasets. The checksum of credit_default/data.csv was also recomputed from the same rows; it is equal.
 CATALOGUE: dict[str, CatalogueEntry] = {
     "credit": CatalogueEntry(
         title="Default of Credit Card Clients",

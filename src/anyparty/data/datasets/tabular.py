@@ -30,8 +30,8 @@ _HAPT = {"tBodyAcc": 0, "tGravityAcc": 40, "tBodyAccJerk": 80, "tBodyGyro": 120,
 
 
 def credit(paths: Sequence[Path]) -> Fields:
-    """Read UCI 350 as CSV: ID, 23 features (by name, or X1..X23), the label last."""
-    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # one cell is 1e+05
+    """Read UCI 350 from a CSV file with an ID, 23 features (with their names, or X1 to X23), and the label."""
+    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # one cell reads 1e+05
     if cells.shape[1] != len(CREDIT) + 2:
         raise ValueError(f"{cells.shape[1]} columns, expected {len(CREDIT) + 2}")
     return {
@@ -45,7 +45,7 @@ def credit(paths: Sequence[Path]) -> Fields:
 
 
 def hapt(paths: Sequence[Path]) -> Fields:
-    """Read UCI 341 from the prepared hapt.npz, names of columns from features.txt beside it."""
+    """Read UCI 341 from the prepared hapt.npz, and the names of columns from features.txt beside it."""
     arrays = downloads.npz(paths)
     names = paths[0].with_name("features.txt")
     return _hapt(arrays, names.read_text("utf-8").split("\n") if names.exists() else ())
@@ -130,7 +130,7 @@ def _isolet(X_train: Array, y_train: Array, X_test: Array, y_test: Array) -> dic
 
 
 def google_cluster(paths: Sequence[Path]) -> Fields:
-    """Read machine usage over a day. The task is ours: predict the last hour's mean CPU from the 23 hours before."""
+    """Read machine usage over a day. The task is ours: predict the last hour's mean CPU from the first 23 hours."""
     known = downloads.npz(paths)
     usage, machine = known["usage"], known["vm"]
     if usage.ndim != 3 or usage.shape[1] <= 12:

@@ -1,13 +1,15 @@
 """Missingness mechanisms: frozen parameters that draw a mask ``observed`` [N, K] from a named random stream.
 
-Letters   N rows, K parties, k a party; x_k the block of party k [N, ...]; p a probability of being missing.
+Notation  N rows, K parties, k a party; x_k the block of party k [N, ...]; p a probability of being missing.
 
-Every row is observed by at least one party. An empty row is drawn again until it is not empty (in one step, from the
-distribution given that the row is not empty), and ``DrawnMask.redrawn`` counts such rows. This lowers the rate: MCAR at
-p with K parties misses (p - p^K) / (1 - p^K), which is .467 and not .5 for p = .5, K = 4 (``MCAR.expected_rate``).
+Every row is observed by at least one party. A row that no party observes is empty. It is redrawn from the distribution
+of rows that are not empty, and ``DrawnMask.redrawn`` counts such rows. Redrawing lowers the share of missing blocks.
+For MCAR with probability p and K parties it is (p - p^K) / (1 - p^K), which is .467 and not .5 for p = .5 and K = 4
+(``MCAR.expected_rate``).
 
-MAR 1, MAR 2 and MNAR depend on values. They expect blocks normalized as in the paper (``normalised``): test rows by
-mean and standard deviation of the training rows. Training and test masks are draws from two streams:
+MAR 1, MAR 2 and MNAR depend on values. They expect blocks normalized as in the paper (``normalised``): the mean and the
+standard deviation of the training rows normalize the test rows too. Masks for training and test are drawn from two
+streams:
 
     >>> from anyparty.core.seeds import Seeds
     >>> seeds = Seeds(0)

@@ -55,11 +55,12 @@ class BetaMCAR:
 
 @dataclass(frozen=True, kw_only=True)
 class MNAR:
-    """A party misses rows in which its own features are high.
+    """A party misses a row more often if its own features in the row are high.
 
-    With a_k the mean of the block's features in the row, the block is missing with probability p if a_k > 0, else
-    with 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). The paper's condition is lost; > 0 is ours. With p = .3, low
-    rows are missing with probability .7. Except for redrawn rows, only the block's own values matter.
+    Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
+    probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). The paper's condition is lost; > 0 is ours. With p =
+    .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, only the block's own values
+    matter.
     """
 
     name: ClassVar[str] = "mnar"

@@ -22,10 +22,10 @@ class DrawnMask:
     """A drawn mask, with the rate that it achieves.
 
     Attributes:
-        observed: [N, K] bool, party k holds row n; no row is empty.
+        observed: [N, K] bool, True if party k holds row n; no row is empty.
         rate: the share of missing cells in ``observed``.
         redrawn: the number of empty rows that were drawn again.
-        labeled: [N] bool, the label is known; ``None`` if the mechanism does not change labels.
+        labeled: [N] bool, True if the label is known; ``None`` if the mechanism does not change labels.
     """
 
     observed: Mask
@@ -74,11 +74,11 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
 
 
 def independent(rng: np.random.Generator, p: Numbers) -> DrawnMask:
-    """Draw cells that are missing independently with probabilities p [N, K] < 1, given that no row is empty.
+    """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
-    An empty row is redrawn from the conditional distribution. First the first party that holds it is drawn: party j
-    with probability proportional to (1 - p_j) times the product of p_i over i < j. Then the parties after j are drawn
-    independently.
+    An empty row is redrawn from the distribution of rows that are not empty. At first, the smallest index j of a party
+    that holds the row is drawn; its probability is proportional to (1 - p_j) times the product of p_i over i < j. The
+    parties after j are then drawn independently.
     """
     observed = rng.random(p.shape) >= p
     empty = np.flatnonzero(~observed.any(axis=1))
@@ -106,7 +106,7 @@ def check_sizes(n: int, K: int, blocks: BlockArrays | None) -> None:
 
 
 def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of: str) -> Numbers:
-    """Return the "mean" or the "var" of every block's features in every row: [N, K].
+    """Return the statistic ``of``, "mean" or "var", of every block's features in every row: [N, K].
 
     Raises:
         ConfigError: there are no blocks, they do not fit n and K, or a value is not a number.
@@ -114,7 +114,7 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
     if blocks is None:
         raise ConfigError(f"{mechanism} looks at values: give draw the blocks, normalised")
     check_sizes(n, K, blocks)
-    blocks = [np.asarray(block) for block in blocks]  # also data frames and tensors
+    blocks = [np.asarray(block) for block in blocks]  # they may also be data frames or tensors
     if any(block.dtype.kind not in "fiub" for block in blocks):
         raise ConfigError(f"{mechanism} looks at values: a block has cells that are not numbers, such as ids or text; "
                           f"leave such columns out, or turn them into numbers")  # fmt: skip

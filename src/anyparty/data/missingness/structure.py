@@ -1,4 +1,4 @@
-"""Mechanisms with a fixed number of rows: scarce overlap of two parties, scarce labels."""
+"""Mechanisms with a fixed number of aligned or labelled rows: scarce overlap of two parties, and scarce labels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from anyparty.errors import ConfigError
 class ScarceOverlap:
     """Two parties share only round(ratio * N) rows, drawn at random (APC-VFL, section 6 and appendix A).
 
-    Only the active party holds round(active_only * rest) of the other rows, and only the passive party holds the
-    remaining ones. In the paper the active party holds all: 20000 rows, of which 10000 to 2500 are aligned.
+    If R is the number of other rows, round(active_only * R) of them belong only to the active party, and the remaining
+    ones only to the passive party. In the paper, the active party holds all 20000 rows, of which 10000 to 2500 are
+    aligned.
 
     Attributes:
-        ratio: the share of rows that both hold.
+        ratio: the share of rows that both parties hold.
         active_only: the share of the other rows that only the active party holds.
         active: the index of the active party, 0 or 1.
     """
@@ -52,14 +53,15 @@ class ScarceOverlap:
 
 @dataclass(frozen=True, kw_only=True)
 class ScarceLabels:
-    """Only n rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, section 5).
+    """Only n rows have labels, and all parties hold ``aligned`` of these rows (FALSE-VFL, section 5).
 
-    The paper uses 500 labelled rows with 100 aligned for tables, and 1000 with 200 for images.  These rows are drawn
-    independently of values and classes. All rows except the aligned ones follow ``rest``.
+    For tables, the paper uses 500 labelled rows, of which 100 are aligned; for images, 1000 rows, of which 200 are
+    aligned. The labelled rows are drawn independently of values and classes. All rows except the aligned ones follow
+    ``rest``.
 
     Attributes:
         n: the number of labelled rows.
-        aligned: how many of them all parties hold.
+        aligned: the number of labelled rows that all parties hold.
         rest: the mechanism for all other rows.
     """
 
