@@ -188,8 +188,11 @@ class TestCapabilities:
                 {"messages": EMBEDDING},
                 r"Mine: messages is one declaration, of 'embedding'; .* has a comma, \(MESSAGE,\)",
             ),
-            ({"messages": ("embedding",)}, r"Mine: expected messages to be a tuple of Declared, got \('embedding',\)"),
-            ({"messages": None}, "Mine: expected messages to be a tuple of Declared, got None"),
+            (
+                {"messages": ("embedding",)},
+                r"Mine: expected messages to be a tuple of MessageSpec, got \('embedding',\)",
+            ),
+            ({"messages": None}, "Mine: expected messages to be a tuple of MessageSpec, got None"),
         ],
     )
     def test_words(self, given, said):

@@ -187,7 +187,7 @@ class Capabilities:
         if not isinstance(self.messages, tuple | list) or not all(
             isinstance(one, MessageSpec) for one in self.messages
         ):
-            raise ConfigError(f"{self.title}: expected messages to be a tuple of Declared, got {self.messages!r}")
+            raise ConfigError(f"{self.title}: expected messages to be a tuple of MessageSpec, got {self.messages!r}")
 
     @property
     def gradients(self) -> tuple[MessageSpec, ...]:
