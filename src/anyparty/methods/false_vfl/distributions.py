@@ -32,7 +32,7 @@ LABEL_SIDE = ("global_encoder", "global_decoder", "discriminator")
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNetworks:
-    """One party's networks.
+    """The networks of one party's feature side.
 
     Attributes:
         encoder: q_phi_k, [B, F] -> [B, 2 D].
@@ -110,7 +110,7 @@ class ImportanceSamples:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelNetworks:
-    """The active party's networks.
+    """The networks of the active party's label side.
 
     Attributes:
         encoder: q_phi_0(h | z), [..., D] -> [..., 2 T].

@@ -191,7 +191,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
-        """Return a party's part in a batch of prediction."""
+        """Return the ``BatchTurn`` of a party for a batch of prediction."""
         draws = state.modules.get("draws")
         return BatchTurn(
             net=net,

@@ -54,7 +54,7 @@ async def impute(
     these rows; otherwise it has all of them, with empty cells.
     """
     me, active = state.seat.me, state.seat.roster.active
-    counts = method.mnar and lacks and owner in asked  # the weights include that the owner lacks the row
+    counts = method.mnar and lacks and owner in asked  # the weights include the probability that the block is missing
     parts: list[Imputed] = []
 
     def fill(part: Batch, told: dict[str, Tensor]) -> None:

@@ -42,7 +42,7 @@ FALLEN, MANY = 1.1, 0.5  # remark if more than half of the deviations are below 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTurn:
-    """One party's part in a batch.
+    """One party's role in processing a batch: the rows, sizes and settings that its computations need.
 
     Attributes:
         net: its channel to the other parties.
@@ -219,7 +219,7 @@ class BatchTurn:
 
 @dataclass(frozen=True)
 class PartyBatch:
-    """One party's own part of a batch.
+    """One party's data of a batch, encoded.
 
     Attributes:
         side: the party's networks.

@@ -52,7 +52,7 @@ def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationLoss:
-    """The student's loss on a batch: reconstruction error, plus the distance to the teacher in rows that it knows.
+    """The student's loss: reconstruction error, plus the distance to the teacher in rows that the teacher knows.
 
     Attributes:
         weight: lambda.
@@ -89,7 +89,7 @@ class DistillationLoss:
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of the autoencoder ``name`` on the active party's rows of a batch; it must have one."""
+        """Return the loss of the autoencoder ``name`` on the active party's rows of a batch."""
         assert rows.block is not None
         x, held = rows.block.take(batch.rows)
         targets, known = (None, None) if teacher is None else teacher.take(batch.rows[held])
@@ -134,13 +134,13 @@ def others(roster: Roster) -> tuple[str, ...]:
 
 
 def own(rows: Rows, roster: Roster) -> Tensor:
-    """Return the rows that the active party has: [N] bool."""
+    """Return a mask [N] of the rows that the active party has."""
     assert rows.observed is not None
     return rows.observed[:, roster.blocks.index(roster.active)]
 
 
 def aligned(rows: Rows, roster: Roster) -> Tensor:
-    """Return the rows that the active party and at least one passive party have: [N] bool."""
+    """Return a mask [N] of the rows that the active party and at least one passive party have."""
     assert rows.observed is not None
     passive = [k for k, name in enumerate(roster.blocks) if name != roster.active]
     return own(rows, roster) & rows.observed[:, passive].any(dim=1)
@@ -160,7 +160,7 @@ def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
 
 
 def labelled_own(rows: Rows, roster: Roster) -> Tensor:
-    """Return the labelled rows that the active party has: [N] bool."""
+    """Return a mask [N] of the labelled rows that the active party has."""
     assert rows.labeled is not None
     return rows.labeled & own(rows, roster)
 
@@ -172,7 +172,7 @@ def labelled(rows: Rows, batch: Batch) -> Tensor:
 
 
 def held(rows: Rows, batch: Batch) -> Tensor | None:
-    """Return a party's own rows of a batch [B_k, I]; ``None`` if it has none of them."""
+    """Return a party's own rows of a batch [B_k, I]; ``None`` if the party has none of the batch's rows."""
     if rows.block is None:
         return None
     x, places = rows.block.take(batch.rows)

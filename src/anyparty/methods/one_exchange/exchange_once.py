@@ -47,7 +47,7 @@ def represented(state: State, rows: Rows, batch: Batch) -> float | None:
 
 
 def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
-    """Return Z_k of the rows of a batch that the party has [B_k, z_k]; ``None`` if it has none of them."""
+    """Return Z_k [B_k, z_k] of a party's own rows of a batch; ``None`` if the party has no row of the batch."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.embed(state, "g1", x)
 

@@ -165,7 +165,7 @@ def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
 
 
 async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, secret: bytes) -> Tensor | None:
-    """Run one party's part of a decomposition; return U [m, r] float64, r <= min(rank, m, n), to the task party.
+    """Run one party's part of a decomposition; at the task party, return U [m, r] float64, r <= min(rank, m, n).
 
     Args:
         net: the party's channel.

@@ -27,7 +27,7 @@ from anyparty.methods.schedules.schedule import FITS, TURNS, TimedRound
 
 @dataclass(frozen=True, kw_only=True)
 class RealClock:
-    """Seconds of real time.
+    """A clock of real seconds, with the time limits of a round.
 
     Attributes:
         timeout: the local training period of a round, in seconds.

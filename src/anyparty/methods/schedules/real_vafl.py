@@ -134,7 +134,7 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def _look(self, net: Channel, state: State, rows: Rows) -> None:
-        """Wait until at least one party is ready, and add the ready parties to ``epoch.ready`` in order.
+        """Wait until at least one party is ready, and add parties to ``epoch.ready`` in the order of readiness.
 
         A party is ready when its next embeddings have arrived. The active party is ready when it has a next mini-batch.
         No wait takes place if no party has rows of the mini-batches that the active party has reached.

@@ -58,7 +58,7 @@ WIDTH = 64  # width of the hidden layer in regression
 
 @dataclass(frozen=True, kw_only=True)
 class Laser(Rule):
-    """A predictor for every party and every set of parties that contains it; the predictors share encoders and heads.
+    """A predictor for every party m and every set of parties that contains m, with shared encoders and heads.
 
     Attributes:
         normalize: divide a row's loss by the sum of its weights.

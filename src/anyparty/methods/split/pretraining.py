@@ -215,7 +215,7 @@ class Pretrained:
         return (self.first.stage(self._step), *self.method.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train on the party's own rows of the batch, if it has two: batch normalisation needs at least two rows."""
+        """Train on the party's own rows of the batch; do nothing with fewer than two, for batch normalisation."""
         loss: float | None = None
         if "encoder" in state.modules and rows.block is not None:
             x, held = rows.block.take(batch.rows)

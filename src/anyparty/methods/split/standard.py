@@ -62,7 +62,7 @@ class Standard(Rule):
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and the width of its input: the mean embedding, or all side by side."""
+        """Return the number of heads, 1, and its input's width: of the mean embedding, or of all side by side."""
         return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
