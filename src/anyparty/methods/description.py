@@ -1,4 +1,4 @@
-"""Describe a user's own method as plain data, which runs and models save instead of code.
+"""Describe a user's own method as plain data. Run folders and models store this description instead of code.
 
 A dataclass is described by its class name and its fields. Fields with ``repr=False`` or ``compare=False`` are left out,
 because they change neither training nor answers. Any other object is described by its class name and by those
@@ -6,8 +6,8 @@ constructor arguments that it stores under the same name. Numbers, text, truth v
 unchanged, functions and classes by name, tensors and arrays by a hash of their numbers. Names do not include the
 module, so a class may move from a script into a module.
 
-If the user later passes the method for a saved model, all of the description must match, as for the parameters of a
-shipped method. Exception: a field added to the class since then may have its default value.
+If the user later passes the method for a saved model, the whole description must match. The same holds for the
+parameters of a shipped method. Exception: a field that was added to the class later may have its default value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _NO_REPR: Any = object.__repr__
 
 
 def described(made: object, *, whole: bool = True, depth: int = 0) -> dict[str, Any]:
-    """Return an object as data that JSON and TOML can store; unless ``whole``, leave out values at their default.
+    """Convert an object to data that JSON and TOML can store.
+
+    If ``whole`` is false, values that are equal to their defaults are left out.
 
     >>> from anyparty.methods.method_registry import method
     >>> described(method("laser", embedding=8), whole=False)
@@ -78,16 +80,16 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _plain(value: Any, whole: bool, depth: int) -> Any:
-    """Return a value as data, identical in every process."""
+    """Convert a value to data that is identical in every process."""
     value = value.item() if isinstance(value, np.generic) else value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML has no None, JSON no NaN
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML: no None; JSON: no NaN
         value = str(value)
     if isinstance(value, Enum):
         value = f"{_name(type(value))}.{value.name}"
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     if kind is not None:
         return kind(value)
-    if depth > DEEPEST:  # perhaps the object contains itself
+    if depth > DEEPEST:  # the object may contain itself
         return _name(type(value))
     inner = partial(_plain, whole=whole, depth=depth + 1)
     if isinstance(value, list | tuple):
@@ -100,7 +102,7 @@ def _plain(value: Any, whole: bool, depth: int) -> Any:
 
 
 def _object(value: Any, whole: bool, depth: int) -> Any:
-    if isinstance(value, MessageSpec):  # its other texts may be reworded
+    if isinstance(value, MessageSpec):  # later versions may reword its other texts
         return f"{value.tag}: {value.frm} → {value.to}"
     if isinstance(value, partial):
         parts = {"of": value.func, "args": value.args, **value.keywords}
@@ -122,7 +124,10 @@ def _shown(value: Any) -> str:
 
 
 def _numbers(value: Any) -> str:
-    """Return the type, dtype and shape of a tensor or array, and a hash of its numbers unless they are trained."""
+    """Describe a tensor or array by type, dtype and shape.
+
+    A hash of its numbers follows, unless the tensor requires a gradient or is on the meta device.
+    """
     told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
     if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
         return told
@@ -135,7 +140,7 @@ def _name(of: Any) -> str:
 
 
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which a method differs from its saved description ``kept``: (saved, present).
+    """Return the settings that differ between a saved description ``kept`` and a method, as (saved, present).
 
     >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
@@ -149,7 +154,7 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten an object and the objects in it to dotted field names; a plain table counts as one value."""
+    """Flatten an object and the objects in it to dotted field names; a plain table stays one value."""
     if not isinstance(values, Mapping) or CLASS not in values:
         return {prefix: values}
     within = f"{prefix}." if prefix else ""
@@ -161,7 +166,8 @@ def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, g
 
     Args:
         source: the model.
-        own: the saved description of the user's own method; ``None`` if the model has none, as in earlier versions.
+        own: the saved description of the user's own method; ``None`` if the model was saved without a description, as
+            in earlier versions.
         shipped: the model's method if it is a shipped one, else ``None``.
         given: the method that was passed.
 
@@ -173,7 +179,7 @@ def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, g
             f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
             f"got {given!r}"
         )
-    given = given.split if isinstance(given, Scheduled) else given  # a schedule matters in training only
+    given = given.split if isinstance(given, Scheduled) else given  # a schedule affects only training
     if shipped is not None:
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):

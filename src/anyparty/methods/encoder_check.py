@@ -3,7 +3,7 @@
 Irureta et al. (APC-VFL), appendix F, algorithm 1 and equations (11), (12). One party uses this to choose an encoder
 before any federated run. No other party is involved and nothing is sent.
 
-Letters   n rows, d columns, H width of an embedding, k folds.
+Notation  n rows, d columns, H width of an embedding, k folds.
 
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(60, 3))
@@ -36,8 +36,8 @@ class EncoderComparison:
     """Scores of one classifier on columns and on embeddings, with the same folds.
 
     Attributes:
-        raw: [k], on the columns.
-        embedded: [k], on the embeddings.
+        raw: [k], the scores on the columns.
+        embedded: [k], the scores on the embeddings.
 
     """
 
@@ -50,7 +50,7 @@ class EncoderComparison:
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:
-        """Return whether the embeddings score at most r below the columns (12)."""
+        """Return whether the mean score on the embeddings is at most r below the mean score on the columns (12)."""
         return self.lost <= r
 
 
@@ -103,8 +103,8 @@ def inspect(
         activation: activation of the embedding; no activation if empty.
         optimizer: the optimizer; its schedule spans ``epochs``.
         epochs: number of epochs.
-        every: score the embeddings after every this many epochs, and after the last.
-        batch_size: rows of a batch.
+        every: number of epochs from one scoring of the embeddings to the next; the last epoch is always scored.
+        batch_size: number of rows of a batch.
         seed: seed of all random choices.
         scoring: classifier, settings, metric, folds: see ``cross_validated``.
 
@@ -126,7 +126,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # an encoder may draw random numbers, as dropout does
+        with torch.random.fork_rng(devices=[]):  # an encoder may draw random numbers, for dropout
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

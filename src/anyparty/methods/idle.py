@@ -24,8 +24,8 @@ class IgnoredParameters:
     Attributes:
         of: the classes that have the parameters.
         names: names of the parameters.
-        where: condition on the method under which they have no effect.
-        said: text of the condition for the error message.
+        where: returns whether the parameters have no effect with an object's other settings.
+        said: text of this condition for the error message.
 
     """
 
@@ -36,7 +36,7 @@ class IgnoredParameters:
 
 
 TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could be hosts
-ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL has these settings too
+ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL inherits from SelfSupervised
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
     IgnoredParameters(
@@ -74,13 +74,13 @@ IDLE = (
         (Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"
     ),
 )
-"""All such parameters, listed by hand."""
+"""All parameters that may have no effect, listed by hand."""
 
 
 def check(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
-    """Reject parameters ``given`` to the method ``name`` that have no effect with its other settings.
+    """Reject given parameters that have no effect with the other settings of the method ``name``.
 
-    ``parts`` are the method and the settings that it shares with its family.
+    ``parts`` are the method and the settings that it shares with its family. ``given`` are the user's parameters.
 
     Raises:
         ConfigError: a parameter has no effect; the message names it.

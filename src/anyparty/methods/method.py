@@ -1,7 +1,7 @@
-"""The interface of a method: one coroutine for each party, independent of what runs it. Also checks of a user's method.
+"""Define the interface of a method: one coroutine for each party. Also check a user's own method.
 
 A method is a set of frozen parameters. It has no loop over epochs, no socket and no file: those belong to the package
-``training``. A test can drive the coroutine of one party by hand.
+``training``. The coroutines do not depend on what runs them. A test can drive the coroutine of one party by hand.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PartyContext:
         me: its name in the roster.
         roster: all parties.
         task: the prediction task, at parties that hold labels.
-        inputs: width of its prepared block; 0 without columns.
+        inputs: width of its prepared block; 0 if the party holds no columns.
         encoder: factory of its encoder.
         optimizer: settings of the optimizer of its networks.
         device: the device on which it computes.
@@ -51,16 +51,18 @@ class PartyContext:
 
     @cached_property
     def draws(self) -> bool:
-        """True if the encoder may draw random numbers: a shipped one for dropout, a user's own perhaps."""
+        """True if the encoder may draw random numbers: a shipped encoder with dropout, or any encoder of a user."""
         return not isinstance(self.encoder, MLP) or self.encoder.dropout > 0
 
 
 @dataclass
 class State:
-    """The part of a party that training changes: its networks and optimizers, by name. All of it is saved and restored.
+    """The part of a party that training changes.
 
+    ``modules`` and ``optimizers`` are its networks and their optimizers, by name; checkpoints save and restore both.
     ``kept`` holds tensors that one stage leaves for a later one. They are saved in checkpoints, not in the trained
-    model. ``begin`` derives the ``topology`` of a split method from the method and the roster; it is never saved.
+    model. ``begin`` derives the ``topology`` of a split method from the method and the roster. The topology is never
+    saved.
     """
 
     seat: PartyContext
@@ -84,10 +86,11 @@ class Batch:
         seeds: the run's root seed.
         moment: (stage, epoch, step).
         number: number of earlier batches in the stage; the same at every party, also after an absence.
-        share: weight of a step on the batch's mean loss. It is 1 if batches are mixed. If batches are separated by
-            pattern, it is the batch's rows relative to the mean batch, so that an epoch counts every row once.
-        held_out: [b] int64, places of the validation rows among the N rows; only in a stage of a single step, which
-            may work on them too.
+        share: weight of the batch's mean loss in a step. It is 1 if a batch mixes patterns of presence. If each batch
+            has one pattern, it is the batch's number of rows over the mean number of rows of a batch. Every row of an
+            epoch then has the same weight.
+        held_out: [b] int64, places of the validation rows among the N rows. Only a stage of a single step gets them,
+            because it may process these rows too.
 
     """
 
@@ -107,9 +110,9 @@ class Batch:
         return self.seeds.own.torch(name, *self.moment)
 
     def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
-        """Let modules that draw random numbers (dropout) use the party's private stream ``name`` of this step.
+        """Let modules draw random numbers, as for dropout, from the party's private stream ``name`` of this step.
 
-        The block must not contain an await: see ``Seeds.drawing``.
+        The body of the ``with`` statement must not contain an ``await``: see ``Seeds.drawing``.
         """
         return self.seeds.own.drawing(*name, *self.moment, device=device)
 
@@ -123,24 +126,24 @@ class Stage:
     """A part of training that the run repeats over batches and epochs.
 
     Attributes:
-        name: of the stage, shown with its progress.
-        step: coroutine of one party's part in one batch; returns the loss at the active party.
-        rows: at the active party, returns which of its rows the stage trains on: [N] bool.
+        name: name of the stage, shown with its progress.
+        step: coroutine that runs one party's part in one batch; at the active party, it returns the loss.
+        rows: function of the active party that returns the rows on which the stage trains, [N] bool.
         validates: whether validation rows are scored after every epoch.
-        epochs: number of epochs; by default that of the settings. 0 is a single exchange: one step over all rows.
-        batch_size: rows of a batch; by default that of the settings.
+        epochs: number of epochs; by default that of the settings. 0 means a single exchange: one step over all rows.
+        batch_size: number of rows of a batch; by default that of the settings.
         optimizer: optimizer settings whose learning rate the stage follows; by default the party's own.
         parties: the parties that take part; the others continue without waiting for its end.
-        loss: for stages in which each party trains alone and nothing is sent: returns the party's loss on its
-            validation rows, ``None`` without such rows. It decides early stopping and which weights to keep; no
-            answers are scored.
-        with_validation: whether the stage also works on validation rows, because it does not learn from labels.
-        optional: at the active party, whether the stage is skipped if it has no rows.
-        remark: at the active party, returns a remark on the stage's rows, shown when it ends.
-        finish: coroutine of one party's part after the last batch of an epoch.
+        loss: function for stages in which each party trains alone and nothing is sent. It returns the party's loss on
+            its validation rows, or ``None`` if the party has no such rows. This loss decides early stopping and which
+            weights to keep; no answers are scored.
+        with_validation: whether the stage also processes validation rows, because it does not learn from labels.
+        optional: whether the active party skips the stage if no rows are left for it.
+        remark: function of the active party that returns a remark on the stage's rows, shown when the stage ends.
+        finish: coroutine that runs one party's part after the last batch of an epoch.
         record: returns additional entries for the active party's record of an epoch, such as the schedule's time.
         continues: whether the stage continues training the networks of the stage before. If the best weights are
-            kept, its initial weights count as a candidate on the validation rows.
+            kept, the weights at the start of the stage are one of the candidates.
 
     """
 
@@ -219,7 +222,9 @@ async def checked_step(
 
 
 def checked_answer(method: Method, state: State, answer: object) -> Predictions | None:
-    """Check a party's answer for a batch and detach it from its graph; return ``None`` at a party that is not active.
+    """Check a party's answer for a batch, and detach its scores from the autograd graph.
+
+    At a passive party the answer may be ``None``.
 
     Raises:
         ConfigError: the answer is not of type ``Predictions``, or the active party has none.

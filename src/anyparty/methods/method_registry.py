@@ -55,7 +55,7 @@ def parameters_of(name: str) -> tuple[Any, ...]:
 
 
 def method(name: str, **parameters: Any) -> Method:
-    """Return the method ``name`` with its own parameters and those of its family.
+    """Make the method ``name`` from its own parameters and those of its family.
 
     >>> method("laser", tasks="all", embedding=32).can.title
     'LASER-VFL'
@@ -79,7 +79,7 @@ def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
 
 
 def made_again(name: str, **parameters: Any) -> Method:
-    """Return the method of saved parameters, which may include parameters without effect.
+    """Make a method from saved parameters; unlike ``method``, accept parameters that have no effect.
 
     Raises:
         ConfigError: there is no such method or parameter, or a value is out of range.
@@ -94,7 +94,7 @@ def made_again(name: str, **parameters: Any) -> Method:
 
 
 def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any]) -> Method:
-    """Return the split method of a rule's class, with the rule's parameters and those that all split methods share.
+    """Make a split method from a rule's class, the rule's parameters and the parameters of all split methods.
 
     Raises:
         ConfigError: there is no such parameter, a value is out of range, or a parameter has no effect without another.
@@ -158,7 +158,7 @@ def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
 
 
 def _layers(made: Method) -> list[Any]:
-    """Return the parts of a method: first the method (of a split method, its rule), then its other settings."""
+    """Return the objects that hold a method's settings: first the method itself or a split method's rule."""
     layers: list[Any] = [made]
     if isinstance(made, Pretrained):
         layers = [made.first, made.method]

@@ -20,7 +20,8 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
     """Convert a parameter to the type that its method declares.
 
     Raises:
-        ConfigError: it has another type, or contains a value that no file can store; the message begins with ``what``.
+        ConfigError: the parameter has another type, or contains a value that no file can store. The message begins
+            with ``what``.
     """
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
         raise ConfigError(f"{what}: expected a value other than true or false, got {value}")
@@ -55,7 +56,7 @@ def takes(of: Callable[..., Any]) -> dict[str, Any]:
 def _hints(of: object) -> dict[str, Any]:
     try:
         return get_type_hints(of)
-    except (NameError, TypeError, AttributeError):  # a name defined for type checkers only
+    except (NameError, TypeError, AttributeError):  # a type may be defined only for type checkers
         return {}
 
 
@@ -68,7 +69,7 @@ def _check_names(hint: Any, value: Any, what: str) -> None:
 
 
 def _check_tables(value: Any, what: str) -> None:
-    """Reject tables, recursively, that contain a value that a saved model cannot store."""
+    """Reject a table that contains, at any depth, a value that a saved model cannot store."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(inner, HELD):
             raise ConfigError(f"{what}: a saved model cannot store {key} = {inner!r}; expected text, a number, true "

@@ -1,6 +1,7 @@
 """FALSE-VFL at the active party: draw samples, weight them by the parties' likelihoods, and train on them.
 
-Letters and symbols as in ``distributions``; N of a batch's L x B samples are followed.
+Notation as in ``distributions``. N is the number of a batch's L x B samples with a weight in the gradient other than 0;
+these samples are "followed".
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class WeightedBatch:
     """A batch at the active party, with its samples and their weights.
 
     Attributes:
-        there: the parties that take part, and their views.
+        there: the parties that take part, and their embeddings.
         held: [B, K] bool, which party has which row, including parties whose blocks are ignored.
-        views: [B, K, 2 D], a leaf of the active party's graph.
-        posterior: q(z | x^O), with its graph.
+        views: [B, K, 2 D], the embeddings, as a leaf of the active party's autograd graph.
+        posterior: q(z | x^O), with its autograd graph.
         noise: the noise of the samples: [L, B, D] for z and [L, B, T] for h.
         z: the samples, [L, B, D].
         log_w: [L, B], the log-weights.
@@ -43,13 +44,18 @@ class WeightedBatch:
     log_w: Tensor
 
     def known(self, roster: Roster) -> Tensor:
-        """Return a mask of the blocks in the weights, [B, K] bool; without parties lost after their embedding."""
+        """Return a mask [B, K] of the blocks in the weights.
+
+        A party that was lost after it sent its embedding is False.
+        """
         gone = torch.tensor([name in self.there.silent for name in roster.blocks], device=self.z.device)
         return self.there.observed & ~gone
 
 
 async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -> WeightedBatch:
-    """Gather the parties' views, draw samples, send them, and weight them by the likelihoods received, without a graph.
+    """Gather the parties' embeddings, draw samples and send them, and weight them by the received likelihoods.
+
+    The samples and their weights have no autograd graph.
 
     Raises:
         Diverged: the samples are not finite.
@@ -81,11 +87,12 @@ async def learn(
     parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Propagate the gradient u [L, B] of the loss with respect to the log-weights back to all networks that learn.
+    """Compute the gradients of all networks that learn, from the gradient u [L, B] with respect to the log-weights.
 
-    ``parameters`` are those of the active party's label side. ``labels``, given in stage 2, are the labels [B] and
-    which of them are known. In stage 2 u would reveal labels (with class weights, exactly). Since decoders do not learn
-    then, the active party sends one number for all samples and scales the slopes that it receives.
+    ``parameters`` are the parameters to train of the active party's label networks. ``labels`` are ``None`` in stage 1;
+    in stage 2 they are the labels [B], and a mask [B] of the known ones. In stage 2, u would reveal labels (exactly, if
+    classes have weights). The decoders do not learn in stage 2. The active party therefore sends the parties one number
+    for all samples in place of u, and scales the gradients that it receives.
 
     Raises:
         Diverged: the gradients are not finite.
@@ -116,7 +123,7 @@ async def learn(
 
 
 def _of_rows(part: Tensor, row: Tensor) -> Tensor:
-    """Return ``part[row]`` with a gradient that is summed in the same order every time, also on a GPU."""
+    """Return ``part[row]``; its gradient is summed in the same order every time, also on a GPU."""
     return part.index_select(0, row) if part.device.type == "cpu" else part[row]
 
 
@@ -145,7 +152,7 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 
 
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
-    """Return the gradient of the parties' log-likelihoods times u [L, B] by the samples followed: [N, D]."""
+    """Return the gradient of sum u log p(x^k | z), over u [L, B] and parties, by the followed samples z: [N, D]."""
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
     slope = u.new_zeros(int(followed.sum()), turn.D)
@@ -169,7 +176,7 @@ async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | No
 
 
 def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
-    """Return, for each party that answers, the rows of the batch for which it answers."""
+    """Return, for each party that sends likelihoods, the places in the batch of the rows that these are for."""
     if not turn.mnar:
         return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
     every = torch.arange(len(turn.batch.rows), device=turn.seat.device)
@@ -177,7 +184,7 @@ def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
 
 
 def labels(turn: BatchTurn) -> tuple[Tensor, Tensor]:
-    """Return the labels of the batch, zero if not known, and which of them are known, [B] both."""
+    """Return the labels of the batch [B], with zeros for unknown labels, and a mask [B] of the known labels."""
     assert turn.rows.y is not None
     assert turn.rows.labeled is not None
     known = turn.rows.labeled[turn.batch.rows]

@@ -1,8 +1,8 @@
 """FALSE-VFL's networks: the feature side of one party, the label side at the active party (figures 1 and 3).
 
-Pure functions of tensors: they use no channel and no optimizer, and random numbers are passed as noise.
+The functions depend only on tensors: they use no channel and no optimizer, and random numbers are passed as noise.
 
-Letters   B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
+Notation  B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
           F columns of a party, C outputs.
 Symbols   x^k    x           a party's block                                             [B_k, F];
           z      z           the latent vector that generates blocks and label           [L, B, D];
@@ -32,12 +32,13 @@ LABEL_SIDE = ("global_encoder", "global_decoder", "discriminator")
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNetworks:
-    """One party's networks.
+    """The networks of one party's feature side.
 
     Attributes:
         encoder: q_phi_k, [B, F] -> [B, 2 D].
         decoder: p_theta_k(x^k | z), [..., D] -> [..., 2 F].
-        indicator: pi_xi_k as a logit, [..., F] -> [..., 1]; ``None`` under MAR.
+        indicator: pi_xi_k, the probability that the party has the row, as a logit, [..., F] -> [..., 1]; ``None`` under
+            MAR.
         floor: lower bound of all standard deviations.
 
     """
@@ -48,16 +49,19 @@ class FeatureNetworks:
     floor: float
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return mean and variance of z, concatenated: [B, F] -> [B, 2 D]."""
+        """Return mean and variance of z side by side: [B, F] -> [B, 2 D]."""
         view = Gaussian.of(self.encoder(x), self.floor)
         return torch.cat([view.mean, view.std.square()], dim=1)
 
     def decode(self, z: Tensor) -> Gaussian:
-        """Return p(x^k | z) over [..., F]; the decoder gets the samples as rows."""
+        """Return the distribution p(x^k | z) over [..., F]; the decoder reads each sample as a row."""
         return Gaussian.of(self._decoded(z), self.floor)
 
     def explain(self, x: Tensor, z: Tensor, known: Tensor | None = None) -> Tensor:
-        """Return log p(x^k | z_l) of rows x [B, F], of their ``known`` cells [B, F] only: z [L, B, D] -> [L, B]."""
+        """Return log p(x^k | z_l) of rows x [B, F]: z [L, B, D] -> [L, B].
+
+        With a mask ``known`` [B, F], only the known cells are used.
+        """
         found: Tensor = LogProb.apply(self._decoded(z), x, self.floor, known)  # type: ignore[no-untyped-call]
         return found
 
@@ -71,11 +75,11 @@ class FeatureNetworks:
         """Return the logarithm of the party's factor of the weights.
 
         Under MAR it is log p(x^k | z_l) of the rows that the party has: x [B_k, F], z [L, B_k, D] -> [L, B_k]. If some
-        cells were empty, only the ``known`` cells [B_k, F] count (in the paper, blocks are whole or missing).
+        cells were empty, only the ``known`` cells [B_k, F] are used (in the paper, blocks are whole or missing).
 
-        Under MNAR z covers all rows, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is added. For
-        another row, it is log(1 - pi(x^k_l)) with x^k_l drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix
-        A.2).
+        Under MNAR z covers all rows, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is added. For a row
+        that the party does not have, the logarithm is log(1 - pi(x^k_l)), with x^k_l drawn from p(x^k | z_l) by
+        ``noise`` [L, B - B_k, F] (appendix A.2).
         """
         if self.indicator is None:
             return self.explain(x, z, known)
@@ -106,12 +110,12 @@ class ImportanceSamples:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelNetworks:
-    """The active party's networks.
+    """The networks of the active party's label side.
 
     Attributes:
         encoder: q_phi_0(h | z), [..., D] -> [..., 2 T].
         decoder: p_theta_0(z | h), [..., T] -> [..., 2 D].
-        discriminator: p_psi(y | z), [..., D] -> logits [..., C], or mean and deviation [..., 2] of a number; ``None``
+        discriminator: p_psi(y | z), [..., D] -> logits [..., C]; in regression, mean and deviation [..., 2]. ``None``
             if no row had a label.
         task: the prediction task.
         floor: lower bound of all standard deviations.
@@ -125,14 +129,14 @@ class LabelNetworks:
     floor: float
 
     def posterior(self, views: Tensor, observed: Tensor) -> Gaussian:
-        """Return q(z | x^O) of views [B, K, 2 D], observed [B, K]   (1)."""
+        """Return the posterior q(z | x^O) from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K]   (1)."""
         mean, variance = views.chunk(2, dim=2)
         return aggregate(mean, variance, observed)
 
     def draw(self, posterior: Gaussian, noise: tuple[Tensor, Tensor]) -> ImportanceSamples:
-        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) by noise [..., D] and [..., T].
+        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) from noise [..., D] and [..., T].
 
-        A posterior over [B, D] serves all L samples.
+        A posterior over [B, D] is used for all L samples of a row.
         """
         z = posterior.at(noise[0])
         above = Gaussian.of(self.encoder(z), self.floor)
@@ -150,16 +154,16 @@ class LabelNetworks:
         return -losses(replace(self.task, weights=()), out, y.expand(out.shape[:2]))
 
     def answers(self, z: Tensor) -> Tensor:
-        """Return class probabilities, or the number in the label's own units: [L, B, D] -> [L, B, C]."""
+        """Return class probabilities, or in regression numbers in the label's own units: [L, B, D] -> [L, B, C]."""
         assert self.discriminator is not None
         out: Tensor = self.discriminator(z)
         return answers(self.task, out[..., : self.task.outputs])
 
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return the weight of each row's bound in the loss, [B]; zero for rows not ``wanted`` [B] bool.
+        """Return the weight of each row's bound in the loss, [B].
 
-        ``labels`` (y [B], known [B] bool) are given in stage 2: only rows with a known label count then, by class
-        weight.
+        The weight is 0 for rows that are not ``wanted`` [B] bool. ``labels`` (y [B], known [B] bool) are given in stage
+        2. There the weight is also 0 for rows without a known label, and otherwise proportional to the class's weight.
         """
         if labels is None:
             return wanted / wanted.sum().clamp(min=1)
@@ -170,12 +174,12 @@ class LabelNetworks:
 
 
 def bound(log_w: Tensor) -> Tensor:
-    """Return log (1/L) sum_l w_l, the importance-weighted bound of Burda et al. 2016: [L, B] -> [B]."""
+    """Return log (1/L) sum_l w_l, the importance-weighted bound (Burda et al. 2016): log w [L, B] -> [B]."""
     return log_w.logsumexp(dim=0) - math.log(len(log_w))
 
 
 def followed(log_w: Tensor, negligible: float) -> Tensor:
-    """Return the derivative of ``bound`` by its log-weights, w_l / sum_j w_j, zero if below ``negligible``: [L, B]."""
+    """Return the derivative of ``bound`` by the log-weights, [L, B]: w_l / sum_j w_j, or 0 if below ``negligible``."""
     weight = log_w.softmax(dim=0)
     return torch.where(weight < negligible, 0.0, weight)
 
@@ -183,8 +187,8 @@ def followed(log_w: Tensor, negligible: float) -> Tensor:
 def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
     """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C].
 
-    The weights are computed in the precision of the answers: otherwise their sum deviates from 1, which would shift
-    numbers with a large offset.
+    The weights are computed in the precision of the answers. Otherwise their sum would deviate from 1, which would
+    shift answers with a large offset.
     """
     return torch.einsum("lb,lbc->bc", log_w.to(answered.dtype).softmax(dim=0), answered)
 
@@ -215,7 +219,10 @@ def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
 
 
 def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> Factory:
-    """Return the factory of a party's decoder: of widths ``hidden`` if given, else the mirror image of its encoder."""
+    """Return the factory of a party's decoder, with hidden widths ``hidden`` if given.
+
+    Otherwise the decoder mirrors an MLP or ResNet encoder, or has hidden widths ``otherwise``.
+    """
     if hidden is None and isinstance(encoder, MLP):
         return MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
     if hidden is None and isinstance(encoder, ResNet):
@@ -226,7 +233,7 @@ def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[
 def label_networks(
     task: Task, D: int, T: int, hidden: tuple[int, ...], head_hidden: tuple[int, ...]
 ) -> dict[str, nn.Module]:
-    """Return the active party's networks: global encoder, global decoder, and a discriminator if there are labels."""
+    """Make the active party's networks: global encoder, global decoder and, if there are labels, discriminator."""
     made = [MLP(hidden=hidden)(D, 2 * T), MLP(hidden=hidden)(T, 2 * D)]
     if task.outputs:
         made.append(MLP(hidden=head_hidden)(D, task.outputs if task.kind == "classification" else 2))

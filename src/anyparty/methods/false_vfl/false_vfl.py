@@ -2,7 +2,7 @@
 Alignment and Labeling Scenarios", arXiv 2505.11035: sections 3 and 4, appendices A to C; MIWAE, not-MIWAE and supMIWAE
 across parties.
 
-Letters   B rows, K parties, L importance samples, D width of z, T width of h, C outputs.
+Notation  B rows, K parties, L importance samples, D width of z, T width of h, C outputs.
 Symbols   O_n    observed[n]   parties that have row n, never empty                                     [B, K] bool
           m_n    the mask as numbers: 1 where observed
           z, h   latent vectors: p(h) = N(0, I), p_theta_0(z | h), p_theta_k(x^k | z), p_psi(y | z)
@@ -16,18 +16,19 @@ Answer    p(y | x^O) = sum_l alpha_l p_psi(y | z_l), alpha_l = w_l / sum_j w_j  
 
 Choices that the paper leaves open
 - The paper gives no L. Here L is 10 in training and 50 in prediction (supMIWAE: 50).
-- Samples with less than ``negligible`` of their row's weight are left out of stage 1's gradient. These are most samples
-  if parties have many columns (decision 10). With 0 the gradient is exact.
-- The paper fixes theta in stage 2 and does not say whether phi moves. ``train_encoders`` is on by default; one
-  experiment without it gave lower scores.
+- Samples whose share of their row's weight is below ``negligible`` are left out of stage 1's gradient. If parties have
+  many columns, these are most samples (decision 10). With ``negligible = 0`` the gradient is exact.
+- The paper fixes theta in stage 2 and does not say whether phi is trained. By default it is (``train_encoders``); one
+  experiment with fixed phi had lower scores.
 - In prediction, the samples of z are drawn from the row's own random numbers, which depend on its id, the parties that
   have it, and the run's seed or secret (``sampling``). A missing block (II) is drawn from numbers common to all rows,
-  balanced over the L. So an answer depends on the row alone, not on its batch or place, and errors differ between rows.
-  In training every batch draws new numbers, from streams of the active party.
-- Deviations are softplus plus ``floor``, .1 of a standardised column. The paper names no bound (decision 12).
-- For an empty cell in a row that a party has, the factor is p of the known columns, as in MIWAE. The encoder and the
-  missing indicator see the imputed cell. Missing cells of a category are a level like the others.
-- With ``balance`` a labelled row's term is weighted by its class.
+  balanced over the L samples. An answer therefore depends only on the row, not on its batch or place, and sampling
+  errors differ between rows. In training every batch draws new numbers, from streams of the active party.
+- A standard deviation is softplus(output) + ``floor``, with a floor of .1 of a standardised column's deviation. The
+  paper gives no lower bound (decision 12).
+- If a row that a party has has empty cells, its factor is p of the known columns, as in MIWAE. The encoder and the
+  missing indicator read the imputed cells. A missing category is a level like the others.
+- With ``balance`` a labelled row's term has the weight of its class.
 """
 
 from __future__ import annotations
@@ -85,19 +86,19 @@ class FalseVFL(ABC):
     """The common part of FALSE-VFL-I and II: all except the missing indicators.
 
     Attributes:
-        embedding: D, width of z, the latent vector whose mean and variance every party's embedding gives.
-        top: T, width of h, the latent vector above it.
+        embedding: D, width of z, the latent vector; a party's embedding is a mean and a variance of z.
+        top: T, width of h, the latent vector above z.
         samples: L in training.
-        negligible: samples of less than this share of their row's weight are left out of stage 1's gradient.
+        negligible: samples whose share of their row's weight is below this are left out of stage 1's gradient.
         predict_samples: L in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
         decoder_hidden: hidden widths of the parties' decoders. By default those of a party's MLP encoder in reverse; a
             ResNet encoder gets a decoder of transposed convolutions.
         floor: the least standard deviation, in units of a prepared column.
-        train_encoders: whether the encoders learn in stage 2 too.
-        pretrain_epochs: epochs of stage 1; by default as many as stage 2.
-        pretrain_batch_size: rows of a batch in stage 1; by default as many as in stage 2.
+        train_encoders: whether the encoders also learn in stage 2.
+        pretrain_epochs: number of epochs of stage 1; by default as many as in stage 2.
+        pretrain_batch_size: number of rows of a batch in stage 1; by default as many as in stage 2.
         pretrain_lr: learning rate of stage 1; by default each party's own.
         make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. It gets samples as rows and must not
             mix them (no batch normalisation).
@@ -153,7 +154,7 @@ class FalseVFL(ABC):
         )
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make a party's encoder and decoder, the active party's label networks, and one optimizer for each stage."""
+        """Make a party's encoder and decoder, at the active party its label networks, and one optimizer per stage."""
         if seat.roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
         state = State(seat)
@@ -190,7 +191,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
-        """Return a party's part in a batch of prediction."""
+        """Return the ``BatchTurn`` of a party for a batch of prediction."""
         draws = state.modules.get("draws")
         return BatchTurn(
             net=net,
@@ -210,7 +211,7 @@ class FalseVFL(ABC):
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return both stages: without labels, then with them."""
+        """Return the two stages: "pretrain" without labels, then "train" with labels."""
         blocks = seat.roster.blocks
         first = Stage(
             name=PRETRAIN, step=partial(self.step, PRETRAIN), rows=held_rows, validates=False,
@@ -222,10 +223,10 @@ class FalseVFL(ABC):
                             remark=None if nothing else partial(_untied_blocks, blocks))  # fmt: skip
 
     async def step(self, stage: str, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run a party's part in one batch of a stage; return the loss at the active party.
+        """Run a party's part in one batch of a stage; at the active party, return the loss.
 
         Raises:
-            Diverged: a tensor holds NaN or infinity.
+            Diverged: a tensor contains NaN or infinity.
         """
         learns, loss = self.learns(stage), None
         turn = replace(
@@ -276,7 +277,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run a party's part in weighting samples for a few rows; the active party gets the weights."""
+        """Run a party's part in weighting samples for a chunk of rows; return the weights at the active party."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
@@ -286,7 +287,7 @@ class FalseVFL(ABC):
         return None
 
     def chunks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Split rows [B] into chunks whose samples fit into one message, at least one chunk."""
+        """Split rows [B] into one or more chunks, so that the samples of a chunk fit into one message."""
         return torch.split(rows, max(1, AT_ONCE // (self.predict_samples * self.embedding)))
 
     async def predict(
@@ -322,7 +323,7 @@ class FalseVFL(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL1(FalseVFL):
-    """FALSE-VFL-I: which party has a row may depend on observed blocks, not on missing ones (MAR)."""
+    """FALSE-VFL-I: whether a party has a row may depend on observed blocks, but not on missing blocks (MAR)."""
 
     title: ClassVar[str] = "FALSE-VFL-I"
     section: ClassVar[str] = "section 3.3"
@@ -331,7 +332,7 @@ class FalseVFL1(FalseVFL):
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL2(FalseVFL):
-    """FALSE-VFL-II: whether a party has a row may depend on that block itself, observed or not (MNAR).
+    """FALSE-VFL-II: whether a party has a row may depend on the party's block itself, observed or not (MNAR).
 
     Attributes:
         indicator_hidden: hidden widths of the parties' missing indicators.
@@ -361,19 +362,19 @@ def _widths(title: str, name: str, widths: Sequence[int]) -> None:
 
 
 def held_rows(at: Rows) -> Tensor:
-    """Return the rows of stage 1 [N] bool: those that any party has."""
+    """Return a mask [N] of the rows of stage 1: those that at least one party has."""
     assert at.observed is not None
     return at.observed.any(dim=1)
 
 
 def labelled_rows(at: Rows) -> Tensor:
-    """Return the rows of stage 2 [N] bool: those of stage 1 with a label."""
+    """Return a mask [N] of the rows of stage 2: the rows of stage 1 that have a label."""
     assert at.labeled is not None
     return at.labeled & held_rows(at)
 
 
 def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
-    """Report if stage 1 saw no row without a label, or if some parties have every row."""
+    """Return a remark if stage 1 has no row without a label, or if some parties have every row."""
     assert at.observed is not None
     always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
     known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""
@@ -381,7 +382,7 @@ def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
 
 
 def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
-    """Report the parties whose blocks no shared row ties to a label."""
+    """Return a remark that names the parties whose blocks shared rows do not tie to a label."""
     assert at.observed is not None
     missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
     names = some([blocks[k] for k in missed])

@@ -1,14 +1,14 @@
 """Uses of the generative model: impute a missing block at its owner, and score how unusual a row is.
 
-    impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): z_l by its weight,
-                           then x^k
-                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: x^k_l by its weight, which includes
+    impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): draw z_l by its
+                           weight, then draw x^k given z_l
+                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: draw x^k_l by its weight, which includes
                            the probability that this block is missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
-    log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O), under MNAR of log p(x^O, m)
+    log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O); under MNAR, of log p(x^O, m)
 
 The party that owns the columns computes the imputations and keeps them. It receives the samples of z and their weights.
 
-Letters and symbols as in ``distributions``; S samples of a block.
+Notation as in ``distributions``; S samples of a block.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Imputed:
 
     Attributes:
         mean: [B, F]; NaN if no requested party has the row.
-        samples: [S, B, F]; NaN likewise.
-        centers: [S, B, F], the decoder's means from which these samples were drawn: they give the probabilities of
-            category levels.
+        samples: [S, B, F]; NaN if no requested party has the row.
+        centers: [S, B, F], the means of the decoder's distributions from which the samples were drawn. They give the
+            probabilities of category levels.
 
     """
 
@@ -48,12 +48,13 @@ async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
     owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Run a party's part in imputing the block of ``owner``, which alone gets it, for the rows of a batch.
+    """Run a party's part in imputing the block of ``owner`` for the rows of a batch.
 
-    Either the owner ``lacks`` all of these rows, or it has all of them, with empty cells.
+    Only the owner gets the imputed block; at other parties the result is ``None``. If ``lacks``, the owner has none of
+    these rows; otherwise it has all of them, with empty cells.
     """
     me, active = state.seat.me, state.seat.roster.active
-    counts = method.mnar and lacks and owner in asked  # the weights include that the owner lacks the row
+    counts = method.mnar and lacks and owner in asked  # the weights include the probability that the block is missing
     parts: list[Imputed] = []
 
     def fill(part: Batch, told: dict[str, Tensor]) -> None:
@@ -82,10 +83,10 @@ async def impute(
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Turn weighted samples of z into the party's block: its mean [B, F], and samples and their centers [S, B, F].
+    """Compute the party's imputed block from weighted samples of z: mean [B, F], samples and centers [S, B, F].
 
-    With ``counts``, the weights include the probability that the block is missing; they belong to blocks drawn with the
-    turn's noise.
+    With ``counts``, the weights include the probability that the block is missing. They are then weights of the blocks
+    that the turn's noise draws.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
@@ -108,7 +109,10 @@ def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tenso
 async def log_likelihood(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
 ) -> Tensor | None:
-    """Run a party's part in scoring rows; the active party gets estimates of log p(x^O), [B], NaN if unknown."""
+    """Run a party's part in scoring rows; at the active party, return estimates of log p(x^O) [B].
+
+    An estimate is NaN if no requested party has the row.
+    """
     parts = []
     for chunk in method.chunks(batch.rows):
         weighed = await method.weighed(net, state, rows, replace(batch, rows=chunk), asked)

@@ -1,21 +1,22 @@
 """FALSE-VFL at a party with columns: its messages of a batch, and its part in training.
 
-    party -> active    embedding    mean and variance of z, of the rows that it has
+    party -> active    embedding    mean and variance of z, for the rows that the party has
     active -> party    samples      z_l
     party -> active    likelihood   log p(x^k | z_l)
     and if encoders learn
-    active -> party    weight       the gradient of the loss by these, u_l: zero for samples of negligible weight;
-                                    in stage 2, which uses labels, one number for all, which reveals nothing
-    party -> active    slope        of u_l log p(x^k | z_l) by the z_l with u_l other than zero
-    active -> party    gradient     of the loss by the embedding
+    active -> party    weight       u_l, the gradient of the loss by log p(x^k | z_l), or 0 for a sample of negligible
+                                    weight; in stage 2, which uses labels, one number for all samples, which reveals
+                                    nothing
+    party -> active    slope        the gradient of u_l log p(x^k | z_l) by z_l, for each z_l with u_l other than 0
+    active -> party    gradient     the gradient of the loss by the embedding
 
-Raw blocks and reconstructions stay at their party. Samples are first weighted without a graph. Then those that are
-followed pass through the networks again, with a graph: most samples have negligible weight, and the forward pass is a
-third of the work (decision 10).
+Raw blocks and reconstructions stay at their party. Samples are first weighted without an autograd graph. Then the
+"followed" samples, those with u_l other than 0, pass through the networks again, with a graph. This is faster because
+most samples have negligible weight, and the forward pass is a third of the work (decision 10).
 
-A party that is lost during a batch is left out, not replaced: its factor is left out of the weights, or its slope.
+If a party is lost during a batch, its factor is left out of the weights, or its gradient is left out of the sum.
 
-Letters and symbols as in ``distributions``; N of a batch's L x B samples are followed.
+Notation as in ``distributions``. N is the number of followed samples among a batch's L x B samples.
 """
 
 from __future__ import annotations
@@ -36,26 +37,27 @@ from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # below 1.1 floors a deviation counts as fallen; remark if over half are
+FALLEN, MANY = 1.1, 0.5  # remark if more than half of the deviations are below 1.1 times the floor
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTurn:
-    """One party's part in a batch.
+    """One party's role in processing a batch: the rows, sizes and settings that its computations need.
 
     Attributes:
-        net: its channel to the others.
+        net: its channel to the other parties.
         seat: the party's context.
         rows: the party's data of all aligned rows.
-        batch: the rows to process, B of them.
-        L: importance samples.
+        batch: the B rows to process.
+        L: number of importance samples of a row.
         D: width of z.
         T: width of h.
         asked: the parties whose blocks may be used.
-        mnar: whether parties also answer for rows that they lack.
-        follows: whether encoders learn, so that the active party needs slopes by z.
-        common: whether the noise is independent of the batch (prediction): for z by row, for blocks common to all rows.
-        own_decoder: whether the decoder is a user's own, which might draw random numbers.
+        mnar: whether parties also send likelihoods for rows that they do not have.
+        follows: whether encoders learn, so that the active party needs gradients with respect to z.
+        common: whether the noise is independent of the batch, as in prediction: the noise of z depends on the row, and
+            the noise of blocks is common to all rows.
+        own_decoder: whether the decoder is a user's own, which may draw random numbers.
         missed: the parties that are asked but whose blocks are ignored, because training has tied no label to them.
         draws: at the active party, the random streams of samples of z in prediction.
 
@@ -77,9 +79,9 @@ class BatchTurn:
     draws: SampleStreams | None = None
 
     def sampling(self, there: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the noise of samples at the active party, if rows are ``there`` [B, K].
+        """Return the noise of the active party's samples: [L, B, D] for z and [L, B, T] for h.
 
-        [L, B, D] for z and [L, B, T] for h.
+        ``there`` [B, K] marks the parties that have each row.
         """
         if not self.common:
             return self.noise("z", len(there), self.D), self.noise("h", len(there), self.T)
@@ -93,7 +95,7 @@ class BatchTurn:
         return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
 
     def block_noise(self, rows: int, width: int) -> Tensor:
-        """Return the noise that samples the party's block in rows that it lacks (MNAR): [L, rows, width]."""
+        """Return the noise of the party's block in rows that it does not have (MNAR): [L, rows, width]."""
         name = f"block of {self.seat.me}"
         if not self.common:
             return self.noise(name, rows, width)
@@ -103,14 +105,14 @@ class BatchTurn:
     def encode(
         self, side: FeatureNetworks, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()
     ) -> PartyBatch | None:
-        """Encode the party's rows; return ``None`` if it has no part in this batch.
+        """Encode the party's rows of the batch; return ``None`` if the party does not take part in it.
 
-        ``encoder`` and ``decoder`` are the parameters of both that the stage trains; ``decoder`` includes the missing
-        indicator.
+        ``encoder`` and ``decoder`` are those parameters of the two networks that the stage trains. ``decoder`` includes
+        the parameters of the missing indicator.
 
         Raises:
-            Diverged: its embeddings are not finite.
-            ConfigError: its encoder returns another shape.
+            Diverged: the party's embeddings are not finite.
+            ConfigError: the party's encoder returns another shape.
         """
         if self.seat.me not in self.asked:
             return None
@@ -129,7 +131,7 @@ class BatchTurn:
         return PartyBatch(side, x, known, held, views, noise, encoder, decoder)
 
     def decode(self, home: PartyBatch, z: Tensor) -> Tensor:
-        """Return the log-likelihood of the party's block for samples of z, without a graph: z [L, n, D] -> [L, n].
+        """Return the log-likelihoods of the party's block without an autograd graph: z [L, n, D] -> [L, n].
 
         Raises:
             Diverged: the log-likelihoods are not finite.
@@ -141,22 +143,22 @@ class BatchTurn:
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Propagate the gradient u [L, n] back through the decoder, and return its slope by samples: [N, D].
+        """Propagate the gradient u [L, n] back through the decoder; return the gradient by the followed samples [N, D].
 
-        The samples followed are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
+        The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
 
         Raises:
-            Diverged: the slopes are not finite.
+            Diverged: the returned gradient is not finite.
         """
         sample, row = u.nonzero(as_tuple=True)
         picked = z[sample, row].requires_grad_()
         if not len(row):
             return picked.detach()
         held = torch.ones(u.shape[1], dtype=torch.bool, device=u.device)
-        if self.mnar:  # rows are all rows of the batch
+        if self.mnar:  # the n rows are all rows of the batch
             held[:] = False
             held[home.held] = True
-        own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1  # among its rows, or the rest
+        own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1  # among its rows or the others
         noise = home.noise
         if noise is not None:
             noise = noise[sample[~own], place[row[~own]]].unsqueeze(0)
@@ -169,11 +171,11 @@ class BatchTurn:
         return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
 
     def answers_for(self, home: PartyBatch) -> int:
-        """Return the number of rows of the batch for which the party answers: its own, or under MNAR all."""
+        """Return the number of rows with likelihoods of the party: its rows of the batch, or under MNAR all rows."""
         return len(self.batch.rows) if self.mnar else len(home.held)
 
     async def answer(self, home: PartyBatch) -> None:
-        """Run a passive party's part: send its views and the likelihoods of samples; train if encoders learn."""
+        """Run a passive party's part: send its embeddings and likelihoods; if encoders learn, compute gradients."""
         active, n = self.seat.roster.active, self.answers_for(home)
         if len(home.held):
             await self.net.send(active, "embedding", {"h": home.views.detach()})
@@ -188,7 +190,7 @@ class BatchTurn:
             home.backward(back["g"])
 
     def _look_at_floor(self, side: FeatureNetworks, z: Tensor) -> None:
-        """Emit a remark if most deviations of the party's columns have fallen to the floor."""
+        """Emit a remark if most standard deviations of the party's columns are close to the floor."""
         with torch.no_grad(), self._drawing("decoder draws"):
             share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
         if share > MANY:
@@ -217,15 +219,15 @@ class BatchTurn:
 
 @dataclass(frozen=True)
 class PartyBatch:
-    """One party's own part of a batch.
+    """One party's data of a batch, encoded.
 
     Attributes:
-        side: its networks.
-        x: [B_k, F], its block of the rows that it has.
-        known: [B_k, F], which of these cells were not empty; ``None`` if no cell was.
+        side: the party's networks.
+        x: [B_k, F], the party's block of the rows that it has.
+        known: [B_k, F], a mask of the cells that were not empty; ``None`` if no cell was empty.
         held: [B_k], the places of these rows in the batch.
-        views: [B_k, 2 D], mean and variance of z.
-        noise: under MNAR, the noise that samples its block in rows that it lacks, [L, B - B_k, F].
+        views: [B_k, 2 D], the embeddings: mean and variance of z.
+        noise: under MNAR, the noise of the party's block in rows that it does not have, [L, B - B_k, F].
         encoder: the encoder's parameters that the stage trains.
         decoder: the parameters of decoder and missing indicator that the stage trains.
 

@@ -1,12 +1,12 @@
-"""Random numbers of FALSE-VFL's samples in prediction, in which an answer must depend on the row alone.
+"""Random numbers for FALSE-VFL's samples in prediction, which depend only on the row and not on its batch.
 
-Samples of z, at the active party: every row has numbers of its own. Numbers common to all rows would give all rows the
-same error, which a mean over rows would not remove. They are not drawn in pairs of opposite sign, or balanced
-otherwise. Otherwise a party that gets a row's samples could compute their mean, which may be another party's view of
-the row (decision 14).
+The active party draws the samples of z. Every row has its own numbers. Numbers common to all rows would give all rows
+the same sampling error, which a mean over rows would not remove. A row's numbers are independent: they are neither
+pairs of opposite sign nor balanced otherwise. With balanced numbers, a party that gets a row's samples could compute
+the posterior's mean, which may be another party's embedding of the row (decision 14).
 
-Blocks that a party lacks, at that party: the numbers are common to all rows and balanced. The party does not know these
-rows' ids, and sends no sample.
+A party draws its own block in rows that it does not have. These numbers are common to all rows, and balanced. The party
+does not know these rows' ids, and sends no sample.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class SampleStreams(nn.Module):
     """The active party's key to the random numbers of z, saved with its part of the model.
 
     Attributes:
-        key: [32] uint8. Zeros if the run has no secret, and in models of earlier versions: the numbers then follow
-            from the run's seed.
+        key: [32] uint8. The key is zero if the run has no secret, and in models of earlier versions. The numbers then
+            follow from the run's seed.
 
     """
 
@@ -48,9 +48,10 @@ class SampleStreams(nn.Module):
     def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
         """Return standard normal numbers for rows: [L, B, width].
 
-        They depend on a row's id in ``names`` [B] and on the parties that have it, ``there`` [B, K]. A party that alone
-        has a row can compute its numbers, and must not know those used if others have the row too. Rows without an id
-        share the numbers of the same parties. Without a key, the numbers follow from ``seeds``.
+        The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K]. A
+        party that alone has a row can compute the row's numbers. It must not know the numbers that are used if other
+        parties also have the row. Rows without an id have the same numbers if the same parties have them. Without a
+        key, the numbers follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)
@@ -66,10 +67,11 @@ class SampleStreams(nn.Module):
 
 
 def balanced(L: int, width: int, generator: Generator) -> Tensor:
-    """Return L vectors of standard normal numbers, [L, width]; each by itself is distributed as if drawn alone.
+    """Return L balanced vectors of standard normal numbers, [L, width]; each single vector is standard normal.
 
-    In each dimension, one of the L numbers falls into each L-th of the distribution (Latin hypercube; McKay, Beckman,
-    Conover, Technometrics 1979). So the mean over the vectors of a sum of functions of one number each is nearly exact.
+    In each dimension, each of L intervals of equal probability contains one of the L numbers (Latin hypercube; McKay,
+    Beckman, Conover, Technometrics 1979). The mean over the vectors is therefore nearly exact for a function that is a
+    sum of functions of one dimension each.
     """
     lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
     share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L

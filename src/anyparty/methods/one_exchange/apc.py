@@ -1,7 +1,7 @@
 """APC-VFL.  Irureta, Imaz, Lojo, Fernandez-Marques, Perona, González: "Towards Active Participant Centric Vertical
 Federated Learning: Some Representations May Be All You Need", sections 4 and 6, figures 3 and 4, equation (5).
 
-Letters   N rows, K parties with columns (including the active party), I_k width of party k's block, I of the active
+Notation  N rows, K parties with columns (including the active party), I_k width of party k's block, I of the active
           party's; z_k width of party k's local embedding, M of the joint and of the enriched embedding, C outputs.
 Symbols   g1   autoencoder of a party's own block, at each party             [n, I_k] -> [n, z_k].
           Z_k  g1 of party k's aligned rows, sent once                       [n_k, z_k].
@@ -25,9 +25,9 @@ missing embedding. Every aligned row thus has a teacher from exactly the parties
 aligned if all its passive parties were lost before they sent Z_k.
 
 Differences from the paper
-- Early stopping (the paper's: patience 10, a tenth of the rows) follows the settings ``train.patience`` and
-  ``train.validation``. Every party stops by its own loss, independently of the others. A classifier "head" stops by the
-  run's metric, but on joint embeddings by its loss. The classifier is not fitted to validation rows.
+- Early stopping follows the settings ``train.patience`` and ``train.validation``; the paper has patience 10 and a tenth
+  of the rows. Every party stops by its own loss, independently of the others. A classifier "head" stops by the run's
+  metric, but on joint embeddings by its loss. The classifier is not fitted to validation rows.
 - (5) is written with norms, which are sums over a row's numbers, but called MSE and MAE, which are means. The setting
   ``reduction`` chooses between them.
 - The paper's variant for full alignment (figure 4: the classifier reads z_A) needs every party's Z_k of the rows to be
@@ -67,16 +67,16 @@ class Apc:
     """One exchange of representations, after which the active party works alone.
 
     Attributes:
-        embedding: M, the width of the joint and of the enriched embeddings.
+        embedding: M, the width of the joint embedding and of the enriched embedding.
         active_embedding: the width of the active party's local embedding.
         passive_embedding: z_p, the width of every passive party's local embedding; the bytes sent are proportional to
             it.
         joint_hidden: hidden widths of g2's encoder.
-        student_hidden: hidden widths of g3's encoder if the active party's encoder is a multilayer perceptron, with the
-            dropout and normalisation of that encoder; a network of another kind is used as it is.
+        student_hidden: hidden widths of g3's encoder if the active party's encoder is a multilayer perceptron; dropout
+            and normalisation are those of that perceptron. An encoder of another kind is used as g3's encoder.
         activation: activation of g2 and g3 after every layer, and of the local embeddings.
         distillation: lambda of equation (5); 0 is the ablation, without any exchange.
-        distance: "mse" or "mae" to the teacher.
+        distance: distance of the student's embedding to the teacher's: "mse" or "mae".
         reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
         classify_on: the input of the classifier: the active party's "own" enriched embedding; the "joint" embedding,
             which needs a passive party in prediction too (figure 4); or "either": the joint embedding, which the model
@@ -127,7 +127,7 @@ class Apc:
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on all of the active party's rows; predicts from its block alone."""
+        """Capabilities: trains on all rows of the active party; by default predicts from that party's block alone."""
         joint, holds, answers = self.classify_on == "joint", REPRESENTATION.holds, "from its own block"
         if joint:
             holds = f"{holds}; again for rows to be predicted"
@@ -153,7 +153,7 @@ class Apc:
 
     @property
     def sharing(self) -> RepresentationSharing:
-        """The parameters by which Z_k is sent to the active party."""
+        """The exchange of Z_k with the active party, with its parameters."""
         return RepresentationSharing(
             active=self.active_embedding, passive=self.passive_embedding, precision=self.precision
         )
@@ -163,7 +163,7 @@ class Apc:
         return ClassifierStage.of(self, TITLE, self._fitted_to if self.classify_on == "either" else None)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return each passive party's message as equation (6) counts it."""
+        """Return the traffic of each passive party's message by equation (6)."""
         if not self.exchanges:
             return []
         return [
@@ -229,7 +229,7 @@ class Apc:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages of the module's docstring that these parameters need."""
+        """Return those stages in the module's docstring that these parameters need."""
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
@@ -274,7 +274,7 @@ class Apc:
         return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Keep z_A of all aligned rows that arrived, and delete the representations of all parties."""
+        """Keep z_A of all aligned rows with a passive party's Z_k, and delete the representations of all parties."""
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":

@@ -4,7 +4,7 @@
 "either"   Not in the paper: the active party stores z_A of the rows that crossed in training. The classifier reads
            u = [0, z_A, 1] for these rows, and u = [g3(x), 0, 0] for all other rows, [B, 2 M + 1].
 
-Letters   B rows, K parties with columns, M width of the joint embedding z_A.
+Notation  B rows, K parties with columns, M width of the joint embedding z_A.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from anyparty.networks.objective import losses
 def stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
     """Return the stage that fits the classifier to z_A, which is stored under the name ``teacher`` (figure 4).
 
-    A head chooses its weights and stops by its own loss on validation rows, because their z_A is already known. Scoring
-    answers instead would need messages of the passive parties, which may be offline by then.
+    For a head, its loss on validation rows decides early stopping and which weights to keep, because z_A of these rows
+    is already known. Scoring answers would need messages of the passive parties, which may be offline by then.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return z_A [n, M] and labels [n] of the rows of a batch that have both."""
+        """Return z_A [n, M] and labels [n] of the rows of a batch for which z_A and label are known."""
         kept = distillation.kept(state, teacher)
         assert kept is not None
         assert rows.y is not None
@@ -78,7 +78,10 @@ async def predict(
     batch: Batch,
     asked: Sequence[str],
 ) -> Predictions | None:
-    """Run a party's part in an answer from z_A, which needs Z of the active party and of at least one passive party."""
+    """Run a party's part in an answer from z_A.
+
+    A row gets an answer if the Z_k of the active party and of at least one passive party are known.
+    """
     seat, batch = state.seat, replace(batch, rows=batch.rows.to(state.seat.device))
     z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
     if seat.me != seat.roster.active:
@@ -111,7 +114,8 @@ def remember(
 ) -> None:
     """Store z_A [n, M] of the rows at ``places`` [n]; ``there`` [n, K] marks the parties whose parts arrived.
 
-    The rows at ``but`` [b] are not stored. They are for validation, and are scored as rows that never crossed.
+    The rows at ``but`` [b] are not stored, because they are validation rows. These are scored as rows that never
+    crossed.
     """
     if but is not None:
         kept = ~torch.isin(places, but.to(places.device))
@@ -123,7 +127,7 @@ def remember(
 
 
 def embed(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
-    """Return u of the rows at ``places`` [B] that the active party has; ``own`` has their own embeddings."""
+    """Return u of the rows at ``places`` [B] that the active party has; ``own`` has g3(x) of these rows."""
     assert rows.block is not None
     assert rows.ids is not None
     known = _memory(state)
@@ -136,9 +140,9 @@ def embed(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> Embedd
 
 
 def both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
-    """Return the rows that the classifier is fitted to.
+    """Return the inputs u to which the classifier is fitted, for the rows at ``places`` [B].
 
-    They are u of the rows at ``places`` [B]. Rows that crossed occur twice, the second time as if they had not crossed.
+    Rows that crossed occur twice, the second time as if they had not crossed.
     """
     u, M = embed(state, rows, places, own), own.u.shape[1]
     crossed = u.u[:, -1] == 1

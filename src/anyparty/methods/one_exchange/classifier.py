@@ -1,6 +1,6 @@
 """The last stage of one-exchange methods: a classifier of the active party's embeddings, and answers from it alone.
 
-Letters   B rows, I width of the active party's block, M width of an embedding, C outputs.
+Notation  B rows, I width of the active party's block, M width of an embedding, C outputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from anyparty.networks.sklearn_head import FittedEstimator
 
 @dataclass(frozen=True)
 class EmbeddedRows:
-    """Rows as a classifier reads them.
+    """A classifier's input for some rows.
 
     Attributes:
         held: [n] int64, the places of these rows among the requested rows.
@@ -74,8 +74,8 @@ class ClassifierStage:
         classifier: "logistic" ("ridge" in regression), a class of scikit-learn, or "head": a network.
         settings: keyword arguments of the estimator.
         head_hidden: hidden widths of the head.
-        fitted_to: function that returns the rows that the classifier is fitted to, in which a row may occur twice;
-            ``None``: it is ``classified``.
+        fitted_to: function that returns the input to which the classifier is fitted, in which a row may occur twice.
+            ``None`` means that ``classified`` is used.
 
     """
 
@@ -105,7 +105,7 @@ class ClassifierStage:
         return FittedEstimator(name, task, inputs, self.settings, seeds.number("classifier"))
 
     def stage(self, rows: Callable[[Rows], Tensor]) -> Stage:
-        """Return the stage that fits the classifier: epochs for a head, one step for an estimator."""
+        """Return the stage that fits the classifier: a head in epochs, an estimator in one step."""
         epochs = None if self.classifier == "head" else 0
         return Stage(name="classify", step=self.step, rows=rows, epochs=epochs, parties="active")
 
@@ -145,7 +145,7 @@ class ClassifierStage:
     ) -> Predictions:  # fmt: skip
         """Return answers for the rows ``held`` [n] of a batch from features u [n, M].
 
-        ``why`` is the reason for other rows that a requested party has.
+        ``why`` is the reason given for all other rows that a requested party has.
         """
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None
@@ -167,9 +167,9 @@ class ClassifierStage:
 
 
 def of_block(state: State, rows: Rows, places: Tensor, features: Callable[[State, Tensor], Tensor]) -> EmbeddedRows:
-    """Return embeddings of the rows at ``places`` [B] that depend on the active party's block alone.
+    """Return embeddings of the rows at ``places`` [B] that the active party has, from its block alone.
 
-    ``features`` computes them: [n, I] -> [n, M].
+    ``features`` computes the embeddings: [n, I] -> [n, M].
     """
     assert rows.block is not None
     seat = state.seat

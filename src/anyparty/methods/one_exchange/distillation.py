@@ -1,8 +1,8 @@
-"""Distillation: a student network on the active party's block learns to resemble a teacher's embeddings of its rows.
+"""Distillation: a student network on the active party's block learns to reproduce a teacher's embeddings.
 
 APC-VFL, equation (5), and the local representation distillation of VFedTrans.
 
-Letters   B rows, B_t rows that the teacher knows, I width of the block, M width of the student's embedding, M' width of
+Notation  B rows, B_t rows that the teacher knows, I width of the block, M width of the student's embedding, M' width of
           the teacher's embedding.
 """
 
@@ -46,13 +46,13 @@ class DistillationParameters(Protocol):
 
 
 def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
-    """Return the text parameters among these, each with its allowed values, for ``check``."""
+    """Return the distance and the reduction by name, each with its allowed values, for ``check``."""
     return {"distance": (method.distance, ("mse", "mae")), "reduction": (method.reduction, ("sum", "mean"))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationLoss:
-    """The student's loss on a batch: reconstruction, and the distance to the teacher in rows that the teacher knows.
+    """The student's loss: reconstruction error, plus the distance to the teacher in rows that the teacher knows.
 
     Attributes:
         weight: lambda.
@@ -71,7 +71,11 @@ class DistillationLoss:
         return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
 
     def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
-        """Return the mean of (5) over rows x [B, I]; rows ``held`` [B_t] have targets [B_t, M'], M' <= M."""
+        """Return the mean of (5) over rows x [B, I].
+
+        ``held`` [B_t] are the places of the rows that the teacher knows; ``targets`` [B_t, M'] with M' <= M are its
+        embeddings of them.
+        """
         z, back = net(x)
         whole = self._of(back - x, "mse").sum()
         if targets is not None and held is not None and len(held) and targets.shape[1]:
@@ -85,7 +89,7 @@ class DistillationLoss:
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of autoencoder ``name`` on the rows of a batch that the active party has, at least one."""
+        """Return the loss of the autoencoder ``name`` on the active party's rows of a batch."""
         assert rows.block is not None
         x, held = rows.block.take(batch.rows)
         targets, known = (None, None) if teacher is None else teacher.take(batch.rows[held])
@@ -130,20 +134,20 @@ def others(roster: Roster) -> tuple[str, ...]:
 
 
 def own(rows: Rows, roster: Roster) -> Tensor:
-    """Return the rows that the active party has: [N] bool."""
+    """Return a mask [N] of the rows that the active party has."""
     assert rows.observed is not None
     return rows.observed[:, roster.blocks.index(roster.active)]
 
 
 def aligned(rows: Rows, roster: Roster) -> Tensor:
-    """Return the rows that the active party and at least one passive party have: [N] bool."""
+    """Return a mask [N] of the rows that the active party and at least one passive party have."""
     assert rows.observed is not None
     passive = [k for k, name in enumerate(roster.blocks) if name != roster.active]
     return own(rows, roster) & rows.observed[:, passive].any(dim=1)
 
 
 def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
-    """Return ``aligned``, which must mark at least one row.
+    """Return ``aligned``, and check that at least one row is aligned.
 
     Raises:
         AlignmentError: no row is aligned.
@@ -156,19 +160,19 @@ def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
 
 
 def labelled_own(rows: Rows, roster: Roster) -> Tensor:
-    """Return the labelled rows that the active party has: [N] bool."""
+    """Return a mask [N] of the labelled rows that the active party has."""
     assert rows.labeled is not None
     return rows.labeled & own(rows, roster)
 
 
 def labelled(rows: Rows, batch: Batch) -> Tensor:
-    """Return the places of a batch whose label is known."""
+    """Return the places, among the N, of a batch's rows whose label is known."""
     assert rows.labeled is not None
     return batch.rows[rows.labeled[batch.rows]]
 
 
 def held(rows: Rows, batch: Batch) -> Tensor | None:
-    """Return a party's own rows of a batch [B_k, I]; ``None`` if it has none of them."""
+    """Return a party's own rows of a batch [B_k, I]; ``None`` if the party has none of the batch's rows."""
     if rows.block is None:
         return None
     x, places = rows.block.take(batch.rows)
@@ -185,7 +189,10 @@ def student(seat: PartyContext, hidden: tuple[int, ...], activation: str) -> Fac
 
 
 def idle_encoder(seat: PartyContext, title: str) -> str:
-    """Describe the changed settings of the active party's perceptron that had no effect; empty without any."""
+    """Describe the changed settings of the active party's perceptron that had no effect.
+
+    The text is empty if there is no such setting.
+    """
     own, usual = seat.encoder, MLP()
     if not isinstance(own, MLP):
         return ""
@@ -233,7 +240,7 @@ def autoencoder(state: State, name: str) -> Autoencoder:
 
 
 def embed(state: State, name: str, x: Tensor) -> Tensor:
-    """Return the embeddings of a trained autoencoder: [B, I] -> [B, H]."""
+    """Return the embeddings that a trained autoencoder computes: [B, I] -> [B, H]."""
     net = autoencoder(state, name)
     net.train(False)
     with torch.no_grad():
@@ -244,7 +251,7 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
 
 
 def keep(state: State, name: str, block: Block) -> None:
-    """Keep values of the rows of a block for a later stage."""
+    """Keep a block for a later stage, under a name."""
     state.kept |= {f"{name}/x": block.x, f"{name}/position": block.position}
 
 

@@ -1,6 +1,6 @@
-"""The exchange of local representations with the active party (APC-VFL), for any pattern of presence and lost parties.
+"""Send local representations to the active party (APC-VFL), with any pattern of presence, and with lost parties.
 
-Letters   B rows, K parties with columns, z_k width of party k's local embedding.
+Notation  B rows, K parties with columns, z_k width of party k's local embedding.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def represented(state: State, rows: Rows, batch: Batch) -> float | None:
 
 
 def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
-    """Return Z_k of the rows of a batch that the party has [B_k, z_k]; ``None`` if it has none of them."""
+    """Return Z_k [B_k, z_k] of a party's own rows of a batch; ``None`` if the party has no row of the batch."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.embed(state, "g1", x)
 
 
 def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
-    """Return z_A [B, M] of the parties' Z side by side."""
+    """Return z_A [B, M] from the parties' Z side by side, ``z``, and the parties present, ``there`` [B, K]."""
     g2 = state.modules["g2"]
     assert isinstance(g2, JointAutoencoder)
     g2.train(False)
@@ -63,11 +63,11 @@ def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
 
 @dataclass
 class Representations:
-    """The representations of the same B rows from all parties.
+    """All parties' representations of the rows of one batch.
 
     Attributes:
-        parts: for each party, the rows' places among the N [n_k], and Z_k [n_k, z_k].
-        silent: parties that were asked and did not answer.
+        parts: for each party, the places of its rows among the N aligned rows [n_k], and Z_k [n_k, z_k].
+        silent: the parties that were asked and did not answer.
 
     """
 
@@ -91,7 +91,7 @@ class RepresentationSharing:
     precision: str
 
     def widths(self, roster: Roster) -> dict[str, int]:
-        """Return the width of every party's local embedding, in order."""
+        """Return the width of each party's local embedding, in the roster's order."""
         return {name: self.active if name == roster.active else self.passive for name in roster.blocks}
 
     @property
@@ -99,7 +99,7 @@ class RepresentationSharing:
         return fedsvd.fitting(4 * self.passive)
 
     async def send(self, net: Channel, seat: PartyContext, z: Tensor | None) -> None:
-        """Send a passive party's Z_k [n_k, z_p], if it has any rows."""
+        """Send a passive party's Z_k [n_k, z_p] in messages of limited size; send nothing if it has no rows."""
         if z is not None:
             for first in range(0, len(z), self._fitting):
                 lot = quantization.encode(z[first : first + self._fitting], self.precision)
@@ -146,10 +146,10 @@ class RepresentationSharing:
         return there
 
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the kept Z side by side [n, sum of widths], the parties present [n, K], and the rows [n].
+        """Return the kept Z side by side [n, sum of widths], the parties present [n, K], and the rows' places [n].
 
-        These are the rows at ``places`` for which another party's part arrived. For all other rows, the active party
-        has only its own part.
+        The n rows are those at ``places`` for which another party's Z_k arrived. For all other rows, the active party
+        has only its own Z_k.
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}
@@ -172,9 +172,10 @@ class RepresentationSharing:
 
 
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Z of rows side by side, zero where absent [B, sum of widths], and the parties present [B, K].
+    """Return Z of rows side by side [B, sum of widths], with zeros for absent parties, and the parties present [B, K].
 
-    ``blocks`` has the representations of the parties that sent them; ``widths`` has those of all K parties, in order.
+    ``blocks`` has the representations of the parties that sent them. ``widths`` has the widths of all K parties' local
+    embeddings, in the roster's order.
     """
     whole, there = [], []
     for name, width in widths.items():
@@ -189,7 +190,7 @@ def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places:
 
 
 def as_block(n: int, places: Tensor, values: Tensor) -> Block:
-    """Return values [n_k, ...] of the rows at ``places`` [n_k] among n rows as a block."""
+    """Return a block of n rows with ``values`` [n_k, ...] for the rows at ``places`` [n_k]."""
     position = torch.full((n,), -1, device=values.device)
     position[places] = torch.arange(len(places), device=values.device)
     return Block(values.contiguous(), position)

@@ -3,15 +3,15 @@
 Chai, Wang, Zhang, Yang, Cai, Chen, Yang: "Practical Lossless Federated Singular Vector Decomposition over
 Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vectors.
 
-Letters   m rows that both have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors; A' is the
+Notation  m rows that both have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors; A' is the
           transpose of a matrix A.
 Symbols   X = [X_t X_d]  columns of the task party t and the data party d                          [m, n].
           P    random orthogonal, block-diagonal in blocks of b rows, so never stored as [m, m].
           Q    random orthogonal [n, n]; party i gets Q_i, the rows of Q for its columns             [n_i, n].
-          R    random; t adds it and d subtracts it, so that only the sum is free of it            [m, n].
+          R    random; t adds R and d subtracts R, so that R cancels in the sum                    [m, n].
 Protocol  key generator -> t, d   a key of P, Q_i, a key of R; a key is 32 bytes from which a mask is drawn.
           t, d -> server          P X_i Q_i + R,  P X_i Q_i - R.
-          server                  the sum of both is P X Q = (P U) S (Q' V)'; the server sends P U to t.
+          server                  the sum is P X Q = (P U) S (Q' V)'; the server sends P U to t.
           t                       U = P' (P U).
 
 The result is lossless: P and Q are orthogonal and R cancels in the sum, so U is that of the plain decomposition, to
@@ -37,10 +37,10 @@ from anyparty.core.types import Channel, MessageSpec, TensorSpec
 from anyparty.errors import MessageError
 
 BLOCK = 256  # b
-NOISE = 100.0  # standard deviation of R; that of standardised columns is 1
+NOISE = 100.0  # standard deviation of R; standardised columns have deviation 1
 KEY = 32  # bytes
-WIDEST = 20_000  # columns of a party: Q has n^2 numbers in double precision
-NOTHING = 1e-6  # of the greatest singular value; a 0 in single precision is less after rounding
+WIDEST = 20_000  # highest number of columns of a party, because Q has n^2 numbers in double precision
+NOTHING = 1e-6  # singular values below this share of the greatest are rounding errors of 0 in single precision
 
 MESSAGES = (
     MessageSpec(
@@ -80,7 +80,7 @@ MESSAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """The names of the parties with each role in one decomposition: task party, data party, server, key generator."""
+    """The name of the party in each role of one decomposition: task party, data party, server, key generator."""
 
     task: str
     data: str
@@ -123,14 +123,15 @@ class RowMask:
 
 
 def drawn_with(key: bytes) -> torch.Generator:
-    """Return the random generator of a key. All 32 bytes count; torch's own seed has only four."""
+    """Return a random generator set from all 32 bytes of a key; torch's own seed has only four bytes."""
     return Seeds(0, key).own.torch("mask")
 
 
 def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Tensor]]:
-    """Return the keys of each party by name: a key of P, its rows of Q, a key of R.
+    """Return, for each party, a key of P, the party's rows of Q, and a key of R.
 
-    All three are derived from the key generator's secret, 32 bytes. None of them reveals anything about another.
+    P, Q and R are derived from the key generator's secret of 32 bytes. No one of the three reveals anything about
+    another.
     """
     p, q, r = (hashlib.blake2b(name, digest_size=KEY, key=secret).digest() for name in (b"P", b"Q", b"R"))
     rows = torch.split(orthogonal(1, sum(widths.values()), drawn_with(q))[0], list(widths.values()))
@@ -165,17 +166,18 @@ def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
 
 
 async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, secret: bytes) -> Tensor | None:
-    """Run one party's part; the task party gets U [m, r] float64, r <= min(rank, m, n).
+    """Run one party's part of a decomposition; at the task party, return U [m, r] float64, r <= min(rank, m, n).
 
     Args:
         net: the party's channel.
-        roles: the party of each role.
-        x: at the task and the data party, their columns of the rows that both have, in one order: [m, n_i] float32.
+        roles: the party in each role.
+        x: at the task party and the data party, its columns of the m rows that both have: [m, n_i] float32. The rows
+            are in the same order at both.
         rank: the highest number of singular vectors.
         secret: 32 bytes that only the key generator may know.
 
     Raises:
-        MessageError: a party reports no columns, or more than :data:`WIDEST`; or the masked matrices do not fit.
+        MessageError: a party reports no columns, or more than :data:`WIDEST`; or the masked matrices differ in shape.
 
     """
     key = await _key(net, roles, x, secret)
@@ -196,7 +198,10 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, sec
 
 
 async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> dict[str, Tensor] | None:
-    """Send this party's width to the key generator and return the key from it; the key generator sends all keys."""
+    """Send this party's number of columns to the key generator, and return the keys that it sends back.
+
+    At the key generator, send the other parties their keys, and return its own if it holds columns.
+    """
     holders = (roles.task, roles.data)
     if net.me == roles.keys:
         widths = {}
@@ -223,10 +228,10 @@ async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> d
 
 
 async def _serve(net: Channel, roles: Roles, mine: Tensor | None, rank: int) -> Tensor:
-    """Decompose the sum of the two masked matrices; send P U to the task party if that is not the server.
+    """Decompose the sum of the two masked matrices; send P U to the task party unless the task party is the server.
 
     Raises:
-        MessageError: the two masked matrices do not fit together.
+        MessageError: the two masked matrices differ in shape.
     """
     parts = []
     for name in (roles.task, roles.data):
@@ -248,12 +253,12 @@ LOT_BYTES = 1 << 28
 
 
 def fitting(row_bytes: int) -> int:
-    """Return the number of rows of ``row_bytes`` bytes each that one message may have."""
+    """Return the highest number of rows in one message if a row has ``row_bytes`` bytes."""
     return max(1, LOT_BYTES // max(1, row_bytes))
 
 
 async def send(net: Channel, to: str, tag: str, name: str, x: Tensor) -> None:
-    """Send x [m, n] as tensor ``name``, in lots of ``fitting`` rows; the last lot has fewer rows, possibly 0."""
+    """Send x [m, n] as tensor ``name`` in messages of ``fitting`` rows; the last message has fewer rows, perhaps 0."""
     most = fitting(x.shape[1] * x.element_size())
     for first in range(0, len(x) + 1, most):
         await net.send(to, tag, {name: x[first : first + most]})
@@ -263,7 +268,7 @@ async def recv(net: Channel, frm: str, tag: str, name: str, expect: TensorSpec) 
     """Return x [m, n] that ``send`` sent; -1 in ``expect`` allows any size of a dimension.
 
     Raises:
-        MessageError: the number of rows is not as expected, or the lots do not fit together.
+        MessageError: the number of rows is not the expected one, or a message has too many rows.
     """
     rows, columns = expect.shape
     lots: list[Tensor] = []

@@ -1,7 +1,7 @@
-"""Encodings of embeddings in messages: single or half precision, or quantised to a few bits per number.
+"""Encode embeddings for messages: in single or half precision, or quantised to 8 or 4 bits per number.
 
-Letters   n rows, H numbers per row, b bits per number.
-Code      of column c, between its least and greatest number:  q = round((z_c - low_c) / step_c)
+Notation  n rows, H numbers per row, b bits per number.
+Code      column c, between its least and greatest number:     q = round((z_c - low_c) / step_c)
                                                                step_c = (high_c - low_c) / (2^b - 1)
           and back:  low_c + step_c q,  which is at most step_c / 2 away from z_c
           (uniform affine quantisation: Jacob et al., CVPR 2018, equation (1), with a scale for each column)
@@ -24,9 +24,10 @@ PRECISIONS = (*PLAIN, *BITS)
 
 
 def encode(z: Tensor, precision: str) -> dict[str, Tensor]:
-    """Return the tensors to send for embeddings z [n, H]: ``z``, or its code with each column's ``low`` and ``step``.
+    """Return the tensors to send for embeddings z [n, H], by name.
 
-    A code of 4 bits packs two columns in a byte: [n, ceil(H / 2)].
+    They are ``z`` itself, or the code of ``z`` with each column's ``low`` and ``step``. A code of 4 bits packs two
+    columns into a byte: [n, ceil(H / 2)].
     """
     if precision in PLAIN:
         return {"z": z.to(PLAIN[precision])}
@@ -37,7 +38,7 @@ def encode(z: Tensor, precision: str) -> dict[str, Tensor]:
 
 
 def decode(sent: Tensors, width: int, precision: str) -> Tensor:
-    """Return the embeddings [n, H] from the tensors that were sent; ``width`` is H."""
+    """Return the embeddings [n, H] from received tensors; ``width`` is H."""
     if precision in PLAIN:
         return sent["z"].float()
     q = _unpacked(sent["z"], width) if BITS[precision] == 4 else sent["z"]
@@ -63,7 +64,7 @@ def size(n: int, width: int, precision: str) -> int:
 
 
 def _packed(q: Tensor) -> Tensor:
-    """Put two columns in a byte, the first in its low half: [n, H] -> [n, ceil(H / 2)]."""
+    """Pack two columns into a byte, the first into its low half: [n, H] -> [n, ceil(H / 2)]."""
     q = torch.nn.functional.pad(q, (0, q.shape[1] % 2))
     return q[:, ::2] | (q[:, 1::2] << 4)
 

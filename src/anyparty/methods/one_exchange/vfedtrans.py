@@ -1,7 +1,7 @@
 """VFedTrans.  Huang, Wang, Han: "Vertical Federated Knowledge Transfer via Representation Distillation for Healthcare
 Collaboration Networks", WWW 2023, in the form with which APC-VFL compares itself (its section 6, appendix E.2).
 
-Letters   N rows, K parties with columns, t the task (active) party, d a data (passive) party, I columns of t,
+Notation  N rows, K parties with columns, t the task (active) party, d a data (passive) party, I columns of t,
           r_d singular vectors with d, M width of an embedding.
 Symbols   U_d   left singular vectors of [X_t X_d], of the rows that both have       [n_d, r_d].
           g_d   autoencoder of t's block: the student of U_d                         [n, I] -> [n, M].
@@ -17,15 +17,15 @@ parties can then run the method alone, and the task party learns the data party'
 (``fedsvd.MESSAGES``).
 
 Differences from the paper
-- U_d is multiplied by sqrt(n_d), so its columns have deviation one. Otherwise its entries would shrink with the number
-  of rows.
-- Distances are sums over columns and over singular vectors. lambda then has r_d / I of the weight that it has with
-  means.
-- M is a parameter. If t and d have fewer columns together, only the first units are distilled and the rest are free.
-- With several data parties, the paper enriches x again and again. Here each g_d learns from x, and the classifier reads
-  all of them side by side.
-- The published program distils the decoder's output, and multiplies U by the mask once too often, which mixes its rows.
-  Here the embedding is distilled, and a test compares U with the plain decomposition.
+- U_d is multiplied by sqrt(n_d), so its columns have a deviation of 1. Otherwise its entries would shrink with the
+  number of rows.
+- A distance is a sum over the columns of x or over the singular vectors. With means instead, the second term would have
+  I / r_d times the weight.
+- M is a parameter. If t and d together have fewer than M columns, U_d is distilled only into the first units of g_d.
+- With several data parties, the paper enriches x with one after the other. Here each g_d learns from x, and the
+  classifier reads all g_d(x) side by side.
+- The published program distils into the decoder's output. It also multiplies U by the mask once too often, which mixes
+  the rows of U. Here g_d(x) is distilled, and a test compares U with the plain decomposition.
 """
 
 from __future__ import annotations
@@ -62,20 +62,21 @@ class VFedTrans:
     Attributes:
         embedding: M, the width of the representation for each data party, and the highest number of singular vectors;
             the paper uses the number of columns of both parties together.
-        student_hidden: hidden widths of the encoders if the active party's encoder is a multilayer perceptron, with the
-            dropout and normalisation of that encoder; a network of another kind is used as it is.
+        student_hidden: hidden widths of the students' encoders if the active party's encoder is a multilayer
+            perceptron; dropout and normalisation are those of that perceptron. An encoder of another kind is used as
+            the students' encoder.
         activation: activation after the hidden layers.
         distillation: lambda, the weight of the distance to the singular vectors.
-        distance: "mse" or "mae" to the singular vectors.
+        distance: distance of a student's embedding to the singular vectors: "mse" or "mae".
         reduction: "sum" over a row's numbers, or their "mean".
-        append: whether the classifier reads x too, or the representations alone.
+        append: whether the classifier also reads x; if not, it reads only the representations.
         classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
-        key_generator: the party without columns that draws the masks; empty: the data party itself.
-        server: the party without columns that decomposes; empty: the active party.
-        masks: drawn from the system's "secret" randomness, or "seeded" by the run's seed, which all parties know, for
-            experiments that must be bit-identical when repeated.
+        key_generator: the party without columns that draws the masks; if empty, the data party draws them.
+        server: the party without columns that computes the decomposition; if empty, the active party computes it.
+        masks: "secret": masks are drawn from the system's secret randomness. "seeded": masks follow from the run's
+            seed, which all parties know, for experiments that must be bit-identical when repeated.
 
     """
 
@@ -113,7 +114,7 @@ class VFedTrans:
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on all of the active party's rows; predicts from its block alone."""
+        """Capabilities: trains on all rows of the active party; predicts from that party's block alone."""
         return Capabilities(
             title=TITLE,
             paper="Huang et al. 2023",
@@ -130,7 +131,7 @@ class VFedTrans:
         return ClassifierStage.of(self, TITLE)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return each data party's decomposition as equation (10) counts it."""
+        """Return the traffic of the decomposition with each data party by equation (10)."""
         return [
             costs.FormulaTraffic(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
             for name, count in ran.shared.items()
@@ -191,7 +192,7 @@ class VFedTrans:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages of the module's docstring."""
+        """Return the stages in the module's docstring."""
         roster = seat.roster
 
         return (
@@ -215,7 +216,7 @@ class VFedTrans:
         )
 
     async def _svd(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Decompose with every data party in turn; at the active party, keep the singular vectors."""
+        """Run the decomposition with every data party in turn; at the active party, keep the singular vectors."""
         seat = state.seat
         for data in distillation.others(seat.roster):
             roles = self.roles(seat.roster, data)

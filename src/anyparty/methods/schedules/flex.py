@@ -11,7 +11,8 @@ Rate      eta_k^{r+1} = A_k / (tau_k^r wbar_k^r),  wbar = max_t w^t             
 Known differences from the paper
 - The paper requires at least one iteration of every party. Here a party misses the round if its iteration does not fit
   into the time-out or if it has no row of the batch; the other parties continue. A host always makes one iteration,
-  because the others wait for its gradients. If that takes longer than the time-out, the round lasts as long.
+  because the others wait for its gradients. If this iteration takes longer than the time-out, the round lasts until
+  the iteration ends.
 - A host that also has an encoder updates it together with its heads, as one block of coordinates.
 - The exponent of the proximal weights is tau - 1 - t, which follows from the paper's own recursion; its displayed
   formula has tau - t + 1. These weights are below 1, although the text below (8) says w >= 1.
@@ -45,7 +46,10 @@ class Flex:
         return {party: clock.fits(party, number) for party in parties}
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip plus the time-out, or plus a host's single iteration if that takes longer."""
+        """Return the duration of a round: one round trip plus the time-out.
+
+        If a host's single iteration takes longer than the time-out, its duration replaces the time-out.
+        """
         return clock.latency + max(clock.timeout, slowest(clock, made, number))
 
 
@@ -54,7 +58,8 @@ class AdaptiveFlex(Flex):
     """Flex-VFL with learning rates adapted to each party's speed and optimizer.
 
     Attributes:
-        A: A_k, for all parties or by party; by default the value that makes the first rate the optimizer's own.
+        A: A_k, one value for all parties or one for each party. By default the rate of the first round is the
+            optimizer's own.
 
     """
 

@@ -1,4 +1,4 @@
-"""Learning rates of Adaptive Flex-VFL: parties report their last round, and the active party sets their rates.
+"""Learning rates of Adaptive Flex-VFL: parties report tau_k and wbar_k, and the active party sets their rates.
 
 The paper sends tau_k and wbar_k at the end of a round (Algorithm 2, line 15). Here they are sent with the next
 embeddings, so that a round is still one round trip. If tau_k is not known before the first round, that round is the
@@ -26,9 +26,10 @@ RATE_EXPECT = {"rate": TensorSpec((), torch.float64)}
 
 
 def begin(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int | None) -> Tensor:
-    """Return [tau_k, wbar_k, A_k] of the party's last round or, in the first round, as planned: [3] float64.
+    """Return the party's report [tau_k, wbar_k, A_k] of its last round: [3] float64.
 
-    ``tau`` is ``None`` if it is not known; then A_k is 0 in the first round.
+    In the first round these are the planned values. If ``tau`` is ``None``, the number of iterations is not known, and
+    A_k is 0 in the first round.
     """
     if PACE.tag not in state.kept and tau is None:
         return torch.tensor([1, 1, 0], dtype=torch.float64)
@@ -39,7 +40,7 @@ def begin(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int
 
 
 def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int) -> None:
-    """Store a party's A_k: the given one, or the one that makes its rate at ``tau`` the optimizer's own."""
+    """Store a party's first report. If A_k is not given, the party's rate at ``tau`` is the optimizer's own."""
     lr = state.seat.optimizer.lr
     wbar = wbar_of(state.seat, local, tau, lr)
     given = schedule.amount(state.seat.me)
@@ -63,9 +64,10 @@ def keep(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int,
 
 
 async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor) -> float:
-    """Set and return the party's rate; at the active party, also send the ``others`` that take part their rates.
+    """Set the party's learning rate and return it.
 
-    ``mine`` is the party's own [tau_k, wbar_k, A_k].
+    The active party first sends a rate to each of the ``others`` that take part. ``mine`` is the party's own report
+    [tau_k, wbar_k, A_k].
     """
     seat = state.seat
     if seat.me != seat.roster.active:
@@ -76,7 +78,7 @@ async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor)
         try:
             pace = (await net.recv(name, PACE.tag, PACE_EXPECT))["pace"]
         except PartyLost:
-            continue  # the wait for its embeddings handles the loss
+            continue  # the wait for its embeddings handles the lost party
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
     rate = rate_of(mine)
     set_rate(state, rate)
@@ -84,7 +86,7 @@ async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor)
 
 
 def bound(smoothness: float, tau: int, wbar: float) -> float:
-    """Return the right-hand side of (14).
+    """Return the right-hand side of (14), an upper bound of a learning rate.
 
     >>> bound(2.0, 5, 1.0)
     0.00625
@@ -96,7 +98,7 @@ def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -
     """Return a party's wbar_k for ``tau`` local iterations at a learning rate.
 
     Raises:
-        ConfigError: it is infinite, for example because eta mu is far above 1.
+        ConfigError: wbar_k is infinite, for example because eta mu is far above 1.
     """
     momentum = seat.optimizer.momentum if seat.optimizer.name == "sgd" else 0.0
     found = greatest(tau, momentum=momentum, pull=rate * local.mu)
@@ -111,10 +113,11 @@ def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -
 def warn(
     seat: PartyContext, schedule: Schedule, clock: VirtualClock, local: LocalIterations, parties: Sequence[str]
 ) -> None:
-    """Warn if a party's rate breaks (14), given ``local.smoothness``, in any round in which it takes part.
+    """Warn if a party's learning rate exceeds the bound (14) in any round in which the party takes part.
 
-    Adaptive Flex-VFL's rate A_k / (tau_k wbar_k) is computed from the previous round. If a party makes more iterations
-    in the next one, the rate may break the bound although A_k <= 1 / (16 L); the factor alpha in (20) covers that case.
+    The bound uses ``local.smoothness``; without it there is no check. In Adaptive Flex-VFL, the rate
+    A_k / (tau_k wbar_k) is computed from the previous round. If a party makes more iterations in the next round, the
+    rate may exceed the bound although A_k <= 1 / (16 L). The factor alpha in (20) covers that case.
     """
     if local.smoothness is None or seat.me not in parties:
         return

@@ -1,4 +1,4 @@
-"""Local iterations: optimizer steps with momentum that is reset in every round, and with the proximal term."""
+"""Local iterations: optimizer steps with a proximal term, and with momentum that is reset in every round."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ class StaleRound:
         h: [B, K, H] embeddings at the start of the round; zero if a party has none.
         observed: [B, K] bool.
         y: [B] labels.
-        left: the rows among the B that have a loss, int64; ``None``: all.
-        own: the rows among the B that the party has, and the party's place among the K; ``None`` if it has no rows.
+        left: the places among the B of the rows that have a loss, int64; ``None`` means all rows.
+        own: the places among the B of the rows that the party has, and the party's place among the K. ``None`` if the
+            party has none of the rows.
 
     """
 
@@ -85,7 +86,7 @@ class StaleRound:
     def of(
         cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
     ) -> StaleRound:
-        """Prepare a round from the embeddings of its rows, their labels y [B] and which of these are known [B]."""
+        """Prepare a round from its embeddings, its labels y [B], and a mask ``known`` [B] of the known labels."""
         left = None
         if there.silent or there.late or not known.all():
             left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
@@ -108,7 +109,7 @@ class StaleRound:
     def derive(self, now: Tensor | None) -> Tensor | None:
         """Return the gradient of the loss with respect to the party's present embeddings ``now`` [B_k, H].
 
-        The gradients of the heads are left in their parameters.
+        The gradients of the heads' parameters are stored with these parameters.
 
         Raises:
             Diverged: the loss is not a number.
@@ -123,7 +124,7 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # as after a message
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # like a received one
 
 
 HEADS, PARTS, THERE = "heads/", "h/", "there"
@@ -132,9 +133,9 @@ HEADS, PARTS, THERE = "heads/", "h/", "there"
 async def send(
     net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
 ) -> None:
-    """Send Phi to every party that takes part, before the heads are updated; parties that are ``late`` get no rows.
+    """Send Phi to every party that takes part, before the heads are updated.
 
-    ``nothing`` are the embeddings of no rows, [0, H].
+    Phi for a party in ``late`` contains no embeddings. ``nothing`` is a tensor of 0 embeddings, [0, H].
     """
     blocks = seat.roster.blocks
     weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}
@@ -176,7 +177,7 @@ class HeadCopy:
         Return ``None`` if the host continued without the party.
 
         Raises:
-            MessageError: a party's embeddings are not those of the rows that it shares with this party.
+            MessageError: the number of another party's embeddings is not the number of rows that both parties have.
         """
         seat, roster, topology = state.seat, state.seat.roster, state.topology
         assert topology is not None

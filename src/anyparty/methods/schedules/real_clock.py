@@ -1,9 +1,10 @@
 """The real clock, for a federation of real processes: a party makes local iterations until its time-out has passed.
 
 The time-out is in seconds. At each party it starts when the party has received the messages of the exchange. Speeds
-and latency are those of the machines and the network. No party knows the deadline of another. In Flex-VFL a host waits
-``grace`` seconds for embeddings; a later party misses the round, and the others continue. The first round of an epoch
-waits for all parties, and so does a method that needs all parties. A run is not reproducible from its seed.
+and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL a host
+waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the others continue.
+In the first round of an epoch, and with a method that needs all parties, the host waits for all parties. A run is not
+reproducible from its seed.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from anyparty.methods.schedules.schedule import FITS, TURNS, TimedRound
 
 @dataclass(frozen=True, kw_only=True)
 class RealClock:
-    """Seconds of real time.
+    """A clock of real seconds, with the time limits of a round.
 
     Attributes:
         timeout: the local training period of a round, in seconds.
         grace: number of seconds that a host, once ready, waits for embeddings in schedules that do not wait for the
             slowest party; by default the time-out.
-        now: returns the seconds since a fixed moment.
+        now: returns the seconds since a fixed point in time.
 
     """
 
@@ -55,7 +56,11 @@ class RealClock:
         """Accept any parties: a real clock has no settings by party."""
 
     def turns(self) -> Iterator[int]:
-        """Count local iterations: one, then more while another one as long as the last would end in time."""
+        """Count local iterations from 0 until the time-out.
+
+        The first iteration always takes place. Another one follows if, lasting as long as the last one, it would end
+        before the time-out.
+        """
         began = last = self.now()
         t, took = 0, 0.0
         while not t or last + took - began <= self.timeout:
@@ -69,27 +74,32 @@ NUMBER = TensorSpec((), torch.int64)
 
 
 def note(state: State, made: int, seconds: float) -> None:
-    """Store the mean time of an iteration of this party in its last round."""
+    """Store the mean duration of this party's iterations in its last round; keep the old value if it made none."""
     if made:
         state.kept[TOOK] = torch.tensor(seconds / made, dtype=torch.float64)
 
 
 def fits(state: State, clock: RealClock) -> int:
-    """Return how many iterations like those of the last round fit into the time-out; -1 if the party made none."""
+    """Return the number of iterations, each as long as in the last round, that fit into the time-out.
+
+    The result is -1 if the party has not made an iteration yet.
+    """
     if TOOK not in state.kept:
         return UNKNOWN
     return math.floor(clock.timeout / max(state.kept[TOOK].item(), SHORTEST_S))
 
 
 async def say(net: Channel, state: State, clock: RealClock) -> None:
-    """Send the active party the number of iterations that fit, along with the embeddings."""
+    """Send the active party the number of iterations that fit into the time-out; at the active party, do nothing."""
     seat = state.seat
     if seat.me != seat.roster.active:
         await net.send(seat.roster.active, FITS.tag, {"fits": torch.tensor(fits(state, clock))})
 
 
 async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
-    """Return the number of iterations that all parties make; the active party asks the ``others``.
+    """Return the number of iterations that all parties make, which the active party derives from their reports.
+
+    ``others`` are the other parties that take part; only the active party uses it.
 
     Raises:
         PartyLost: the active party left.
@@ -102,7 +112,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
         try:
             said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
-            continue  # the wait for its embeddings handles the loss
+            continue  # the wait for its embeddings handles the lost party
         there.append(name)
     turns = schedule.common([each for each in said if each != UNKNOWN])
     for name in there:
@@ -121,8 +131,8 @@ class RoundChannel:
     Attributes:
         net: the channel.
         moment: (stage, epoch, step) of the round.
-        within: number of seconds, from the first wait, in which all messages must arrive; ``None``: no limit.
-        late: the parties that were too late.
+        within: number of seconds, from the first wait, in which all messages must arrive; ``None`` means no limit.
+        late: the parties whose messages were too late.
 
     """
 
@@ -133,7 +143,7 @@ class RoundChannel:
 
     @property
     def me(self) -> str:
-        """The party whose end of the channel this is."""
+        """The name of the party at this end of the channel."""
         return self.net.me
 
     @cached_property
@@ -148,8 +158,8 @@ class RoundChannel:
         """Wait for a message of this round; discard messages of earlier rounds.
 
         Raises:
-            PartyLost: the sender left, or was too late.
-            MessageError: the message does not match ``expect``, or is of a later round.
+            PartyLost: the sender left, or its message was too late.
+            MessageError: the message does not match ``expect``, or belongs to a later round.
         """
         try:
             async with asyncio.timeout_at(self._until):

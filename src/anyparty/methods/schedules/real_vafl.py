@@ -1,9 +1,10 @@
 """VAFL by the real clock: parties exchange with the active party in the order in which they are ready.
 
-Every party goes through the mini-batches of an epoch at its own pace: it sends the embeddings of its next one, waits
-for the gradient and steps. In each of its steps the active party exchanges with one party, possibly itself, in the
-order of readiness. An epoch has as many exchanges as mini-batches, whichever parties they are with. At its end the
-active party sends an empty gradient to the parties that still wait, and all parties leave the epoch together.
+Every party goes through the mini-batches of an epoch at its own pace: it sends the embeddings of its next mini-batch,
+waits for the gradient and steps. In each of its steps the active party exchanges with one party, possibly itself, in
+the order of readiness. An epoch has as many exchanges as mini-batches, however they are divided among the parties. At
+the end of the epoch the active party sends an empty gradient to the parties that still wait, and all parties leave the
+epoch together.
 
 A party's n-th message of an epoch belongs to the n-th mini-batch in which it has rows. The active party waits for a
 message only after it has reached the same mini-batch.
@@ -35,10 +36,10 @@ class RealVaflEpoch:
     Attributes:
         over: at a passive party, whether the active party has ended the epoch.
         batches: at the active party, the mini-batches that it has reached.
-        next: by party, the place of its next mini-batch.
-        on_the_way: by party, the pending receipt of its embeddings.
-        ready: parties in the order in which they became ready.
-        gone: parties that have left.
+        next: for each party, the place of its next mini-batch in ``batches``.
+        on_the_way: for each party, the task that receives its next embeddings.
+        ready: the parties that are ready, in the order in which they became ready.
+        gone: the parties that have left.
 
     """
 
@@ -58,11 +59,11 @@ class RealVaflParty(VaflHost):
     epoch: RealVaflEpoch = field(default_factory=RealVaflEpoch)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run the party's part in one exchange; return the loss, at the active party.
+        """Run the party's part in one exchange; at the active party, return the loss.
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: the active party left, or one that the method cannot do without.
+            PartyLost: the active party left, or a party without which the method cannot train.
         """
         if self.seat.me != self.seat.roster.active:
             await self._visit(net, state, rows, batch)
@@ -111,7 +112,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # no party has rows of the mini-batches so far
+            return None  # no party has rows of the mini-batches reached so far
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1
@@ -133,12 +134,16 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def _look(self, net: Channel, state: State, rows: Rows) -> None:
-        """Wait until a party is ready whose mini-batch is known; note the ready parties in order."""
+        """Wait until at least one party is ready, and add parties to ``epoch.ready`` in the order of readiness.
+
+        A party is ready when its next embeddings have arrived. The active party is ready when it has a next mini-batch.
+        No wait takes place if no party has rows of the mini-batches that the active party has reached.
+        """
         now, me = self.epoch, self.seat.me
         for name in self.seat.roster.blocks:
             if name != me and name not in now.on_the_way and self._has_next(name, rows):
                 now.on_the_way[name] = asyncio.create_task(self._awaited(net, state, name, rows))
-        await asyncio.sleep(0)  # lets the tasks receive messages that have arrived
+        await asyncio.sleep(0)  # let the tasks receive messages that have arrived
         await self._came(0.0)
         if me in self.seat.roster.blocks and me not in now.ready and self._has_next(me, rows):
             now.ready.append(me)
@@ -146,7 +151,10 @@ class RealVaflParty(VaflHost):
             await self._came(None)
 
     async def _came(self, within: float | None) -> None:
-        """Note the parties whose embeddings have arrived; wait for the first of them, or for so many seconds."""
+        """Wait at most ``within`` seconds for the first embeddings, and add their parties to ``epoch.ready``.
+
+        ``None`` means no limit.
+        """
         now = self.epoch
         waited = {task: name for name, task in now.on_the_way.items() if name not in now.ready}
         if waited:
@@ -154,7 +162,10 @@ class RealVaflParty(VaflHost):
             now.ready.extend(sorted(waited[task] for task in done))
 
     def _has_next(self, name: str, rows: Rows) -> bool:
-        """Advance to a party's next mini-batch with rows of its own; return whether the active party has reached it."""
+        """Advance ``epoch.next`` to the next mini-batch in which a party has rows.
+
+        Return whether the active party has reached this mini-batch and the party has not left.
+        """
         assert rows.observed is not None
         now, k = self.epoch, self.seat.roster.blocks.index(name)
         at = now.next.setdefault(name, 0)
@@ -164,7 +175,7 @@ class RealVaflParty(VaflHost):
         return at < len(now.batches) and name not in now.gone
 
     async def _awaited(self, net: Channel, state: State, name: str, rows: Rows) -> Gathered:
-        """Wait for the embeddings of a party's next mini-batch; ``silent`` of the result names a party that left."""
+        """Wait for the embeddings of a party's next mini-batch; if the party left, the result's ``silent`` names it."""
         batch = self.epoch.batches[self.epoch.next[name]]
         return await self.split.gather(net, state, rows, batch, None, [name])
 

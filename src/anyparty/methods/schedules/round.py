@@ -66,7 +66,8 @@ class Round:
     def iterations(self, number: int) -> dict[str, int]:
         """Return tau_k of every party; a host makes at least one iteration because the others wait for it.
 
-        With the real clock the numbers are not known beforehand: they are 1, because all parties take part.
+        With the real clock the numbers are not known beforehand. The result is then 1 for every party, because all
+        parties take part.
         """
         if isinstance(self.clock, RealClock):
             return dict.fromkeys(self._topology.parties, 1)
@@ -84,11 +85,11 @@ class Round:
         return all if self.split.can.trains_with_all else any
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run the party's part in a round; return the loss at its start, at the active party.
+        """Run the party's part in a round; at the active party, return the loss at the start of the round.
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method cannot do without.
+            PartyLost: a party left without which the method cannot train.
         """
         roster, me = self.seat.roster, self.seat.me
         number, began = batch.number, self._now()
@@ -150,7 +151,7 @@ class Round:
         for t in got.turns:
             if t:
                 if isinstance(self.clock, RealClock):
-                    await asyncio.sleep(0)  # lets other parties on this thread continue
+                    await asyncio.sleep(0)  # let other parties on this thread continue
                 now = self.split.encode(state, rows, batch, taken) if mine else None
                 own = got.anew(now) if got.anew else None
             if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
@@ -178,14 +179,14 @@ class ExchangeResult:
     """A party's results of the exchange.
 
     Attributes:
-        loss: of the mini-batch, at hosts.
+        loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
-        theirs: the gradients with respect to its embeddings that it received.
-        anew: recomputes ``own`` from the present embeddings; ``None`` if the party cannot.
+        theirs: the gradients with respect to the party's embeddings that it received.
+        anew: recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute it.
         without: the hosts that continued without the party.
-        late: at a host, the parties without which it continued.
+        late: at a host, the parties that were too late for the round.
         rate: the party's learning rate in this round, if the active party sets it.
-        turns: counts the iterations that the party makes.
+        turns: yields the numbers of the party's local iterations.
 
     """
 
@@ -214,11 +215,15 @@ class RoundExchange:
     local: LocalIterations
     seat: PartyContext
     copy: local_steps.HeadCopy
-    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)  # by party, the last round it was too late for
+    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)  # by party, the last round that it missed
 
     @cached_property
     def hurries(self) -> bool:
-        """True if hosts continue without late parties: with the real clock, if no party waits for the slowest."""
+        """True if hosts continue without late parties.
+
+        This needs the real clock, a schedule in which no party waits for the slowest, and a method that can train
+        without a party.
+        """
         return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
 
     @property
@@ -238,8 +243,8 @@ class RoundExchange:
     ) -> ExchangeResult:
         """Run the exchange, and agree on learning rates or iterations if the schedule requires it.
 
-        ``mine`` are the party's embeddings, ``tau`` the planned iterations of each party, and ``others``, at the active
-        party, the parties that take part.
+        ``mine`` are the party's embeddings, and ``tau`` is the planned number of iterations of each party. ``others``
+        are the other parties that take part; the list is empty at a passive party.
         """
         me, active = self.seat.me, self.seat.roster.active
         net = RoundChannel(net, batch.moment) if self.hurries else net
@@ -268,7 +273,7 @@ class RoundExchange:
     async def _exchange(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, tau: Mapping[str, int]
     ) -> ExchangeResult:
-        """Wait for the replies to the party's embeddings; at a host, receive embeddings and reply."""
+        """Wait for the replies to the party's embeddings; a host first receives embeddings and replies to them."""
         roster, me, topology = self.seat.roster, self.seat.me, state.topology
         assert topology is not None
         shared, got = self.local.labels == "shared", ExchangeResult()
@@ -302,14 +307,14 @@ class RoundExchange:
         return got
 
     def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
-        """Return a function that recomputes a host's gradient from its present heads and, if it has any, embeddings."""
+        """Return a function that recomputes a host's gradient from its present heads and its present embeddings."""
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
         heads = state.optimizers.get("heads")  # a user's heads may have nothing to train
 
         @cache
-        def stale() -> StaleRound:  # not needed for a single iteration
+        def stale() -> StaleRound:  # a single iteration does not need it
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 
@@ -336,7 +341,7 @@ class RoundExchange:
         return there, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
-        """Receive, at a host, embeddings that parties sent too late, so that validation does not receive them."""
+        """Receive the embeddings that came too late for a round, so that validation does not receive them."""
         assert state.topology is not None
         expect = {"h": TensorSpec((-1, *state.topology.width))}
         for name, moment in self.owed.items():

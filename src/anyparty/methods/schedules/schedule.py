@@ -1,13 +1,13 @@
 """The interface of a schedule: the number of local iterations of each party in a round, and the duration of the round.
 
-Letters   K parties with columns, B rows of a mini-batch, B_k those that party k has, H width of an embedding.
-Symbols   tau_k   local iterations of party k in a round;        Phi    embeddings and heads at the start of a round;
-          eta_k   its learning rate;                             t      local iteration, counted from 0;
-          w_k^t   weight of its gradient at iteration t (8);     wbar_k the greatest of them;
+Notation  K parties with columns, B rows of a mini-batch, B_k those that party k has, H width of an embedding.
+Symbols   tau_k   number of local iterations of k in a round;    Phi    embeddings and heads at the start of a round;
+          eta_k   learning rate of party k;                      t      local iteration, counted from 0;
+          w_k^t   weight of k's gradient at iteration t (8);     wbar_k the greatest w_k^t of a round;
           rho     local momentum;                                mu     strength of the proximal term.
 
-In a schedule, a party is one that trains an encoder, heads, or both. A host's iteration steps both together, as one
-block of coordinates. A separate server is a party that has heads alone.
+In a schedule, a party is one that trains an encoder, heads, or both. An iteration of a host steps its encoder and its
+heads together, as one block of coordinates. A separate server is a party that has only heads.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Schedule(Protocol):
 
     Attributes:
         title: name shown to users.
-        timed: whether the clock's time-out matters.
+        timed: whether the schedule uses the clock's time-out.
         fills: whether each party makes as many iterations as it has time for, independently of the others.
         at_once: whether the active party exchanges with one party at a time instead of in rounds.
         adapts: whether the active party sets learning rates.
@@ -114,10 +114,10 @@ class Schedule(Protocol):
     adapts: ClassVar[bool]
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return tau_k of every party in the round ``number``; a party with 0 takes no part."""
+        """Return tau_k of every party in the round ``number``; a party with 0 iterations does not take part."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return the duration of a round in which parties make ``made`` iterations, in time units."""
+        """Return the duration, in time units, of a round in which each party makes the iterations in ``made``."""
 
 
 def slowest(clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
@@ -129,7 +129,7 @@ class SharedRound:
     """A round that lasts until all parties are done."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip plus the time that the slowest party needs."""
+        """Return the duration of a round: one round trip plus the time that the slowest party needs."""
         return clock.latency + slowest(clock, made, number)
 
 
@@ -137,7 +137,9 @@ class TimedRound(SharedRound):
     """A round in which all parties make the same number of iterations, derived from the time-out."""
 
     def common(self, fits: Sequence[int]) -> int:
-        """Return the number that all make, given the numbers that each would complete; 1 if none is known.
+        """Return the number of iterations that all parties make; 1 if ``fits`` is empty.
+
+        ``fits`` has, for each party, the number of iterations that it would complete within the time-out.
 
         Raises:
             NotImplementedError: the schedule does not implement it.
@@ -145,5 +147,5 @@ class TimedRound(SharedRound):
         raise NotImplementedError
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return the same number for every party."""
+        """Return the same number of iterations for every party."""
         return dict.fromkeys(parties, self.common([clock.fits(party, number) for party in parties]))

@@ -60,7 +60,7 @@ class Scheduled:
         """Make a party's networks and optimizers, as the split method does.
 
         Raises:
-            ConfigError: clock, schedule or labels do not fit the parties.
+            ConfigError: the settings of clock, schedule or labels are not valid for these parties.
         """
         topology = self.topology(seat.roster)
         self._check(topology, seat.roster)
@@ -124,11 +124,12 @@ class Scheduled:
         return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
-        """Return the entries about time in an epoch's record, at the active party, counted since the start of training.
+        """Return the active party's entries about time for the record of an epoch.
 
-        ``time`` is in time units of a virtual clock, ``time_s`` in seconds of the real one. ``rounds`` is the number of
-        rounds. ``missed_rounds`` counts the cases in which a party was too late for a round. ``idle_meetings`` counts
-        the exchanges of VAFL that trained nothing, ``trace_began_anew`` the restarts of a trace of CPU use.
+        All entries count from the start of training. ``time`` is in time units of a virtual clock, ``time_s`` in
+        seconds of the real clock. ``rounds`` is the number of rounds. ``missed_rounds`` counts the cases in which a
+        party was too late for a round. ``idle_meetings`` counts the exchanges of VAFL that trained nothing.
+        ``trace_began_anew`` counts the restarts of a trace of CPU use.
         """
         if TIME not in state.kept:
             return {}
@@ -136,7 +137,7 @@ class Scheduled:
         if isinstance(self.clock, RealClock):
             missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
-        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts them by party
+        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts exchanges by party
         blocks = state.seat.roster.blocks
         anew = self.clock.began_anew(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}

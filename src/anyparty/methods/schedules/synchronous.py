@@ -1,8 +1,8 @@
 """Schedules in which all parties make the same number of local iterations, and wait for the slowest.
 
 Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with Heterogeneous Parties", 2022, section VII-A:
-P-BCD (parallel block coordinate descent) makes one iteration. Sync-VFL is Liu et al.'s FedBCD with the number that the
-slowest (Sync-Min) or the fastest party (Sync-Max) would complete within Flex-VFL's time-out.
+P-BCD (parallel block coordinate descent) makes one iteration. Sync-VFL is Liu et al.'s FedBCD. Its number of iterations
+is the number that the slowest (Sync-Min) or the fastest party (Sync-Max) would complete within Flex-VFL's time-out.
 
 Time of a round: one round trip plus the time that the slowest party needs. This reproduces published figures, such as
 rounds of 6, 11 and 51 time units for ImageNet100 at latency 1 in table III (tests/methods/schedules/test_clock.py).
@@ -22,7 +22,8 @@ from anyparty.methods.schedules.virtual_clock import VirtualClock
 class PBCD(SharedRound):
     """One local iteration a round, as in a split method without a schedule.
 
-    SGD's momentum has an effect only with momentum = "kept": by default it is reset in every round, here in every step.
+    SGD's momentum has an effect only with momentum = "kept". By default momentum is reset in every round, and a round
+    of P-BCD is a single step.
     """
 
     title: ClassVar[str] = "P-BCD"

@@ -4,17 +4,18 @@ Learning", 2020, in the form that Castiglia, Wang, Patterson, 2022, section VII-
 One step of the stage is one exchange with one party. The party that is ready next, by the clock, encodes a mini-batch
 and sends it. The host fuses it with the embeddings of the same rows that the other parties sent last, steps its heads,
 and returns the gradient, with which the party steps at once. The clock alone determines which party is next. So all
-parties know it, and the others do nothing.
+parties know which one it is, and the others do nothing.
 
-Time of an exchange: the party's iteration plus one round trip. For the active party, whose own embeddings are not
-sent, it is its iteration alone. The host's computation is not counted; in the rounds of P-BCD it runs in parallel.
+Time of an exchange: the party's iteration plus one round trip. The active party's own embeddings are not sent, so its
+exchange takes one iteration and no round trip. The host's computation is not counted; in the rounds of P-BCD it runs
+in parallel with the iterations of the other parties.
 
 Known differences from the paper
-- The paper does not say what replaces an embedding that was never sent. Here, at the first visit of a row, in the first
-  epoch, all parties that have it send their embeddings. They are stored by row.
+- The paper does not say what replaces an embedding that was never sent. Here, in the first epoch, all parties that have
+  a row send their embeddings of it. The host stores embeddings by row.
 - An epoch processes every mini-batch with one party, not with all: a run needs about K times as many epochs.
-- A party that has no row of the mini-batch takes its turn all the same, because others cannot know that it has none.
-  The exchange trains nothing; the record of an epoch counts such exchanges (``idle_meetings``).
+- A party also takes its turn if it has no row of the mini-batch, because other parties cannot know that. Such an
+  exchange trains nothing; the record of an epoch counts these exchanges (``idle_meetings``).
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class VaflHost:
     seat: PartyContext
 
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
-        """Return the embeddings of the parties in ``asked``, and the last received ones of all others.
+        """Return the fresh embeddings of the parties in ``asked`` and the last received embeddings of all others.
 
         Raises:
-            PartyLost: a party in ``asked`` left, and the method cannot do without it.
+            PartyLost: a party in ``asked`` left, and the method cannot train without that party.
         """
         roster, topology = self.seat.roster, state.topology
         if fresh.silent and self.split.can.trains_with_all:
@@ -98,8 +99,8 @@ class VaflHost:
     ) -> tuple[float | None, Tensor | None]:
         """Step the heads; return the loss, and the gradient for the party ``whose``.
 
-        Both are ``None`` if that party's embeddings did not arrive. If there is no row to learn from, the loss is
-        ``None`` and the gradient zero.
+        Loss and gradient are ``None`` if that party's embeddings did not arrive. If there is no row to learn from, the
+        loss is ``None`` and the gradient is zero.
 
         Raises:
             Diverged: the loss is not a number.
@@ -113,7 +114,7 @@ class VaflHost:
         return loss, gradients[whose]
 
     def _fusible(self, there: Gathered) -> bool:
-        """Return whether there is a row to learn from; if a method needs all parties, only once it has seen all."""
+        """Return whether there is a row to learn from, given the parties with known embeddings of each row."""
         return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
 
 
@@ -125,11 +126,11 @@ class VaflParty(VaflHost):
     clock: VirtualClock
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run the party's part in one exchange; return the loss, at the active party.
+        """Run the party's part in one exchange; at the active party, return the loss.
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method cannot do without.
+            PartyLost: a party left without which the method cannot train.
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)
@@ -154,9 +155,9 @@ class VaflParty(VaflHost):
         return loss
 
     def advance(self, state: State, number: int) -> str:
-        """Return the party whose turn is the exchange ``number``, and advance the clock to it.
+        """Return the party of the exchange ``number``, and advance the clock to that exchange.
 
-        A party that was absent has an older clock: it first replays the exchanges that it missed.
+        A party that was absent first replays the exchanges that it missed, because its clock is older.
         """
         blocks = self.seat.roster.blocks
         state.kept[ROUND] = torch.tensor(number + 1)
@@ -168,7 +169,7 @@ class VaflParty(VaflHost):
         return self._meeting(state)
 
     def _meeting(self, state: State) -> str:
-        """Return the party that is ready next, and advance the clock to it."""
+        """Return the party that is ready next, and advance the clock to the time at which it is ready."""
         blocks, ready = self.seat.roster.blocks, state.kept[READY].tolist()
         k = ready.index(min(ready))
         state.kept[TIME] = torch.tensor(ready[k], dtype=torch.float64)

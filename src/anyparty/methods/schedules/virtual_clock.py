@@ -1,8 +1,8 @@
 """A virtual clock: durations of iterations and messages as data, in time units.
 
-Nothing here waits. A simulation adds up the time that rounds would have taken, so its result is reproducible and
-costs no waiting. Speeds are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an
-iteration takes (1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
+Nothing here waits. A simulation adds up the time that rounds would have taken, so its result is reproducible. Speeds
+are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an iteration takes (1 - c)^-1
+times as long (Flex-VFL, sections VII-D and VII-F).
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.errors import ConfigError, nearest, some
 
-EXACT = 1e-9  # 20 / (20 / 15) should be 15
-MOST = 10**12  # local iterations in a round
+EXACT = 1e-9  # relative tolerance, so that 20 / (20 / 15) is 15
+MOST = 10**12  # upper limit of local iterations in a round
 
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualClock:
-    """Durations, in time units.
+    """Durations of iterations, messages and rounds, in time units.
 
     Attributes:
-        iteration: one local iteration, for all parties or by party (1 for a party that is not named).
-        latency: one round trip between a party and the active one.
-        timeout: the local training period of a round, for schedules that have one.
-        use: by party, the share of its CPU that other programs use in each round, [0, 1); the trace repeats.
+        iteration: duration of one local iteration, for all parties or by party (1 for a party that is not named).
+        latency: duration of one round trip between a passive party and the active party.
+        timeout: duration of a round's local training, for schedules with a time-out.
+        use: for each party, its trace: the share of its CPU that other programs use in each round, [0, 1). After its
+            last sample a trace starts again.
 
     """
 
@@ -70,13 +71,13 @@ class VirtualClock:
         return times[number % len(times)]
 
     def fits(self, party: str, number: int) -> int:
-        """Return how many local iterations a party completes within the time-out; may be 0."""
+        """Return the number of local iterations, perhaps 0, that a party completes within the time-out."""
         fits = self._known[party][1]
         return fits[number % len(fits)]
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """The duration of a party's iterations, and how many fit, for every sample of its trace; computed once."""
+        """Durations and numbers of iterations, computed once for each party."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -88,16 +89,19 @@ class VirtualClock:
         return min(self._known[party][0])
 
     def began_anew(self, rounds: int | Mapping[str, int]) -> int:
-        """Return how often a trace has restarted after so many rounds (of all, or by party).
+        """Return the largest number of restarts of a party's trace after ``rounds`` rounds.
 
-        A trace of a single sample never restarts.
+        ``rounds`` is one number for all parties, or a number for each party. A trace of a single sample never restarts.
         """
         made = {party: rounds if isinstance(rounds, int) else rounds.get(party, 0) for party in self.use}
         return max((max(made[k] - 1, 0) // len(trace) for k, trace in self.use.items() if len(trace) > 1), default=0)
 
 
 class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
-    """By party, the durations of its iterations and how many fit, for every sample of its trace."""
+    """Cache of (durations, numbers) for each party, with one value for each sample of its trace.
+
+    A duration is that of one local iteration. A number is the number of iterations that fit into the time-out.
+    """
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (3). The 2^K - 1 predictors share no weights. Each row of a
 batch trains the predictors of all subsets of the parties that have the row. Time and memory double with every party.
 
-Letters   B rows, K parties, H width of an embedding, C outputs. S is one of the T = 2^K - 1 non-empty subsets, written
+Notation  B rows, K parties, H width of an embedding, C outputs. S is one of the T = 2^K - 1 non-empty subsets, written
           as a number with bit k set for party k. Party k has an encoder for each of the 2^(K-1) subsets that contain k.
 Symbols   h     embeddings, one per encoder [B, K, 2^(K-1), H].
           slot  index of party k's encoder for subset S [K, T], -1 if k is not in S.
@@ -45,7 +45,7 @@ class Combinatorial(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: each subset's predictor trains on the rows that all parties of the subset have."""
+        """Capabilities: the predictor of a subset trains on the rows that all parties of the subset have."""
         return Capabilities(
             title="Combinatorial",
             paper="Valdeira et al. 2025, eq. (3)",
@@ -62,11 +62,11 @@ class Combinatorial(Rule):
         return int(2 ** (roster.K - 1))
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, one per subset, and the width of a head's input, the subset's mean embedding."""
+        """Return the number of heads, one per subset, and the width of a head's input, a mean embedding."""
         return int(2**roster.K - 1), width
 
     def sets(self, roster: Roster) -> tuple[int, Sets]:
-        """Return T, and a function that maps observed [B, K] to the subsets that these rows train [T] bool.
+        """Return T, and a function from observed [B, K] to a mask [T] of the subsets that these rows train.
 
         A row trains all subsets of the parties that have it.
         """
@@ -90,7 +90,7 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs [B, 1, C] of the predictor for exactly the observed parties, and their validity [B, 1]."""
+        """Return the outputs [B, 1, C] of the predictor for exactly a row's parties, and their validity [B, 1]."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
@@ -109,7 +109,7 @@ class Combinatorial(Rule):
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:
-    """Return, for each row, a mask of the subsets S within O_n: members [T, K], observed [B, K] -> [B, T]."""
+    """Return, for each row, a mask of the subsets of O_n: members [T, K], observed [B, K] -> [B, T]."""
     return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 

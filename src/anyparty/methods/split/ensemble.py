@@ -4,7 +4,7 @@ The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5. Training is that of L
 selected by majority vote, with ties broken at random". The random choice depends on the row's key and not on its place
 in the batch. A row therefore gets the same answer in any batch.
 
-Letters   B rows, K parties, H width of an embedding, C outputs.
+Notation  B rows, K parties, H width of an embedding, C outputs.
 Answer    classification: the class with most votes (``vote="hard"``, as in the paper), or with the greatest mean
           probability (``vote="soft"``); regression: the mean of the parties' numbers
 """
@@ -57,8 +57,8 @@ class Ensemble(Local):
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Count the votes, or take the mean of the parties' answers.
 
-        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner
-        has the greatest score in them too.
+        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. In these
+        means, too, the winner has the greatest score.
         """
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters
@@ -77,7 +77,7 @@ class Ensemble(Local):
 
 
 def draw_winner(votes: Tensor, key: Tensor) -> Tensor:
-    """Return the class with most votes; a row's key decides ties: votes [B, C], key [B] -> [B]."""
+    """Return the class with the most votes; a row's key decides a tie: votes [B, C], key [B] -> [B]."""
     leading = votes == votes.max(dim=1, keepdim=True).values  # [B, C]
     spread = torch.arange(1, votes.shape[1] + 1, device=key.device) * 0x9E3779B97F4A7
     lots = ((key.unsqueeze(1) ^ spread) * 0x2545F4914F6CDD1D).abs() % 1_000_003  # multiplication mixes the key's bits

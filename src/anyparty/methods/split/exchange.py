@@ -1,8 +1,8 @@
-"""The exchange of split methods: a host receives embeddings and outputs, and sends gradients back.
+"""The exchange of split methods: a host receives embeddings, and sends gradients and outputs.
 
 If a party is lost during a batch, the host treats the batch's rows as rows that the party does not have.
 
-Letters   B rows of the batch, B_k rows of the batch that party k has, K parties with columns, H width of an embedding,
+Notation  B rows of the batch, B_k rows of the batch that party k has, K parties with columns, H width of an embedding,
           M heads, C outputs.
 """
 
@@ -32,9 +32,9 @@ class Gathered:
 
     Attributes:
         parts: for each party, the places of its rows in the batch [B_k] and their embeddings [B_k, H].
-        observed: [B, K] bool, the rows that each party has; False for parties that were lost.
-        silent: parties that were asked and did not answer.
-        late: whether a schedule leaves out parties that have rows of the batch.
+        observed: [B, K] bool, the rows that each party has; False for parties that were lost or not asked.
+        silent: the parties that were asked and did not answer.
+        late: whether parties that have rows of the batch are left out, as by a schedule.
 
     """
 
@@ -52,7 +52,7 @@ class Gathered:
         return replace(self, observed=observed, parts=parts)
 
     def scatter(self, roster: Roster) -> Tensor:
-        """Return h [B, K, H], zero where not observed."""
+        """Return the embeddings h [B, K, H], with zeros for rows that a party does not have."""
         (B, K), blocks = self.observed.shape, roster.blocks
         if len(self.parts) == K and all(held.shape[0] == B for held, _ in self.parts.values()):
             return torch.stack([self.parts[name][1] for name in blocks], dim=1)
@@ -64,8 +64,8 @@ class Gathered:
     def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
         """Split a tensor [B, K, H] into the parties' parts [B_k, H]: the inverse of ``scatter``.
 
-        The parts are contiguous, as after a message, because the rounding of a matrix product may depend on the memory
-        layout.
+        The parts are contiguous, as received tensors are, because the rounding of a matrix product may depend on the
+        memory layout.
         """
         columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
         return {
@@ -98,19 +98,19 @@ async def share(net: Channel, readers: Sequence[str], mine: ExchangePart | None)
 
 
 async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None:
-    """Send each party the derivative of the loss with respect to its embeddings."""
+    """Send each party the gradient of the loss with respect to its embeddings."""
     for name, gradient in gradients.items():
         if name != net.me:
             await net.send(name, "gradient", {"g": gradient})
 
 
 async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
-    """Wait for the derivatives of the loss with respect to ``h`` [B_k, H] from the hosts that read these embeddings.
+    """Wait for the gradients of the loss with respect to ``h`` [B_k, H] from the hosts that read these embeddings.
 
-    With ``or_none``, a host that continued without these rows may send a derivative of 0 rows.
+    With ``or_none``, a host that continued without these rows may send a gradient of 0 rows.
 
     Raises:
-        MessageError: a derivative has another shape.
+        MessageError: a gradient has another shape.
     """
     expect = TensorSpec((-1, *h.shape[1:]) if or_none else tuple(h.shape))
     got: list[Tensor] = []
@@ -155,11 +155,11 @@ async def gather(
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return another host's outputs [B, M, C], their validity per row [B], and the parties that the host heard [K].
+    """Return another host's outputs [B, M, C], a mask of the valid rows [B], and the parties that the host heard [K].
 
-    A lost host is reported as silent, and its outputs are valid for no row. Outputs are also invalid if they used the
-    embedding of a party that is silent at the active party (``known`` [B, K] bool: the rows that each party has).
-    Otherwise the answer would depend on a party that it reports as silent.
+    A lost host is reported as silent, and its outputs are valid for no row. A row's outputs are also invalid if they
+    use the embedding of a party that is silent at the active party. Otherwise the answer would depend on a party that
+    it reports as silent. ``known`` [B, K] bool marks the rows that each party has.
     """
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:
@@ -179,7 +179,7 @@ async def outputs_of(
 def predictions(
     answer: RuleAnswer, seat: PartyContext, asked: Sequence[str], there: Gathered, predictor: str
 ) -> Predictions:
-    """Return a rule's answer with its provenance, and a reason for each row without an answer."""
+    """Return a rule's answers with their provenance, and a reason for each row without an answer."""
     assert seat.task is not None
     numbers = ~answer.scores.isnan().any(dim=1)
     known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()

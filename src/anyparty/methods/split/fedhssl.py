@@ -4,24 +4,25 @@ He, Kang, Zhao, Luo, Fan, Han, Yang: "A Hybrid Self-Supervised Learning Framewor
 Transactions on Big Data 2024, in the form of SimSiam, BYOL or MoCo. The SimSiam form is a baseline of FALSE-VFL (Hong,
 Park, Hwang, arXiv 2505.11035, appendix D.1), with zeros in place of absent parties in prediction.
 
-Letters   B rows, B_k rows that party k has, K parties, H width of a representation, C outputs; A is the active party.
+Notation  B rows, B_k rows that party k has, K parties, H width of a representation, C outputs; A is the active party.
 Symbols   c_k        cross-party encoder, with projector and predictor outputs z^c, p^c of c_k(x)      [B_k, H].
           b_k, t_k   local bottom and top encoder, with projector and predictor outputs z, p of t_k(b_k(x))   [B_k, H].
           h_k        t_k(b_k(x)) and c_k(x) side by side, the embedding that fine-tuning fuses         [B_k, 2 H].
 
 Stage "pretrain": every step uses rows that at least one party has.
-  1. across   party k sends z^c_k, and the active party sends z^c_A of the rows that both have. No gradient is sent:
+  1. across   party k sends z^c_k, and A sends z^c_A; the losses are over rows that k and A have. No gradient is sent:
               k minimises -cos(p^c_k, stop(z^c_A)); A minimises the mean over k of -cos(p^c_A, stop(z^c_k)).
   2. within   SimSiam of two views; in addition, z^c_k guides each view:
               (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, with s(a, b) = -cos(a, stop(b)).
               With BYOL and MoCo, target networks compute the second argument of s and the z^c that is sent.
               MoCo has its own s: see ``pretraining``.
-  3. partial aggregation, once an epoch: t_k, its projector and predictor become the mean over all parties.
+  3. mean     once an epoch, every party sets the weights of t_k, its projector and its predictor to their mean over
+              all parties (partial aggregation).
 Stage "train": one linear head on all h_k side by side, trained on the labelled rows that all parties have.
 Answer    for any row that at least one party has, with zeros in place of absent h_k.
 
-Differences   Steps 1 and 2 take place in every batch, not in separate epochs. The mean is taken as an epoch begins, so
-              all parties start from one top encoder. It is the mean of K independent draws, with weights
+Differences   Steps 1 and 2 take place in every batch, not in separate epochs. Step 3 takes place at the start of an
+              epoch, so all parties start from one top encoder. It is the mean of K independent draws, with weights
               1 / sqrt(K) as large as torch draws them. Views are those of ``pretraining``. If the encoder is an MLP,
               b_k and t_k together are as deep as c_k, and t_k is the last layer. A user's own module is b_k as a whole,
               and t_k is one additional layer.
@@ -135,7 +136,7 @@ class Encoders(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class FedHSSL(SelfSupervised):
-    """Two self-supervised tasks before fine-tuning.
+    """A method of two self-supervised tasks, followed by fine-tuning.
 
     Attributes:
         embedding: H, the width of each half of a party's embedding: the local and the cross-party half.
@@ -173,7 +174,7 @@ class FedHSSL(SelfSupervised):
         return self.split.can
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make a party's encoders, projectors, predictors and their optimizers, and the head at the active party.
+        """Make a party's encoders, projectors and predictors with their optimizers; at the active party, also the head.
 
         Raises:
             ConfigError: the active party holds no columns, so the other parties have no representation to compare with.
@@ -255,7 +256,7 @@ class FedHSSL(SelfSupervised):
     def _seen(
         self, state: State, batch: Batch, projector: str, represent: Represent, x: Tensor, draws: str
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return projections of rows or of a view of them, and the targets for predictions: [B, H] each.
+        """Return the projections of rows or of a view, and the targets that predictors should match: [B, H] each.
 
         The targets are the projections themselves, or with BYOL and MoCo the outputs of target networks.
         """
@@ -275,7 +276,8 @@ class FedHSSL(SelfSupervised):
     ) -> list[tuple[Tensor, Tensor]]:
         """Exchange representations with every passive party.
 
-        Return a pair for each party, about the rows that both have: their places in ``z``, and that party's z^c.
+        Return a pair for each party that shares rows with the active one: these rows' places in ``z``, and the passive
+        party's z^c of them.
         """
         roster, pairs = state.seat.roster, []
         assert rows.observed is not None
@@ -303,7 +305,8 @@ class FedHSSL(SelfSupervised):
     async def _follow(self, net: Channel, active: str, z: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Exchange representations with the active party.
 
-        Return at most one pair, about the rows that both have: their places in ``z``, and the active party's z^c.
+        Return at most one pair: the places in ``z`` of the rows that both parties have, and the active party's z^c of
+        these rows.
         """
         await net.send(active, "representation", {"z": z})
         got = (await net.recv(active, "representation", {"z": TensorSpec(tuple(z.shape))}))["z"]
@@ -311,7 +314,7 @@ class FedHSSL(SelfSupervised):
         return [(both.to(z.device).nonzero().squeeze(1), got[both])] if both.any() else []
 
     async def _aggregate(self, net: Channel, state: State) -> None:
-        """Replace the local top encoder, its projector and predictor by their mean over all parties (step 3)."""
+        """Replace the weights of top encoder, projector and predictor by their means over all parties (step 3)."""
         roster, mine = state.seat.roster, [p for module in _shared(state).values() for p in module.parameters()]
         vector = parameters_to_vector(mine).detach().unsqueeze(0)  # [1, W]
         expect = {"w": TensorSpec(tuple(vector.shape))}

@@ -1,12 +1,12 @@
 """LASER-VFL.  Valdeira, Wang, Chi: "Vertical Federated Learning with Missing Features During Training and
 Inference", ICLR 2025, arXiv 2410.22564, Algorithms 1 and 2.
 
-Letters   B rows, K parties, M heads at this host, T = K sizes of a task, H width of an embedding, C outputs,
+Notation  B rows, K parties, M heads at this host, T = K sizes of a task, H width of an embedding, C outputs,
           D width of a head's first layer (C for a linear head).
 Symbols   O_n    observed[n]   parties that hold row n                                     [B, K] bool.
           f_k    h[:, k]       embedding of block k, zero where not observed               [B, K, H].
           g_m    heads         head m, of party ``owners[m]``, on a mean embedding         [B, H] -> [B, C].
-          S_mi   order[n, m]   tasks of head m for row n: S_mi are the first i parties     [B, M, K].
+          S_mi   order[n, m]   tasks of head m for row n: its first i parties are S_mi     [B, M, K].
 Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S} f_k), y_n)              (5)
           estimated with one S of each size i = 1..|O_n|, weighted a_i = comb(|O_n|-1, i-1) / i           (8)
 Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
@@ -18,13 +18,13 @@ Differences from the paper
   its number of rows. Two tests check this: one enumerates all subsets, the other adds up the batches.
 - The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m. Each S_mi is
   uniform over the subsets of size i that contain m, as (8) requires. The S_mi are not independent of each other.
-- ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party. Otherwise the
-  loss grows with that sum. Each head then has 1/|O_n| of the row's weight, so steps of SGD shrink with K and need a
-  larger learning rate; steps of Adam do not change. Without ``normalize`` the loss is the paper's.
-- There is one answer per row: the mean of the answers of the heads in O_n. ``by_party`` has each head's own answer.
+- ``normalize`` divides a row's loss by the sum of its weights, which is 2^|O_n| - 1 if every party has a head. Without
+  ``normalize`` the loss is the paper's, and grows with that sum. With ``normalize``, each head has 1/|O_n| of the row's
+  weight. Steps of SGD then shrink with K and need a larger learning rate; steps of Adam do not change.
+- There is one answer per row: the mean of the answers of the heads of O_n. ``by_party`` has each head's own answer.
 - Heads have a hidden layer by default in regression, unlike in the paper. A head reads the mean over the present
-  parties, so a linear head cannot give more weight to several parties together than to one. With y the sum of four
-  parties' columns, its predictions had a slope of .57.
+  parties, so a linear head cannot give more weight to several parties together than to one. If y is the sum of four
+  parties' columns, a linear head's predictions had a slope of .57.
 - ``heads="one"`` replaces all g_m by one head. Then (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k),
   y_n), estimated with one S of each size weighted comb(|O_n|, i). FALSE-VFL compares with this form of LASER-VFL (Hong,
   Park, Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
@@ -53,19 +53,19 @@ from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, Rul
 from anyparty.networks.objective import losses
 
 MOST_EXACT = 10
-WIDTH = 64  # of the hidden layer in regression
+WIDTH = 64  # width of the hidden layer in regression
 
 
 @dataclass(frozen=True, kw_only=True)
 class Laser(Rule):
-    """A predictor for every party and every set of parties that contains it; the predictors share encoders and heads.
+    """A predictor for every party m and every set of parties that contains m, with shared encoders and heads.
 
     Attributes:
         normalize: divide a row's loss by the sum of its weights.
-        tasks: "sample" one subset of every size, or take the exact sum over "all" subsets (no sampling variance:
-            Theorem 1 without K sigma_s^2; time doubles with every party).
-        heads: which parties have a head: "every" party, those with "labels", or only the "active" party; or "one" head
-            that belongs to no party and reads any set of parties.
+        tasks: "sample" one subset of every size, or take the exact sum over "all" subsets. The exact sum has no
+            sampling variance (Theorem 1 without K sigma_s^2), and its time doubles with every party.
+        heads: the parties that have a head: "every" party, those with "labels", or only the "active" party; or "one"
+            head that belongs to no party and reads any set of parties.
 
     """
 
@@ -95,7 +95,7 @@ class Laser(Rule):
         )
 
     def owners(self, roster: Roster) -> tuple[int, ...] | None:
-        """Return the parties with a head; ``None`` if the one head belongs to no party."""
+        """Return the parties with a head; ``None`` if there is one head that belongs to no party."""
         if self.heads == "one":
             return None
         if self.heads == "every":
@@ -108,24 +108,24 @@ class Laser(Rule):
         return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, one for each of ``owners`` or one in all, and the width of a mean embedding."""
+        """Return the number of heads, one for each owner or one in total, and the width of a mean embedding."""
         owners = self.owners(roster)
         return 1 if owners is None else len(owners), width
 
     def hidden(self, task: Task) -> tuple[int, ...]:
-        """Return one hidden layer for regression, because a mean does not show how many parties it is over."""
+        """Return one hidden layer for regression, because a mean does not show the number of parties."""
         return (WIDTH,) if task.kind == "regression" else ()
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        """Return which rows at least one party with a head has: [N] bool. P_m(O_n) is empty for all other rows."""
+        """Return a mask [N] of the rows that at least one party with a head has; other rows have no tasks."""
         owners = self.owners(roster)
         return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the mean over the batch of (7), or of the exact (5).
+        """Return the mean over the batch of the sampled loss (7), or of the exact loss (5).
 
-        The mean is over the whole batch, even if this host knows fewer labels. The losses of several hosts therefore
-        add up to the loss of a single host.
+        The sum over the rows is divided by the number of rows of the whole batch, even if this host knows fewer labels.
+        The losses of several hosts therefore add up to the loss of a single host.
         """
         if self.tasks == "all":
             return self._exact(fusion, h, observed, y) / len(batch.rows)
@@ -138,7 +138,7 @@ class Laser(Rule):
         return (weight * each).sum() / len(batch.rows)
 
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw orders for the heads at all hosts, and return those of this host: [B, M, K].
+        """Draw orders for the heads of all hosts, and return the orders for this host's heads: [B, M, K].
 
         A head therefore gets the same orders at any host.
         """
@@ -149,7 +149,7 @@ class Laser(Rule):
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return a_i of (8) for every row, head and size, zero if there is no such task: [B, M, T].
 
-        With ``heads="one"``, the weights are the sum over |O_n| heads.
+        With ``heads="one"``, a weight is |O_n| a_i, the sum over one head for each party of O_n.
         """
         size = observed.sum(dim=1)  # |O_n|
         table = size_weights(observed.shape[1], self.normalize).to(observed.device)
@@ -159,12 +159,12 @@ class Laser(Rule):
         return weight / self._share(fusion, observed).view(-1, 1, 1) if self.normalize else weight
 
     def _share(self, fusion: Fusion, observed: Tensor) -> Tensor:
-        """Return the number of heads that a row trains over the number of parties that have it: 1 if all have heads."""
+        """Return the share of a row's parties that have a head, [B]."""
         heads = observed[:, fusion.everyone].sum(dim=1)
         return heads.clamp(min=1) / observed.sum(dim=1).clamp(min=1)
 
     def _exact(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor) -> Tensor:
-        """Return the exact (5), summed over rows, heads and all 2^K - 1 subsets: a scalar."""
+        """Return the exact loss (5), a scalar: the sum over rows, heads and all 2^K - 1 subsets."""
         K = observed.shape[1]
         members, _ = subsets(K)
         members = members.to(h.device)  # [T, K]
@@ -184,7 +184,7 @@ class Laser(Rule):
         return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each head's outputs on the mean over all observed parties [B, M, C], and validity (Algorithm 2)."""
+        """Return each head's outputs for the mean over all observed parties [B, M, C], and their validity [B, M]."""
         mean = mean_over(h, observed).unsqueeze(1)
         if self.heads == "one":
             return fusion.heads(mean), observed.any(dim=1, keepdim=True)
@@ -207,7 +207,9 @@ class Laser(Rule):
 
 @cache
 def size_weights(K: int, normalize: bool) -> Tensor:
-    """Return a_i = comb(o-1, i-1) / i at [o, i-1] for o observed parties and size i, divided by 2^o - 1 if normalized.
+    """Return the table [K + 1, K] of a_i of (8), for o observed parties and size i at [o, i - 1].
+
+    The entry is comb(o-1, i-1) / i. With ``normalize`` it is divided by 2^o - 1.
 
     >>> size_weights(3, normalize=False)
     tensor([[0.0000, 0.0000, 0.0000],
@@ -238,13 +240,13 @@ def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> 
 class RunningMeans(torch.autograd.Function):
     """Means of the first i = 1..K entries along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
 
-    The gradient is written by hand, because each direction is then one gather of whole rows and one running sum.
-    Autograd would compute the gather's backward pass as a scattered addition.
+    The gradient is written by hand, because it is then one running sum and one assignment of whole rows. Autograd would
+    compute the gradient of a gather as a scattered addition.
     """
 
     @staticmethod
     def forward(ctx: Any, products: Tensor, order: Tensor) -> Tensor:
-        """Gather the products in order, sum them cumulatively, and divide by the counts."""
+        """Gather the products in order, and divide their cumulative sums by the numbers of summands 1..K."""
         B, K, M, D = products.shape
         row = torch.arange(B, device=order.device).view(B, 1, 1)
         head = torch.arange(M, device=order.device).view(1, M, 1)
@@ -255,7 +257,11 @@ class RunningMeans(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Divide, sum cumulatively from the end, and scatter back; every entry occurs once in its order."""
+        """Return the gradient with respect to the products, [B, K, M, D], from that of the means, [B, M, K, D].
+
+        An entry at place j of its order is a summand of the means j..K. Its gradient is the sum over i = j..K of the
+        gradient of mean i divided by i. Every entry has exactly one place in an order, so an assignment suffices.
+        """
         (gradient,), (place,) = gradients, ctx.saved_tensors
         B, M, K, D = gradient.shape
         counts = torch.arange(1, K + 1, device=place.device, dtype=gradient.dtype).view(K, 1)

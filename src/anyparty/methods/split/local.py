@@ -5,7 +5,7 @@ Difference   A party without labels cannot train alone. Its head is therefore at
              embeddings and gradients computes the same result as training with labels. With ``hosting="labelers"``, a
              party that holds labels sends no message to train its own predictor.
 
-Letters   B rows, K parties, H width of an embedding, C outputs.
+Notation  B rows, K parties, H width of an embedding, C outputs.
 Symbols   h  embeddings  [B, K, H]       head k reads only h[:, k]
 Loss      sum_k mean over the rows n that party k has of loss(g_k(f_k(x_k^n)), y_n)
 """
@@ -26,7 +26,7 @@ NOBODY = "no party that has this row answered with a trained predictor of its ow
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Rule):
-    """One predictor per party; the active party's answers, or else that of the first party that has the row."""
+    """One predictor per party. The active party's predictor answers, or else that of the first party with the row."""
 
     @property
     def can(self) -> Capabilities:
@@ -45,11 +45,11 @@ class Local(Rule):
         return all_blocks(roster)
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the parties that the heads belong to."""
+        """Return the owners of the heads, because a head reads only its own party's embedding."""
         return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return one head per party, on the party's own embedding."""
+        """Return the number of heads, one per party, and the width of the party's own embedding."""
         return roster.K, width
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
@@ -63,7 +63,7 @@ class Local(Rule):
         return fusion.heads(h[:, fusion.owners], mine), mine
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the active party's answer, or else that of the first party that has the row."""
+        """Return the answer of the active party's predictor, or else of the first party that has the row."""
         by_party = given.by_party()
         there = ~by_party.isnan().any(dim=2)
         preferred = there.int()

@@ -4,9 +4,10 @@ Sun et al.: "PlugVFL: Robust and IP-protecting vertical federated learning again
 2024. Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, extend it to more than two parties and to blocks that
 are missing in training: the fusion model reads zeros for their embeddings.
 
-Letters   B rows, K parties, H width of an embedding, C outputs.
+Notation  B rows, K parties, H width of an embedding, C outputs.
 Symbols   h     embeddings, zero where not observed              [B, K, H].
-          keep  parties that stay in this iteration [K]; each passive party is dropped with probability ``dropout``.
+          keep  1 for parties that stay in this iteration, else 0 [K]; a passive party is dropped with probability
+                ``dropout``.
 Loss      mean_n loss(g(concat_k keep_k h[n, k]), y_n)
 Answer    for any row that at least one party has
 """
@@ -54,7 +55,7 @@ class Plug(Rule):
         )
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return one head on all embeddings side by side."""
+        """Return the number of heads, 1, and the width of its input, all embeddings side by side."""
         return 1, roster.K * width
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002

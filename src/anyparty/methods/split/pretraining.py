@@ -5,7 +5,7 @@ SimSiam (Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021
 on the labelled rows. No message is sent in this stage. BYOL (Grill et al., NeurIPS 2020) and the third version of MoCo
 (Chen, Xie, He, ICCV 2021), which needs no queue, are also available.
 
-Letters   B rows of the batch that the party has, F columns, H width of an embedding, T temperature.
+Notation  B rows of the batch that the party has, F columns, H width of an embedding, T temperature.
 Symbols   x, x'     two views of the same rows                                             [B, F].
           f, g, q   encoder, projector, predictor; z = g(f(x)), p = q(z)                     [B, H].
           t         target of p. For SimSiam, t = z. For BYOL and MoCo, t = g_t(f_t(x)), whose weights follow those of f
@@ -14,8 +14,8 @@ Loss      (l(p, t') + l(p', t)) / 2, without a gradient through t. l is the mean
           l(p, t)_b = -cos(p_b, t_b)                                            for SimSiam and BYOL;
           l(p, t)_b = -log(exp(cos(p_b, t_b) / T) / sum_c exp(cos(p_b, t_c) / T))   for MoCo, c over the batch's rows.
 
-Rate      The learning rate falls as a cosine; the predictor's is constant. A step's gradient is clipped to the norm
-          ``pretrain_clip`` (He et al., FedHSSL).
+Rate      The learning rate falls as a cosine; the predictor's learning rate is constant. A step's gradient is clipped
+          to the norm ``pretrain_clip`` (He et al., FedHSSL).
 
 Differences   The papers do not define views of a table's row. Here the first view is the row itself. In the second, a
               share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
@@ -59,12 +59,12 @@ class SelfSupervised:
     Attributes:
         pretrain: "none"; or "simsiam", "byol", "moco": every party first trains its encoder on its own rows, labelled
             or not.
-        pretrain_epochs: epochs of this stage; by default as many as in training.
-        pretrain_batch_size: rows per batch of this stage; by default as many as in training.
+        pretrain_epochs: number of epochs of this stage; by default as many as in training.
+        pretrain_batch_size: number of rows of a batch in this stage; by default as many as in training.
         pretrain_lr: learning rate of this stage, which falls as a cosine.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
         pretrain_weight_decay: weight decay of this optimizer.
-        pretrain_follow: m, the share of its old weights that a target of BYOL or MoCo keeps in every step.
+        pretrain_follow: m, the share of its old weights that a target network of BYOL or MoCo keeps in every step.
         pretrain_temperature: T, the temperature of MoCo.
         pretrain_clip: the largest norm of a step's gradient over all parameters; larger gradients are scaled to it.
         corrupt: the share of a row's numbers that its second view takes from other rows.
@@ -121,7 +121,7 @@ class SelfSupervised:
         )  # fmt: skip
 
     def add_targets(self, modules: dict[str, nn.Module], *names: str) -> None:
-        """Add a target network "target_NAME" for each named module, with BYOL and MoCo only."""
+        """Add a target network "target_NAME" for each module in ``names``; do nothing unless BYOL or MoCo is used."""
         if self.pretrain not in {"byol", "moco"}:
             return
         for name in names:
@@ -138,7 +138,10 @@ class SelfSupervised:
                 module.update_parameters(modules[name.removeprefix(TARGET)])
 
     def loss(self, p: Tensor, t: Tensor) -> Tensor:
-        """Return the mean of l(p, t) over rows and over copies of the encoder (first axes): [..., B, H] twice -> []."""
+        """Return the mean of l(p, t) over rows and over the encoder's copies: p, t [..., B, H] -> scalar.
+
+        The axes before the last two are the copies.
+        """
         if self.pretrain != "moco":
             return -functional.cosine_similarity(p, t.detach(), dim=-1).mean()
         like = functional.normalize(p, dim=-1) @ functional.normalize(t.detach(), dim=-1).mT
@@ -146,7 +149,7 @@ class SelfSupervised:
         return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
     def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
-        """Return an optimizer of these modules; the learning rate of predictors is constant."""
+        """Make an optimizer of these modules in which the learning rate of predictors is constant."""
         of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
         predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
         return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),
@@ -214,7 +217,7 @@ class Pretrained:
         return (self.first.stage(self._step), *self.method.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train on the party's own rows of the batch if there are at least two: batch normalisation needs two."""
+        """Train on the party's own rows of the batch; do nothing with fewer than two, for batch normalisation."""
         loss: float | None = None
         if "encoder" in state.modules and rows.block is not None:
             x, held = rows.block.take(batch.rows)
@@ -230,7 +233,7 @@ class Pretrained:
         z = [_of_rows(state.modules["projector"], half) for half in h.chunk(2)]
         p, p2 = (_of_rows(state.modules["predictor"], each) for each in z)
         t, t2 = self._targets(state, views, batch) or z
-        p, p2, t, t2 = (each.movedim(0, -2) for each in (p, p2, t, t2))  # move the axis of encoder copies to the front
+        p, p2, t, t2 = (each.movedim(0, -2) for each in (p, p2, t, t2))  # [B, copies, H] -> [copies, B, H]
         loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
@@ -241,7 +244,7 @@ class Pretrained:
         return value
 
     def _targets(self, state: State, views: Tensor, batch: Batch) -> list[Tensor]:
-        """Return the targets of the two views, in the form of ``h``; an empty list if projections are the targets."""
+        """Return the targets of the two views; an empty list with SimSiam, whose targets are the projections."""
         if f"{TARGET}encoder" not in state.modules:
             return []
         with torch.no_grad(), batch.drawing("target draws", state.seat.me, device=state.seat.device):

@@ -5,18 +5,18 @@ Sources: Lee, "Pseudo-Label", ICML workshop 2013; for the threshold and the hard
 from all parties that have the row, and the rule learns from the inputs that it always trains on. With LASER-VFL, these
 are subsets of the parties. Patterns of presence as distortions are our addition; no paper in this package has them.
 
-Letters   B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
+Notation  B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y.
           p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except those
-                   that training has not reached yet. It uses the current networks, and no gradient passes through it.
+                   that training has not reached yet. p_n uses the current networks, and passes no gradient.
                    For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the majority.
           g_n      the predicted class: argmax_c p_nc, or the winner of a hard vote.
 Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n).
-          If predictors have means of their own (Local, Ensemble, Combinatorial), the loss is the sum of this term over
-          predictors, each over the rows that it has.
+          If each predictor has its own mean (Local, Ensemble, Combinatorial), the loss is the sum over predictors of
+          this term, computed over the rows of the predictor.
 
-The messages are those of the stage before, for more rows. All predictors must be at the active party, because no other
-host has the joint answer.
+The messages are those of the stage before, but for more rows. All predictors must be at the active party, because no
+other host has the joint answer.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Pseudo:
         unlabelled: "ignore" rows without a label, or learn from them by "pseudo" labels.
         sure: tau, the lowest probability at which an answer is used as a label.
         unlabelled_weight: lambda, the weight of rows without a label.
-        unlabelled_epochs: epochs of this stage; by default as many as before.
-        unlabelled_batch_size: rows per batch of this stage; by default as many as before.
+        unlabelled_epochs: number of epochs of this stage; by default as many as in training.
+        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training.
 
     """
 
@@ -131,7 +131,7 @@ class PseudoLabelled(Split):
         return (*super().stages(seat), taught)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the split method's loss; in the stage of pseudo-labels, the loss of the module's docstring."""
+        """Return the split method's loss; in the stage of pseudo-labels, return the loss in the module's docstring."""
         if batch.moment[0] != STAGE:
             return super().learn(state, rows, batch, there, h)
         assert rows.key is not None
@@ -155,7 +155,7 @@ class PseudoLabelled(Split):
         return value
 
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predicted class of each row [B], and whether its probability is at least tau [B]."""
+        """Return the predicted class of each row [B], and a mask of the rows where its probability reaches tau [B]."""
         with torch.no_grad():
             if fusion.taught is not None and fusion.taught.missed:  # prediction does not use these parties either
                 h, observed = h.clone(), observed.clone()

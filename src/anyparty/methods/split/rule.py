@@ -1,6 +1,6 @@
 """The rule of a split method, its inputs and outputs, and the checks of a user's own rule.
 
-Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding,
+Notation  B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding,
           M heads at a host, C outputs.
 Symbols   h[n, k] = f_k(x_k^n)   embeddings at a host, zero where not observed   [B, K, H]
                                  ([B, K, copies, H] for a rule with several encoders per party)
@@ -27,7 +27,7 @@ from anyparty.networks.coverage import Sets, TrainedParties
 from anyparty.networks.heads import Heads
 from anyparty.networks.objective import answers, losses
 
-SOME = 1e-6  # smallest row count in a division, so that a mean over no rows is 0
+SOME = 1e-6  # least divisor of a sum over rows, so that a mean over no rows is 0
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
@@ -61,7 +61,7 @@ MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
 
 @dataclass(frozen=True, kw_only=True)
 class Fusion:
-    """The heads of a host, and the data with which a rule computes from them.
+    """The heads of a host, and the data that a rule needs to compute a loss or answers with them.
 
     Attributes:
         heads: M networks.
@@ -69,10 +69,10 @@ class Fusion:
         everyone: the owners of the heads at all hosts together.
         task: the prediction task.
         k: the host's index among the K parties; -1 if it holds no columns.
-        taught: the parties that training has reached, if the heads are the host's own.
+        taught: the parties that training has reached; ``None`` for a copy of another host's heads.
         chosen_from: [B*, K] bool, the parties that have each candidate row, if a loss is over rows chosen among B*
-            candidates. A mean is then over all candidates, and the other rows count as 0 (``pseudo_labels``). ``None``:
-            all were chosen.
+            candidates (``pseudo_labels``). A mean is then over all candidates, with 0 for rows that were not chosen.
+            ``None`` means that all rows were chosen.
 
     """
 
@@ -95,7 +95,7 @@ class HeadOutputs:
         valid: [B, M] bool, whether the head answers the row.
         owners: [M] int64, as in ``Fusion``.
         observed: [B, K] bool, the blocks that the valid answers use.
-        key: [B] int64, a number that identifies the row, for random choices that do not depend on the row's place.
+        key: [B] int64, a number that identifies each row, for random choices that do not depend on a row's place.
         k: the active party's index among the K parties; -1 if it holds no columns.
 
     """
@@ -109,7 +109,7 @@ class HeadOutputs:
     k: int
 
     def by_party(self) -> Tensor:
-        """Return each party's own answer [B, K, C], NaN if the party has no answer."""
+        """Return each party's own answer [B, K, C], with NaN for rows without an answer of the party."""
         B, _, C = self.answers.shape
         whole = self.answers.new_full((B, self.observed.shape[1], C), torch.nan)
         whole[:, self.owners] = torch.where(self.valid.unsqueeze(2), self.answers, torch.nan)
@@ -124,8 +124,8 @@ class RuleAnswer:
         scores: [B, C].
         answered: [B] bool.
         took_part: [B, K] bool.
-        by_party: [B, K, C] if each party has its own answer, NaN if it has no answer for the row.
-        reason: the reason why a row that at least one party has gets no answer.
+        by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
+        reason: the reason given for rows that at least one party has but that get no answer.
 
     """
 
@@ -193,21 +193,22 @@ class Rule(ABC):
     # Training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return which rows are trained on, given the parties that have them: [N, K] -> [N] bool."""
+        """Return a mask of the rows to train on, given the parties that have each row: [N, K] -> [N] bool."""
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with a predictor, and a function from rows to the sets that they train.
+        """Return the number of sets of parties with an own predictor, and a function from rows to the trained sets.
 
-        A set that no row has trained gives no answer. ``None``: the rule has no such predictors.
+        The predictor of a set that no row has trained gives no answer. ``None`` means that sets of parties have no
+        predictors of their own.
         """
         return None
 
     @abstractmethod
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the batch's loss, a scalar, over rows [B] with labels y [B].
+        """Return the loss of a batch, a scalar, from B rows with labels y [B].
 
-        These are the rows of the batch that have a label and whose parties are present. They are fewer than
+        The B rows are those rows of the batch that have a label and whose parties are present. B is smaller than
         ``len(batch.rows)`` if a party is late or lost, or if a host knows fewer labels. The number of random draws must
         therefore follow the shape of ``observed``.
         """
@@ -216,16 +217,16 @@ class Rule(ABC):
 
     @abstractmethod
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heads' outputs [B, M, C], and their validity per row [B, M] bool."""
+        """Return the heads' outputs [B, M, C], and a mask [B, M] of the valid outputs."""
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Combine the answers of all hosts' heads into one per row."""
+        """Combine the answers of all hosts' heads into one answer per row."""
         return joint(given)
 
     def support(self, given: HeadOutputs) -> Tensor:
         """Return the scores [B, C] that decide whether an answer is confident enough for a pseudo-label.
 
-        They differ from those of ``answer`` if the latter do not count every party that has the row.
+        They differ from the scores of ``answer`` if a row's answer does not use every party that has the row.
         """
         return self.answer(given).scores
 
@@ -254,14 +255,14 @@ def all_blocks(roster: Roster) -> tuple[int, ...]:
 
 
 def mean_over(h: Tensor, observed: Tensor) -> Tensor:
-    """Return the mean embedding over the observed parties: [B, K, H], [B, K] -> [B, H]; zero if no party has a row."""
+    """Return the mean embedding over the parties that have a row: [B, K, H], [B, K] -> [B, H]; 0 without parties."""
     return h.sum(dim=1) / observed.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Tensor:
     """Return the sum over heads of the mean loss over the rows of the head's own party, a scalar.
 
-    No head's loss depends on another party's rows. outputs [B, M, C], observed [B, K], y [B].
+    A head's loss does not depend on another party's rows. Shapes: outputs [B, M, C], observed [B, K], y [B].
     """
     each = losses(fusion.task, outputs, y.unsqueeze(1).expand(outputs.shape[:2]))  # [B, M]
     return means(fusion, each, observed, lambda observed: observed[:, fusion.owners])
@@ -270,7 +271,7 @@ def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Te
 def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the sum over predictors of the mean loss over each predictor's rows, a scalar.
 
-    each [B, M], observed [B, K]; ``has`` gives the rows of each predictor, [B, K] -> [B, M].
+    ``each`` [B, M] holds the losses. ``has`` maps observed [B, K] to a mask [B, M] of the rows of each predictor.
     """
     mine = has(observed)
     count = mine.sum(dim=0)
@@ -280,7 +281,7 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
 
 
 def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
-    """Return the answer of a method with one predictor for all present parties."""
+    """Return the answer of a rule with one predictor for all present parties."""
     return RuleAnswer(scores=given.answers[:, 0], answered=given.valid[:, 0], took_part=given.observed, reason=reason)
 
 
@@ -288,7 +289,7 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
 
 
 def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
-    """Return which rows are trained on [N] bool, given the parties that have them, observed [N, K].
+    """Return a mask [N] of the rows to train on, given the parties that have each row, observed [N, K].
 
     Raises:
         ConfigError: the rule returns a value of another type or shape.
@@ -306,8 +307,8 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
     """Return the loss of a batch, a scalar from which embeddings and heads can learn.
 
     Raises:
-        ConfigError: the loss is not a scalar tensor; or embeddings ``h`` need a gradient and the loss has none; or the
-            rule has made weights of its own since it was checked.
+        ConfigError: the loss is not a scalar tensor; or the embeddings ``h`` require a gradient, and the loss has no
+            gradient; or the rule has created weights since it was checked.
     """
     loss: object = rule.loss(fusion, h, observed, y, batch)
     if not isinstance(loss, Tensor):
@@ -325,7 +326,7 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
 
 
 def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs [B, M, C] and their validity per row [B, M], from h [B, K, H].
+    """Return the heads' outputs [B, M, C] and a mask [B, M] of the valid outputs, from h [B, K, H].
 
     Raises:
         ConfigError: the rule returns values of another type or shape.
@@ -362,10 +363,10 @@ def answer_of(
         rule: the rule.
         fusion: the heads of the active party.
         outputs: [B, M, C], outputs of the heads of all hosts.
-        valid: [B, M].
+        valid: [B, M], a mask of the valid outputs.
         observed: [B, K], the blocks that valid outputs use.
         key: [B], see ``HeadOutputs``.
-        owners: [M], if other parties host heads too.
+        owners: [M], the owners of all heads, if other parties host heads too.
 
     Raises:
         ConfigError: the rule returns a value of another type or shape.
@@ -408,7 +409,8 @@ def check_rule(rule: object) -> None:
     """Check that an object is a complete rule without weights.
 
     Raises:
-        ConfigError: it is a class or not a rule; or a part is missing or has another type; or see ``check_weights``.
+        ConfigError: the object is a class or is not a rule; or one of its attributes is missing or has another type; or
+            it has weights: see ``check_weights``.
     """
     if isinstance(rule, type):
         raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")
@@ -433,11 +435,12 @@ def check_rule(rule: object) -> None:
 
 
 def check_weights(rule: object) -> None:
-    """Check that a rule has no weights, which would be neither trained nor saved.
+    """Check that a rule has no weights, because its weights would be neither trained nor saved.
 
     Raises:
         ConfigError: the rule is or holds a network with parameters or buffers, or a tensor that requires a gradient.
-            The check covers its attributes and the items of lists, tuples, sets and mappings among them.
+            The check covers the rule's attributes, and the items of attributes that are lists, tuples, sets or
+            mappings.
     """
     names = [""] if _is_weights(rule) else sorted({name for name, value in _held(rule) if _is_weights(value)})
     if names:
@@ -449,7 +452,7 @@ def check_weights(rule: object) -> None:
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of an object and its class by name, and the items of containers."""
+    """Yield (name, value) for each attribute of an object and its classes, and for each item of a container."""
     slots = [name for kind in type(rule).__mro__ for name in getattr(kind, "__slots__", ()) if len(name) > 1]
     own = {name: getattr(rule, name, None) for name in slots} | _own(rule)
     for name, value in chain(own.items(), *(vars(kind).items() for kind in type(rule).__mro__[:-1])):

@@ -1,19 +1,19 @@
 """Split models: each party encodes its own block, heads fuse the embeddings, and gradients are sent back.
 
 Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. This file has what they share: the
-encoders f_k, the exchange (embedding up, gradient down: one round trip per batch) and the optimizers. A ``Rule``
-defines the topology, the loss and the answer. Each paper's rule has a file of its own.
+encoders f_k, the exchange and the optimizers. A batch has one round trip: parties send embeddings to the hosts, and the
+hosts send gradients back. A ``Rule`` defines the topology, the loss and the answer. Each paper's rule has its own file.
 
-A host's heads are one tensor and take one step together. A head that no row of a batch trains has the derivative 0.
+The heads of a host are one tensor and take one step together. A head that no row of a batch trains has the gradient 0.
 Momentum and weight decay still change it, unlike a head with an optimizer of its own. The difference matters if batches
 often lack a party, as with ``batches="by-pattern"``.
 
 By default all heads are at the active party, in one batched computation. With ``hosting="labelers"`` each party that
-holds labels hosts its own head, and embeddings are sent to every host.
+holds labels hosts its own head, and embeddings are sent to every host that reads them.
 
 Prediction (LASER-VFL, Algorithm 2, for every rule): the requested parties send their embeddings to the hosts. Every
 host answers for the rows that it can. The active party combines the hosts' outputs into one answer per row, and states
-which parties took part in it.
+which parties took part in the answer.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Split:
     Attributes:
         rule: the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: where heads are: all at the "active" party, or with "labelers" each at its own party if that party
-            holds labels.
+        hosting: where heads are. "active": all at the active party. "labelers": each head at its own party if that
+            party holds labels, else at the active party.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
             the rule: no hidden layer, but [64] for LASER-VFL in regression.
         make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
@@ -89,7 +89,7 @@ class Split:
         return self.rule.can
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return each passive party's embeddings and gradients as equation (9) of the APC-VFL paper counts them."""
+        """Return each passive party's traffic of embeddings and gradients by equation (9) of the APC-VFL paper."""
         topology = self.topology(ran.roster)
         ran = replace(ran, observed=topology.heard(ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
@@ -140,7 +140,7 @@ class Split:
         return StackedMLP(count, (width, *hidden, task.outputs))
 
     def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
-        """Return the heads of this host with their owners, or ``heads``, a copy of those of another ``host``."""
+        """Return the fusion of this host's heads, or of ``heads``, a copy of the heads of another ``host``."""
         seat, topology = state.seat, state.topology
         taught: nn.Module | None = None
         assert topology is not None
@@ -173,7 +173,7 @@ class Split:
         return (Stage(name="train", step=self.step, rows=rows),)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run a party's part in one training batch; a party that is not a host has one round trip.
+        """Run a party's part in one training batch; at a host, return the loss.
 
         Raises:
             Diverged: the loss is not a number.
@@ -201,14 +201,16 @@ class Split:
     def encode(
         self, state: State, rows: Rows, batch: Batch, taken: ExchangePart | None = None, *, draws: bool = True
     ) -> ExchangePart | None:
-        """Return the places [B_k] of a party's rows in the batch and their embeddings [B_k, H]; ``None`` without rows.
+        """Return the places [B_k] of a party's rows in the batch, and these rows' embeddings [B_k, H].
+
+        Return ``None`` if the party has none of the batch's rows.
 
         Args:
             state: the party's networks.
             rows: its rows.
             batch: the batch.
             taken: ``rows.block.take`` of the batch, if a party encodes the batch several times.
-            draws: whether modules may draw random numbers (dropout), as in training.
+            draws: whether modules may draw random numbers for dropout, as in training.
 
         Raises:
             Diverged: an embedding is not a number.
@@ -245,13 +247,14 @@ class Split:
         return await exchange.gather(net, state.seat, rows, batch, wanted, mine)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and its gradient by each party's embeddings; leave the heads' gradients in place.
+        """Return the loss and, for each party, its gradient with respect to the party's embeddings.
 
-        The loss is ``None`` if the batch has no row to learn from.
+        The gradients of the heads' parameters are stored with these parameters. The loss is ``None`` if the batch has
+        no row to learn from.
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party that the method needs was lost.
+            PartyLost: a party without which the method cannot train was lost.
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
@@ -261,11 +264,13 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None if no row is left or heads ignore h
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None: no row is left, or heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label; leave its gradients in ``h`` [B, K, H] and the heads.
+        """Return the loss of the rows with a known label, and compute its gradients.
+
+        They are stored with ``h`` [B, K, H] and with the heads' parameters.
 
         Raises:
             Diverged: the loss is not a number.
@@ -309,7 +314,7 @@ class Split:
         return value
 
     def backward(self, state: State, h: Tensor, own: Tensor | None, theirs: Sequence[Tensor]) -> None:
-        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and leave the encoder's gradient in place."""
+        """Sum the hosts' gradients (LASER-VFL, Algorithm 1, line 8), and compute the encoder's gradient from it."""
         total = own
         for gradient in theirs:
             total = gradient if total is None else total + gradient
@@ -328,14 +333,14 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        with torch.no_grad():  # never around an await: other parties' coroutines share the thread
+        with torch.no_grad():  # no await inside: other parties' coroutines share the thread
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)
         if seat.me not in topology.hosts:
             return None
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
-        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # seen by this host's heads
+        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # the parts that its heads use
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody
@@ -353,8 +358,9 @@ class Split:
     ) -> Predictions:  # fmt: skip
         """Combine the outputs of all hosts' heads into one answer per row.
 
-        ``own`` has the active party's outputs, their validity, and the blocks that they use [B, K]. These are blocks of
-        parties that training reached at this host; at another host, training may have reached other parties.
+        ``own`` has the active party's outputs, a mask of the valid ones, and the blocks that they use [B, K]. These
+        blocks belong to parties that training reached at this host. At another host, training may have reached other
+        parties.
         """
         seat, topology = state.seat, state.topology
         assert topology is not None

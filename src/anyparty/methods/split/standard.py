@@ -3,7 +3,7 @@
 Liu et al., TKDE 2024; the baseline of Valdeira, Wang, Chi, ICLR 2025, equation (1), and SplitNN of Ceballos et al.
 2020 with mean fusion: h(x) = g(mean_k f_k(x_k)).
 
-Letters   B rows, K parties, H width of an embedding, C outputs.
+Notation  B rows, K parties, H width of an embedding, C outputs.
 Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
 Answer    for rows that all parties have; other rows get no answer
 
@@ -32,7 +32,7 @@ class Standard(Rule):
     """One predictor that needs all parties, or reads zeros for absent parties.
 
     Attributes:
-        absent: in prediction, "refuse" a row without the blocks of all parties, or use "zeros" for absent embeddings.
+        absent: in prediction, "refuse" a row that not all parties have, or use "zeros" in place of absent embeddings.
 
     """
 
@@ -62,11 +62,11 @@ class Standard(Rule):
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return one head on the mean embedding, or on all embeddings side by side."""
+        """Return the number of heads, 1, and its input's width: of the mean embedding, or of all side by side."""
         return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that all parties have."""
+        """Return a mask [N] of the rows that all parties have."""
         return observed.all(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -76,7 +76,7 @@ class Standard(Rule):
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs that are valid for rows that all parties have, or, with zeros, for rows that any party has."""
+        """Return outputs, valid for rows that all parties have; with zeros, for rows that at least one party has."""
         if self._concatenated:
             return self._concatenated.outputs(fusion, h, observed)
         return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)

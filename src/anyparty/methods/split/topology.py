@@ -29,7 +29,8 @@ class Topology:
         width: the shape of a row's embedding: (H,), or (copies, H).
         head_inputs: the width of a head's input.
         owners: the parties k that have a head of their own; ``None`` if heads belong to no party.
-        hosts: the owners k of each host's heads, the active party first; no owners if heads belong to no party.
+        hosts: for each host, the owners k of its heads; the active party is first. A host's tuple is empty if heads
+            belong to no party.
         heads: the number of heads at each host.
         reads: the parties whose embeddings each host reads.
         readers: the hosts that read the embeddings of each party, for every party of the roster.
@@ -51,11 +52,11 @@ class Topology:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties that train an encoder, heads or both."""
+        """The parties that train an encoder, heads, or both."""
         return tuple(dict.fromkeys((*self.blocks, *self.hosts)))
 
     def heard(self, observed: Tensor) -> Tensor:
-        """Return observed [N, K] bool with the parties that no host reads set to False."""
+        """Return ``observed`` [N, K] bool with False for the parties that no host reads."""
         if not self.unread:
             return observed
         observed = observed.clone()
@@ -90,8 +91,8 @@ def resolve(
 ) -> Topology:  # fmt: skip
     """Return the topology that a rule describes for these parties, and check it.
 
-    With ``hosting="labelers"`` each head is at its owner if that party holds labels. All others are at the active
-    party. If each head has an owner, there are as many heads as owners, and the number in ``head`` is ignored.
+    With ``hosting="labelers"`` a head is at its owner if the owner holds labels. All other heads are at the active
+    party. If heads have owners, there are as many heads as owners, and the number in ``head`` is ignored.
 
     Args:
         can: the capabilities of the rule.
@@ -104,8 +105,8 @@ def resolve(
         hosting: where heads are.
 
     Raises:
-        ConfigError: a value of the rule has another form, the active party would host no head, no embedding is read, or
-            a rule that needs all parties leaves one out.
+        ConfigError: a value of the rule has another form, the active party would host no head, no host reads an
+            embedding, or a rule that needs all parties does not read the embeddings of one of them.
     """
     places = f"as a tuple of their indices, whole numbers from 0 to {roster.K - 1}"
     owned = None if owners is None else _parties(owners, roster)
@@ -182,7 +183,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _parties(given: object, roster: Roster) -> tuple[int, ...] | None:
-    """Return party indices k, given as any whole numbers; ``None`` if they are not valid indices."""
+    """Convert whole numbers of any type to party indices k; return ``None`` if they are not valid indices."""
     try:
         return _among(tuple(given), roster.K)  # type: ignore[arg-type]
     except TypeError:
