@@ -5,6 +5,7 @@ The parts below run in the parties' own processes, which find them by ``PYTHONPA
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -212,6 +214,17 @@ def test_parties_talk(folder):
     traffic = ended["shop"]["traffic"]["bank"]
     assert traffic["messages"] == 40 + traffic["repeated"]
     assert traffic["bytes_sent"] / traffic["messages"] <= 1.02 * 4 * SHAPE[0] * SHAPE[1]
+
+
+def test_classes_that_kits_and_jobs_name_exist(folder, tmp_path):
+    """FLARE imports them by their names, which are strings in our code."""
+    federation_folder._write_job(tmp_path / "job", about(folder), "", work="train", asked={}, least=1)
+    files = [*folder.glob("kits/*/local/*.json"), *tmp_path.glob("job/app/config/*.json")]
+    named = {name for file in files for name in re.findall(r'"path": "(anyparty[.\w]+)"', file.read_text())}
+    assert {name.rpartition(".")[2] for name in named} >= {"ActiveJobParty", "PassiveJobParty", "AdmissionController"}
+    for name in named:
+        module, _, kind = name.rpartition(".")
+        assert isinstance(getattr(import_module(module), kind), type), name
 
 
 @pytest.mark.net

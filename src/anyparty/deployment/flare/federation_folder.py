@@ -157,10 +157,10 @@ def _write_job(
     _json(job / "meta.json", {"name": JOB, "min_clients": least, "resource_spec": {},
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {
-        "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}Active", "args": args}],
+        "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}ActiveJobParty", "args": args}],
         "dead_client_grace_period": 1e9,  # the run handles lost parties: see endpoint
     })  # fmt: skip
-    executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}Passive", "args": args}}]
+    executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}PassiveJobParty", "args": args}}]
     _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
     (config / "anyparty.toml").write_text(config_toml, encoding="utf-8")
 
