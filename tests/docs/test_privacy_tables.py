@@ -128,4 +128,4 @@ def test_messages_under_a_schedule_are_those_on_the_page(tmp_path, schedule, clo
 def test_every_place_that_the_page_names_is_there():
     named = re.findall(r"\]\((\.\./[^)#]+)\)", PAGE.read_text(encoding="utf-8"))
     assert named
-    assert [name for name in named if not (PAGE.parents[1] / name).exists()] == []
+    assert [name for name in named if not (PAGE.parent / name).exists()] == []

@@ -148,7 +148,7 @@ def test_code_that_a_folder_names_is_not_run(received, which, way):
     if way in {"report --model", "Model.load"}:  # a report gives the reason on its page; Model.load reads no settings
         WAYS[way](received)
     else:
-        with pytest.raises(ConfigError, match=r"^[^\n]*(factory|its own settings do not allow it)[^\n]*$"):
+        with pytest.raises(ConfigError, match=r"^[^\n]*(factory|the party's own settings do not allow it)[^\n]*$"):
             WAYS[way](received)
     assert not canary.exists()
     assert "evil" not in sys.modules
