@@ -275,7 +275,7 @@ def test_ctrl_c_ends_the_run_at_all_parties_and_it_goes_on(house):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "Stopped at all parties; go on with --resume." in said
+    assert "Stopped at all parties; resume with --resume." in said
     assert "Traceback" not in said
     wait_for_no_job(house)
     ended = Run(house, changes={"train": {"epochs": 10}}, resume=True).end()
