@@ -148,7 +148,9 @@ class TestBuild:
 
     def test_batch_normalisation_without_statistics_of_its_own_is_refused(self):
         own = nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 2))
-        with pytest.raises(ConfigError, match=r"party 'shop': the answer of BatchNorm1d.* leave track_running_stats on"):
+        with pytest.raises(
+            ConfigError, match=r"party 'shop': the answer of BatchNorm1d.* leave track_running_stats on"
+        ):
             build(lambda *_: own, 5, 2, party="shop")
 
 

@@ -102,7 +102,9 @@ class TestSettings:
         assert scheduled(method("laser"), again).clock == RealClock(timeout=3.0)
 
     def test_speeds_have_no_place_beside_it(self):
-        with pytest.raises(ConfigError, match="'latency', 'use' cannot be combined with real = true, .*; leave out one"):
+        with pytest.raises(
+            ConfigError, match=r"'latency', 'use' cannot be combined with real = true, .*; leave out one"
+        ):
             clock(real=True, latency=2.0, use={"a": (0.5,)}, iteration=1.0)
 
 
