@@ -47,6 +47,11 @@ def test_every_public_name_is_there() -> None:
         assert getattr(anyparty, name) is not None
 
 
+def test_a_former_public_name_leads_to_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"anyparty\.Watch is now called anyparty\.Callback"):
+        assert anyparty.Watch is anyparty.Callback
+
+
 EXTRAS = ("nvflare", "psutil", "nacl", "fastapi", "uvicorn", "prometheus_client", "pandas", "pyarrow", "distributed",
           "dask", "mlflow", "tensorboard")  # fmt: skip
 

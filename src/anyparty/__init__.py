@@ -31,7 +31,7 @@ _PUBLIC = {
     "Callback": "anyparty.training.callbacks",
 }
 
-_RENAMED = {"Watch": "Callback"}  # since 0.1.0
+_RENAMED = {"Watch": "Callback"}  # former public names, which still work
 
 __all__ = [
     "METHODS",

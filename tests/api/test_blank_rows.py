@@ -130,8 +130,8 @@ def test_a_label_of_a_row_that_nobody_describes_teaches_nothing(tmp_path, label,
 
 def test_who_holds_labels_alone_knows_of_those_that_it_has():
     frame = pl.DataFrame({"id": ["a", "b"], "y": ["yes", None]})
-    assert read_table(frame, party="lab", id="id", label="y").told.tolist() == [True, False]
-    assert read_table(frame.select("id"), party="server", id="id").told.tolist() == [True, True]
+    assert read_table(frame, party="lab", id="id", label="y").has_content.tolist() == [True, False]
+    assert read_table(frame.select("id"), party="server", id="id").has_content.tolist() == [True, True]
 
 
 def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():

@@ -59,7 +59,7 @@ def test_labels_that_another_host_alone_has_teach_its_head():
     model = of.train("laser", parameters={"hosting": "labelers"}, validation=0.0, **TRAINING)
     lead, shop = model.held_out[0]["bank"], model.held_out[0]["shop"]
     assert (int(lead.labeled.sum()), int(lead.teaching.sum())) == (20, N)
-    assert torch.equal(lead.told["shop"], shop.labeled)
+    assert torch.equal(lead.labeled_at["shop"], shop.labeled)
     answered = model.predict(frames)
     by_shop = [answered.task.classes[c] for c in answered.by_party[:, 1].argmax(dim=1).tolist()]
     right = [said == y[int(name[1:])] for said, name in zip(by_shop, answered.ids, strict=True)]
@@ -81,7 +81,7 @@ def test_only_hosts_tell_of_their_labels():
     of = federation()[0]
     with pytest.warns(match="the labels of party 'shop' are not used"):
         model = of.train("laser", epochs=1)
-    assert model.held_out[0]["bank"].told == {}
+    assert model.held_out[0]["bank"].labeled_at == {}
     assert "labelled" not in {row["tag"] for row in model.ledger.rows()}
 
 

@@ -75,7 +75,7 @@ def hosts(there, a):
     of = world(observed=there, classes=2, labelers=(0, 1))
     row = torch.arange(N)
     theirs = there[:, 1] & (row >= a)
-    of.rows["a"] = replace(of.rows["a"], labeled=there[:, 0] & (row < a), told={"b": theirs})
+    of.rows["a"] = replace(of.rows["a"], labeled=there[:, 0] & (row < a), labeled_at={"b": theirs})
     of.rows["b"] = replace(of.rows["b"], labeled=theirs)
     return of
 

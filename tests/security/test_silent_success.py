@@ -48,7 +48,7 @@ class Line:
     def waiting_to_rejoin(self):
         return []
 
-    def told(self):
+    def stop_reason(self):
         return ""
 
     def __getattr__(self, name):

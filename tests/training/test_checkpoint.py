@@ -163,7 +163,7 @@ class Away(StaticMembership):
         self.asked += 1
         return {"b": self.why} if self.why and self.asked > self.after else {}
 
-    def told(self):
+    def stop_reason(self):
         return self.own if self.asked > self.after else ""
 
 

@@ -46,7 +46,7 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
     _check_names(tables)
-    ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.told) for table in tables]
+    ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.has_content) for table in tables]
     union = pl.concat(ids).unique().sort()
     if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
         raise AlignmentError(_no_overlap(tables))
@@ -84,7 +84,7 @@ def _no_overlap(tables: Sequence[Table]) -> str:
     return (
         f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {examples}. "
         f"Check that the id columns name the same things and are written the same way"
-        f"{hint([table.ids.filter(table.told) for table in tables])}{blank}"
+        f"{hint([table.ids.filter(table.has_content) for table in tables])}{blank}"
     )
 
 

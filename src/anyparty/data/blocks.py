@@ -62,7 +62,7 @@ class Rows:
         ids: [N_k] String at the active party: its own ids, in the order of its block. They never leave the party.
         names: [N] String at the active party: the rows' ids, null if it does not know the id. They never leave the
             party.
-        told: by host of heads, [N] bool at the active party: the rows for which that host reports a label.
+        labeled_at: by host of heads, [N] bool at the active party: the rows for which that host reports a label.
     """
 
     n: int
@@ -73,10 +73,10 @@ class Rows:
     key: Tensor | None = None
     ids: pl.Series | None = None
     names: pl.Series | None = None
-    told: Mapping[str, Tensor] = field(default_factory=dict)
+    labeled_at: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def teaching(self) -> Tensor:
         """[N] bool: rows for which at least one host of heads has a label, as far as the active party knows."""
         assert self.labeled is not None
-        return torch.stack([self.labeled, *self.told.values()]).any(dim=0)
+        return torch.stack([self.labeled, *self.labeled_at.values()]).any(dim=0)

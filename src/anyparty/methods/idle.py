@@ -25,14 +25,14 @@ class IgnoredParameters:
         of: the classes that have the parameters.
         names: names of the parameters.
         where: returns whether the parameters have no effect with an object's other settings.
-        said: text of this condition for the error message.
+        condition: text of this condition for the error message.
 
     """
 
     of: tuple[type, ...]
     names: tuple[str, ...]
     where: Callable[[Any], bool]
-    said: str
+    condition: str
 
 
 TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could be hosts
@@ -92,7 +92,7 @@ def check(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
             usual = type(part)(**_required(part))
             idle = [key for key in each.names if key in given and getattr(part, key) != getattr(usual, key)]
             if idle:
-                raise ConfigError(f"method {name!r}: {some(idle)} would do nothing {each.said}")
+                raise ConfigError(f"method {name!r}: {some(idle)} would do nothing {each.condition}")
 
 
 def _required(part: Any) -> dict[str, Any]:

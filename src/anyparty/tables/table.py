@@ -66,7 +66,7 @@ class Table:
         return checks.blank(self.columns, len(self))
 
     @property
-    def told(self) -> NDArray[np.bool_]:
+    def has_content(self) -> NDArray[np.bool_]:
         """[n] bool, rows with a feature cell or a label; all rows if the table has neither columns nor labels."""
         if self.label is None:
             return ~self.blank

@@ -124,7 +124,7 @@ def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
     """
     absent = record.get("absent")
     others = ENDED if absent and any(ENDED in why for why in absent.values()) else ""
-    if why := part.hooks.membership.told() or others:
+    if why := part.hooks.membership.stop_reason() or others:
         raise Stopped(why)
 
 

@@ -30,7 +30,7 @@ class Membership(Protocol):
     def lose(self, name: str, why: str) -> None:
         """Drop a party, and send it the reason."""
 
-    def told(self) -> str:
+    def stop_reason(self) -> str:
         """Return the reason why the run was stopped from outside at this party; otherwise an empty string."""
 
 
@@ -53,7 +53,7 @@ class StaticMembership:
     def lose(self, name: str, why: str) -> None:
         """Do nothing."""
 
-    def told(self) -> str:
+    def stop_reason(self) -> str:
         """Return an empty string: in one process, all parties stop together."""
         return ""
 

@@ -118,7 +118,7 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send each other host's mask of labelled rows to the active party, which stores the masks in ``Rows.told``.
+    """Send each other host's mask of labelled rows to the active party, which stores the masks in ``Rows.labeled_at``.
 
     Raises:
         PartyLost, MessageError: see ``anyparty.errors``.
@@ -134,7 +134,7 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
         return rows
     assert rows.labeled is not None
     told = {name: (await labelled_at(net, name, rows.n)).to(rows.labeled.device) for name in others}
-    return replace(rows, told=told)
+    return replace(rows, labeled_at=told)
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
@@ -151,7 +151,7 @@ def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
-    for host, labeled in rows.told.items():
+    for host, labeled in rows.labeled_at.items():
         assert rows.observed is not None
         assert part.training is not None
         there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()

@@ -74,11 +74,11 @@ class TestSpeeds:
         clock = VirtualClock(timeout=20, use={"a": (0.0, 0.5, 0.77)})
         assert [clock.fits("a", r) for r in range(4)] == [20, 10, 4, 20]
         assert clock.takes("a", 1) == 2.0
-        assert [clock.began_anew(r) for r in (0, 3, 4, 6, 7)] == [0, 0, 1, 1, 2]
+        assert [clock.restarts(r) for r in (0, 3, 4, 6, 7)] == [0, 0, 1, 1, 2]
 
     def test_a_single_sample_stands_for_all_rounds(self):
-        assert VirtualClock(use={"a": (0.5,), "b": (0.1, 0.2, 0.3)}).began_anew(7) == 2
-        assert VirtualClock(use={"a": (0.5,)}).began_anew(7) == 0
+        assert VirtualClock(use={"a": (0.5,), "b": (0.1, 0.2, 0.3)}).restarts(7) == 2
+        assert VirtualClock(use={"a": (0.5,)}).restarts(7) == 0
 
     def test_time_costs_no_time(self):
         """A thousand rounds of thirty years each: the test passes if it ends at all."""

@@ -75,13 +75,13 @@ def request(kit: Path, party: str, *, again: bool = False) -> SignedFile:
 
 
 def approve(
-    folder: Path, said: Mapping[str, Any], file: Path, *, fingerprint: str | None = None, again: bool = False
+    folder: Path, federation: Mapping[str, Any], file: Path, *, fingerprint: str | None = None, again: bool = False
 ) -> tuple[str, SignedFile]:
     """Sign a party's request with the authority's key; return the party and the approval, to send back.
 
     Args:
         folder: the federation's folder.
-        said: the contents of its ``federation.toml``.
+        federation: the contents of its ``federation.toml``.
         file: the request, PARTY.request.zip.
         fingerprint: the key's fingerprint as reported by the party; a different one is an error.
         again: approve a party again.
@@ -98,7 +98,7 @@ def approve(
         copy, signed = Path(place) / "copy.request.zip", Path(place) / "signed.zip"
         copy.write_bytes(_bytes_of(file))
         asked = _mapping(_members(copy, file).get("request.json", b""), file)
-        name = _checked(asked, said, file)
+        name = _checked(asked, federation, file)
         if fingerprint is not None and not _same(fingerprint, str(asked.get("public_key_sha256"))):
             raise ConfigError(f"{file}: its key's fingerprint is {asked.get('public_key_sha256')}, and "
                               f"{fingerprint} was expected: the request may have been replaced on its way; ask party "
@@ -109,8 +109,8 @@ def approve(
                               f"--again")  # fmt: skip
         made = nvflare("cert", "approve", copy, "-c", authority, "--profile", authority / PROFILE, "--out", signed,
                         "--valid-days", DAYS)  # fmt: skip
-        about = json.dumps({"request": made["request_id"], "party": name, "active": said["active"],
-                            "parties": list(said["parties"])})  # fmt: skip
+        about = json.dumps({"request": made["request_id"], "party": name, "active": federation["active"],
+                            "parties": list(federation["parties"])})  # fmt: skip
         out.mkdir(mode=0o700, exist_ok=True)
         with zipfile.ZipFile(approval, "w") as zipped:
             zipped.write(signed, "signed.zip")
@@ -119,12 +119,12 @@ def approve(
     return name, SignedFile(approval, str(made["rootca_fingerprint_sha256"]))
 
 
-def _checked(asked: Mapping[str, Any], said: Mapping[str, Any], file: Path) -> str:
+def _checked(asked: Mapping[str, Any], federation: Mapping[str, Any], file: Path) -> str:
     """Check a request; return its party, which must be a passive party that requests a client certificate.
 
     FLARE signs any request.  A certificate for the server or an administrator would let a party impersonate them.
     """
-    name, passive = asked.get("name"), [each for each in said["parties"] if each != said["active"]]
+    name, passive = asked.get("name"), [each for each in federation["parties"] if each != federation["active"]]
     if (asked.get("kind"), asked.get("cert_type")) != ("site", "client"):
         raise ConfigError(f"{file}: this request is for a {asked.get('cert_type')!r} certificate; a passive party gets "
                           f"one for a client: ask it to run 'anyparty party request'")  # fmt: skip

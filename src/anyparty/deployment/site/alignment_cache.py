@@ -157,7 +157,7 @@ async def aligned(
     if again is None:
         assert kept is not None
         return kept.known, number
-    own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.told)
+    own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.has_content)
     fresh = await private.align(net, roster, table.ids.gather(own), salt=salt, apart=apart)
     position = np.full(fresh.n, -1)
     position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]

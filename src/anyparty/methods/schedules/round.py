@@ -153,7 +153,7 @@ class Round:
                 if isinstance(self.clock, RealClock):
                     await asyncio.sleep(0)  # let other parties on this thread continue
                 now = self.split.encode(state, rows, batch, taken) if mine else None
-                own = got.anew(now) if got.anew else None
+                own = got.recompute(now) if got.recompute else None
             if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
                 self.split.backward(state, now[1], own, got.theirs)
                 steps.step("encoder")
@@ -182,7 +182,7 @@ class ExchangeResult:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
         theirs: the gradients with respect to the party's embeddings that it received.
-        anew: recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute it.
+        recompute: recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute it.
         without: the hosts that continued without the party.
         late: at a host, the parties that were too late for the round.
         rate: the party's learning rate in this round, if the active party sets it.
@@ -193,7 +193,7 @@ class ExchangeResult:
     loss: float | None = None
     own: Tensor | None = None
     theirs: tuple[Tensor, ...] = ()
-    anew: Derive | None = None
+    recompute: Derive | None = None
     without: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     rate: float = 0.0
@@ -285,7 +285,7 @@ class RoundExchange:
             await self._answer(net, state, there, gradients, got.late)
 
             if there.parts:
-                got.anew = self._at_host(state, rows, batch, there)
+                got.recompute = self._at_host(state, rows, batch, there)
         elif shared and mine:
             seen = await self.copy.receive(net, state, rows, batch, mine)
             if seen is None:
@@ -297,7 +297,7 @@ class RoundExchange:
                 assert now is not None
                 return derive(now[1])
 
-            got.anew = at_party
+            got.recompute = at_party
             got.own = at_party(mine)
         if mine and not shared:
             readers = [host for host in topology.readers[me] if host != me]

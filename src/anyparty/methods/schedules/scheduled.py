@@ -139,10 +139,10 @@ class Scheduled:
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
         met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts exchanges by party
         blocks = state.seat.roster.blocks
-        anew = self.clock.began_anew(rounds if met is None else dict(zip(blocks, met, strict=True)))
+        restarts = self.clock.restarts(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
         said |= {"idle_meetings": int(state.kept[IDLE].item())} if IDLE in state.kept else {}
-        return said | ({"trace_began_anew": anew} if anew else {})
+        return said | ({"trace_began_anew": restarts} if restarts else {})
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]

@@ -88,7 +88,7 @@ class VirtualClock:
         """Return the duration of a party's fastest iteration in any round."""
         return min(self._known[party][0])
 
-    def began_anew(self, rounds: int | Mapping[str, int]) -> int:
+    def restarts(self, rounds: int | Mapping[str, int]) -> int:
         """Return the largest number of restarts of a party's trace after ``rounds`` rounds.
 
         ``rounds`` is one number for all parties, or a number for each party. A trace of a single sample never restarts.

@@ -71,7 +71,7 @@ class ReliableEndpoint:
         stop_reason: Callable[[], str] = str,
     ) -> None:
         self.me, self.run, self.carrier, self.most_bytes = me, run, carrier, most_bytes
-        self.patience, self.clock, self.stop_reason = patience or Timeouts(), clock, stop_reason
+        self.patience, self.clock, self._stop_reason = patience or Timeouts(), clock, stop_reason
         self.sessions = {name: Session(name, self.patience) for name in names if name != me}
         self.incarnation = uuid.uuid4().hex[:8]
         self.refused: Counter[str] = Counter()  # packets of unknown senders
@@ -250,9 +250,9 @@ class ReliableEndpoint:
             session = self._session(name)
             return bool(session.gone) and (session.gave_us_up or session.silent)
 
-    def told(self) -> str:
+    def stop_reason(self) -> str:
         """Return the reason if the run was stopped from outside; otherwise an empty string."""
-        return self.stop_reason()
+        return self._stop_reason()
 
     def gone(self) -> dict[str, str]:
         """Return the parties that were given up, and the reasons."""
