@@ -186,12 +186,12 @@ def test_progress_ends_at_its_total():
 
 
 def test_the_event_loop_stays_free(monkeypatch):
-    """No id is hashed or blinded in the thread of the event loop."""
-    threads, loops = set(), set()
+    """No id is ordered, hashed, blinded or compared in the thread of the event loop."""
+    ran, loops = {}, set()
 
-    def noted(work):
+    def noted(name, work):
         def run(*args):
-            threads.add(threading.get_ident())
+            ran.setdefault(name, set()).add(threading.get_ident())
             return work(*args)
 
         return run
@@ -200,11 +200,13 @@ def test_the_event_loop_stays_free(monkeypatch):
         loops.add(threading.get_ident())
         return await private.align(net, roster_of(("a", "b"), "a"), numbered(4000), salt=SALT)
 
-    monkeypatch.setattr(rounds, "blind", noted(rounds.blind))
-    monkeypatch.setattr(rounds, "hashed", noted(rounds.hashed))
+    monkeypatch.setattr(Secret, "order", noted("order", Secret.order))
+    monkeypatch.setattr(private._TokenUnion, "of", noted("union", private._TokenUnion.of))
+    monkeypatch.setattr(rounds, "blind", noted("blind", rounds.blind))
+    monkeypatch.setattr(rounds, "hashed", noted("hash", rounds.hashed))
     memory.play(dict.fromkeys("ab", with_its_thread))
-    assert threads
-    assert loops.isdisjoint(threads)
+    assert ran.keys() == {"order", "union", "blind", "hash"}
+    assert loops.isdisjoint(set.union(*ran.values()))
 
 
 # Messages

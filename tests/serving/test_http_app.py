@@ -544,6 +544,6 @@ def test_a_port_in_use_is_reported(call, run, monkeypatch):
 
 def test_a_long_budget_is_not_used_up(run):
     """A request ends when all parties have answered."""
-    opened, began = application(run), time.monotonic()
-    assert ask(opened, json={"ids": ["c050"], "budget_ms": 10_000}).status_code == 200
-    assert time.monotonic() - began < 10  # the budget, in seconds
+    opened, began = application(run, limits=ServiceLimits(most_budget_ms=600_000)), time.monotonic()
+    assert ask(opened, json={"ids": ["c050"], "budget_ms": 600_000}).status_code == 200
+    assert time.monotonic() - began < 60  # a tenth of the budget, on busy machines too
