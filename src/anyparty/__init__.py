@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: importing anyparty alone imports no torch."""
+    """Import a public name when it is first used, so that ``import anyparty`` does not import torch."""
     if name in _RENAMED:
         new = _RENAMED[name]
         warnings.warn(f"anyparty.{name} is now called anyparty.{new}", DeprecationWarning, stacklevel=2)

@@ -20,7 +20,7 @@ from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.join import hint, nearly
 
 SHOWN = 16
-PARTLY = 0.1  # report a party if a normalization would match a larger share of the ids that only it has
+PARTLY = 0.1  # report a party if a normalization would match more than this share of the ids that no other party has
 
 
 @dataclass(frozen=True, kw_only=True)

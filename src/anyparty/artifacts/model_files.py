@@ -249,7 +249,7 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
 def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
     """Return True if the folder holds this model, bit for bit.
 
-    Only model.json is compared, because it contains the marks of all weights.
+    Only model.json is compared, because it contains the SHA-256 of all weights.
     """
     if not (folder / ABOUT).is_file():
         return False

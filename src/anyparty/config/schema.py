@@ -180,8 +180,8 @@ class _Named(BaseModel):
 class MethodSettings(_Named):
     """A method name, or ``factory = "module:name"`` for a user-defined method, plus the method's parameters.
 
-    A user-defined method has the name ``name``, or by default its name in the module.  Users do not set ``own``; in the
-    saved settings of a run, ``own`` holds the parameters of a user-defined method as data.
+    ``name`` also names a user-defined method; by default it is the factory's name in its module.  Users
+    do not set ``own``; in the saved settings of a run, ``own`` holds the parameters of a user-defined method as data.
     """
 
     name: str = "laser"

@@ -1,8 +1,9 @@
 """Write a data frame to a .csv or .parquet file, and escape text that a spreadsheet would run as a formula.
 
 A spreadsheet runs a CSV cell as a formula if it begins with one of a few characters (OWASP, "CSV Injection",
-https://owasp.org/www-community/attacks/CSV_Injection).  Ids, class names and column names come from untrusted tables,
-so that such text gets a leading single quote.  A cell that is a number as a whole, such as -5, is not changed.
+https://owasp.org/www-community/attacks/CSV_Injection).  Ids, class names and column names come from untrusted tables.
+Text that begins with one of these characters therefore gets a leading single quote.  A cell that is
+a number as a whole, such as -5, is not changed.
 """
 
 from __future__ import annotations

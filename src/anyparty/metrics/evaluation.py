@@ -131,7 +131,8 @@ def evaluate(
         y: [n] int64 class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
         observed: [n, K] bool, which party holds which row.
-        seeds: the stream ``("evaluate", "guess")`` draws the client metrics' guesses for rows without an answer.
+        seeds: the source of random numbers. In the client metrics, a row without an answer gets a random guess from the
+            stream ``("evaluate", "guess")``.
         unseen: classes that did not occur in training. In ``y`` they are numbered after the classes of the task. The
             model gives them probability 0, so that every answer for their rows is wrong.
     """

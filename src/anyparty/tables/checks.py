@@ -158,7 +158,7 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
 
 
 def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]]) -> Iterator[str]:
-    """Yield a warning about columns if most of their numbers lie far from the training mean, as in another unit.
+    """Yield a warning about columns whose numbers mostly lie far from the training mean, for example in another unit.
 
     Args:
         frame: the prepared columns, Float64 for numbers.

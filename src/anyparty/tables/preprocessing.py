@@ -280,8 +280,8 @@ class Prepare(BaseModel):
 
         Args:
             table: the party's table, n rows.
-            new: whether the table is another one than in training. In the table of training, rare unseen categories
-                come from rows that were held out, and do not cause a warning.
+            new: whether the table differs from the training table. The training table also contains the held-out rows;
+                rare categories that occur only in these rows do not cause a warning.
 
         Raises:
             TableError: a column is missing, or holds text in place of numbers.

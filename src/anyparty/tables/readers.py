@@ -190,7 +190,7 @@ def _check_quotes(path: Path, party: str) -> None:
     rows, line = csv.reader(lines, strict=True), 0
     try:
         for cells in rows:
-            if "".join(lines[line : rows.line_num]).count('"') % 2:  # the csv reader accepts a mark in an unquoted cell
+            if "".join(lines[line : rows.line_num]).count('"') % 2:  # csv accepts a quote in an unquoted cell
                 raise csv.Error(some(cell for cell in cells if '"' in cell))
             line = rows.line_num
     except csv.Error as error:

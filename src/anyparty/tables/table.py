@@ -36,10 +36,10 @@ class Table:
         party: the party that holds the table.
         source: the file's name, or "data frame".
         ids: [n] String, trimmed, unique, no nulls.
-        columns: [n, d] the features: numeric, or String for categorical; null is missing, NaN and infinity do not
-            occur. [0, 0] for a party that holds labels only.
-        label: [n] the label column with its type in the source, text for a CSV; null is unlabelled. ``None`` if the
-            party holds no labels.
+        columns: [n, d] the features: numeric, or String for categorical. A null is a missing value; NaN and infinity
+            do not occur. [0, 0] for a party that holds labels only.
+        label: [n] the label column with the type that it has in the source (text in a CSV). A null is an
+            unlabelled row. ``None`` if the party holds no labels.
         notes: possible mistakes in the table, as sentences.
     """
 

@@ -29,7 +29,7 @@ AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
 MANY_VALUES = 1000  # classes are rejected if they are more than this number, and more than half of the labels
 SHOWN = 3  # the number of classes that a line lists
-TINY = 1 / LARGEST  # the smallest standard deviation of numeric labels
+TINY = 1 / LARGEST  # the smallest standard deviation that numeric labels may have
 MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity
 
 

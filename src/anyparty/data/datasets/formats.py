@@ -46,7 +46,7 @@ def numbers(raw: bytes, columns: int, separator: str = " ") -> NDArray[np.float3
     if separator != " ":
         text = text.replace("\n", separator)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy only warns if a cell is not a number
+        warnings.simplefilter("error")  # numpy reports a cell that is not a number by a mere warning
         try:
             cells = np.fromstring(text, sep=separator)
         except DeprecationWarning as warning:

@@ -31,7 +31,7 @@ _HAPT = {"tBodyAcc": 0, "tGravityAcc": 40, "tBodyAccJerk": 80, "tBodyGyro": 120,
 
 def credit(paths: Sequence[Path]) -> Fields:
     """Read UCI 350 from a CSV file with an ID, 23 features (with their names, or X1 to X23), and the label."""
-    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # one cell reads 1e+05
+    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # a cell is 1e+05
     if cells.shape[1] != len(CREDIT) + 2:
         raise ValueError(f"{cells.shape[1]} columns, expected {len(CREDIT) + 2}")
     return {
@@ -172,7 +172,7 @@ def _from_one(y: Array, classes: int) -> NDArray[np.int64]:
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Make repeated names distinct (HAPT has 14): the second a becomes a~2."""
+    """Make repeated column names distinct: the second column ``a`` is named ``a~2``. HAPT repeats 14 names."""
     seen: Counter[str] = Counter()
     out = []
     for name in names:

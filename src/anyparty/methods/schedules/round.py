@@ -89,7 +89,7 @@ class Round:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left without which the method cannot train.
+            PartyLost: a party left that the method needs for training.
         """
         roster, me = self.seat.roster, self.seat.me
         number, began = batch.number, self._now()

@@ -130,7 +130,7 @@ class VaflParty(VaflHost):
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left without which the method cannot train.
+            PartyLost: a party left that the method needs for training.
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)
