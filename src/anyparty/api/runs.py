@@ -144,11 +144,11 @@ def evaluate_run(
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame with new rows; all labelled rows are scored.  Without tables, the
-            run's own tables are read again, and the test rows that the run's seed selects are scored.  The same
-            happens, with a warning, if ``tables`` are the run's own tables.  If only some of ``tables``
-            are the run's own, a warning reports that most of their rows were used in training.  A run's folder holds no ids and no hashes of ids,
-            so training rows in a changed table are not detected.
+        tables: by party, a file name or data frame with new rows; all labelled rows are scored. Without tables, the
+            run's own tables are read again, and the test rows that the run's seed selects are scored. The same
+            happens, with a warning, if ``tables`` are the run's own tables. If only some of ``tables`` are the run's
+            own, a warning reports that most of their rows were used in training. A run's folder holds no ids and no
+            hashes of ids, so training rows in a changed table are not detected.
         parties: the parties whose blocks may take part; by default all parties with a table.
         method: the method that was trained, if it is user-defined.
         encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
