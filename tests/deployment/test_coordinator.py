@@ -154,7 +154,7 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
         ("begin", 3), ("epoch", 1), ("epoch", 2), ("epoch", 3),
     ]  # fmt: skip
     assert hears.said[-1] == ("end", "done", ended.outcomes["bank"]["result"]["evaluation"], "")
-    assert sorted(each.what for each in clocks) == ["bank: clock of clinic", "bank: clock of shop"]
+    assert sorted(each.check for each in clocks) == ["bank: clock of clinic", "bank: clock of shop"]
     assert {each.level for each in clocks} == {"fine"}
 
     apart = {name: SiteConfig.read((house / "kits" / name).resolve()) for name in NAMES}
