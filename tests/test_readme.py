@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from anyparty import METHODS
-from anyparty.cli.app import app
 from tests.conftest import Call, write_tables
 
 ROOT = Path(__file__).parents[1]
@@ -82,9 +81,6 @@ def test_its_other_commands_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert targets >= {"setup", "demo", "test", "test-all", "check", "bench"}
     assert targets <= set(re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE))
-    commands = {command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback}
-    commands |= {group.name for group in app.registered_groups if group.name}
-    assert commands - {name for name in commands if f"anyparty {name}" in README} <= {"demo"}  # that is `make demo`
 
 
 def test_every_place_that_they_name_is_there() -> None:
@@ -100,6 +96,14 @@ def test_every_folder_is_named() -> None:
     folders = [path for path in folders if path.name != "src"] + [ROOT / "src" / "anyparty"]
     lacking = [path for path in folders if f"`{path.relative_to(ROOT)}/" not in CONTRIBUTING]
     assert [str(path.relative_to(ROOT)) for path in lacking] == []
+
+
+def test_it_is_short_and_shows_a_picture_first() -> None:
+    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    assert len(text.split()) <= 950
+    pictures = re.findall(r'(?:src|srcset)="(docs/images/[^"]+)"', text[: text.index("\n## ")])
+    assert len(pictures) == 2, "one picture for light pages and one for dark pages"
+    assert [name for name in pictures if not (ROOT / name).is_file()] == []
 
 
 def test_every_method_is_named() -> None:
