@@ -98,11 +98,10 @@ class Comparison:
         keys = _keys(by)
         seeds = _per_seed(long, keys)
         costs = [pl.col(name).mean() for name in ("coverage", *COSTS)]
-        grouped = seeds.group_by(keys, maintain_order=True).agg(
+        return seeds.group_by(keys, maintain_order=True).agg(
             pl.col("score").mean().alias("mean"), pl.col("score").std().alias("deviation"),
             pl.col("score").count().alias("seeds"), *costs,
         )  # fmt: skip
-        return grouped
 
     def _long(self, metric: str | None) -> pl.DataFrame:
         name = self._checked(metric)
