@@ -223,7 +223,8 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
     nothing = torch.empty(0, dtype=torch.uint8)
     said = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
     if name in roster.labelers:
-        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
+        public = {key: value for key, value in asdict(task).items() if key != "label_type"}
+        about = torch.frombuffer(bytearray(json.dumps(public).encode()), dtype=torch.uint8)
         said |= {"task": about, "observed": observed.flatten().byte()}
     await net.send(name, "setup", said)
 
