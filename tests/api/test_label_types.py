@@ -36,7 +36,12 @@ CASES = {
     "bool": (pl.Series(TURNS == 1), [False, True], pl.Boolean, np.bool_),
     "float": (pl.Series(TURNS + 0.0).set(pl.Series(np.arange(N) == 3), None), [0.0, 1.0], pl.Float64, np.float64),
     "text": (pl.Series([f"{n}" for n in TURNS]), ["0", "1"], pl.String, np.dtype("<U1")),
-    "enum": (pl.Series([f"c{n}" for n in TURNS], dtype=pl.Enum(["c0", "c1"])), ["c0", "c1"], pl.String, np.dtype("<U2")),
+    "enum": (
+        pl.Series([f"c{n}" for n in TURNS], dtype=pl.Enum(["c0", "c1"])),
+        ["c0", "c1"],
+        pl.String,
+        np.dtype("<U2"),
+    ),
 }
 
 
