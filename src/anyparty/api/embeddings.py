@@ -14,9 +14,7 @@ from anyparty.methods.method import HasEmbeddings, Method
 from anyparty.training.prediction import ROWS_AT_ONCE
 
 
-def embeddings(
-    method: Method, member: Member, rows: Rows, alignment: Alignment, wanted: Tensor
-) -> pl.DataFrame | None:
+def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment, wanted: Tensor) -> pl.DataFrame | None:
     """Return a party's embeddings of those ``wanted`` rows [n] that its table has, in the order of its table.
 
     Args:
