@@ -132,7 +132,7 @@ def _rates(missing: float | Sequence[float]) -> list[float]:
     """Return the missing rates.
 
     Raises:
-        ConfigError: a rate is not a number of at least 0 and below 1, or there is none.
+        ConfigError: a rate is not a number of at least 0 and below 1, or the list is empty.
     """
     rates = [missing] if isinstance(missing, int | float) else list(missing)
     for rate in rates:

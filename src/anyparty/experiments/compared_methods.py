@@ -1,4 +1,4 @@
-"""The methods of a comparison: names, methods of one's own, and parameters, each under a distinct label."""
+"""The methods of a comparison: names, user-defined methods, and parameters, each under a distinct label."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ComparedMethod:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The method as data; a method of one's own includes a hash of its source, so that an edit repeats its runs."""
+        """The method as data; a user-defined method includes a hash of its source, so that an edit repeats its runs."""
         if isinstance(self.method, str):
             return {"name": self.method, **self.parameters} | _source_of(self.method)
         named = settings_of(self.method)
