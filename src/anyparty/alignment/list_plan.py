@@ -47,7 +47,7 @@ MESSAGES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ListPlan:
-    """What one party knows about the lists.
+    """The entries of all lists that need tokens, as one party knows them.
 
     Attributes:
         secret: the party's scalars.
