@@ -35,7 +35,7 @@ class NumberRange:
 
     @property
     def whole(self) -> bool:
-        """Whether both limits are whole numbers."""
+        """True if both limits are whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
