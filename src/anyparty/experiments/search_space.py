@@ -31,7 +31,9 @@ class NumberRange:
         if self.log:
             drawn = float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
             return round(drawn) if self.whole else drawn
-        return int(rng.integers(self.low, self.high + 1)) if self.whole else float(rng.uniform(self.low, self.high))
+        if self.whole:
+            return int(rng.integers(int(self.low), int(self.high) + 1))
+        return float(rng.uniform(self.low, self.high))
 
     @property
     def whole(self) -> bool:
