@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from anyparty.api.imputation import impute, log_likelihood
     from anyparty.api.model import Model
     from anyparty.core.predictions import Predictions
+    from anyparty.experiments.compare import compare
+    from anyparty.experiments.comparison import Comparison
     from anyparty.methods.method_registry import METHODS, method
     from anyparty.networks.mlp import MLP
     from anyparty.networks.optimizer import Optimizer
@@ -25,6 +27,8 @@ _PUBLIC = {
     "Optimizer": "anyparty.networks.optimizer",
     "Predictions": "anyparty.core.predictions",
     "Federation": "anyparty.api.federation",
+    "compare": "anyparty.experiments.compare",
+    "Comparison": "anyparty.experiments.comparison",
     "impute": "anyparty.api.imputation",
     "log_likelihood": "anyparty.api.imputation",
     "Model": "anyparty.api.model",
@@ -37,11 +41,13 @@ __all__ = [
     "METHODS",
     "MLP",
     "Callback",
+    "Comparison",
     "Federation",
     "Model",
     "Optimizer",
     "Predictions",
     "__version__",
+    "compare",
     "impute",
     "log_likelihood",
     "method",

@@ -28,21 +28,21 @@ def refuses(sentence, *cells, **settings):
 
 class TestInfer:
     @pytest.mark.parametrize(
-        ("cells", "classes"),
+        ("cells", "classes", "label_type"),
         [
-            (("no", "yes ", None, "no"), ("no", "yes")),
-            ((True, False, None), ("false", "true")),
-            (("TRUE", "false"), ("false", "true")),
-            ((10, 1, 0, None), ("0", "1", "10")),
-            ((1.0, 0.0, None, float("nan")), ("0", "1")),
-            (("10", "9", "-1", "?"), ("-1", "9", "10")),
-            (("2", "10", "b"), ("10", "2", "b")),
-            (tuple("abcdefghijklmnopqrstuvwxyz"), tuple("abcdefghijklmnopqrstuvwxyz")),
-            (range(20), tuple(map(str, range(20)))),
+            (("no", "yes ", None, "no"), ("no", "yes"), "text"),
+            ((True, False, None), ("false", "true"), "boolean"),
+            (("TRUE", "false"), ("false", "true"), "text"),
+            ((10, 1, 0, None), ("0", "1", "10"), "integer"),
+            ((1.0, 0.0, None, float("nan")), ("0", "1"), "number"),
+            (("10", "9", "-1", "?"), ("-1", "9", "10"), "text"),
+            (("2", "10", "b"), ("10", "2", "b"), "text"),
+            (tuple("abcdefghijklmnopqrstuvwxyz"), tuple("abcdefghijklmnopqrstuvwxyz"), "text"),
+            (range(20), tuple(map(str, range(20))), "integer"),
         ],
     )
-    def test_classes(self, cells, classes):
-        assert task_of(*cells) == Task(kind="classification", classes=classes)
+    def test_classes(self, cells, classes, label_type):
+        assert task_of(*cells) == Task(kind="classification", classes=classes, label_type=label_type)
 
     def test_categories_are_classes(self):
         label = pl.Series("y", ["1.5", "2.5"], dtype=pl.Categorical)

@@ -51,6 +51,16 @@ class Alignment:
             np.greater_equal(self.blocks[party], 0, out=out[:, k])
         return out
 
+    def take(self, rows: NDArray[np.int64]) -> Alignment:
+        """Return the alignment of the rows at ``rows`` [n], in this order."""
+        return Alignment(
+            self.parties,
+            len(rows),
+            {name: at[rows] for name, at in self.position.items()},
+            None if self.ids is None else self.ids.gather(rows),
+            {name: at[rows] for name, at in self.blocks.items()},
+        )
+
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
         """Return the permutation [b] that sorts ``rows`` [b] by the order of the tables.
 

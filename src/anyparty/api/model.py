@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import polars as pl
 import torch
 
 from anyparty import metrics
@@ -19,13 +20,14 @@ from anyparty.alignment import join
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, whom_to_ask
+from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, nearest, remark
+from anyparty.errors import ModelError, PredictionError, nearest, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables import target
@@ -142,7 +144,8 @@ class Model:
         if tables is None:
             rows, alignment, wanted, asked = self._at_hand(parties)
         else:
-            rows, alignment, asked, _ = self.aligned(tables, parties)
+            asked = whom_to_ask(self.roster, tables, parties)
+            rows, alignment = self._rows(list(self._read(tables).values()))
             wanted = torch.arange(alignment.n)
         answered = self._answer(rows, alignment, wanted, asked, ledger)
         return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
@@ -204,12 +207,43 @@ class Model:
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
+        The rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids.
+
         Raises:
             PredictionError, TableError: as ``predict``.
         """
         asked = whom_to_ask(self.roster, tables, parties)
         read = self._read(tables)
-        return AlignedTables(*self._rows(list(read.values())), asked, read)
+        return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
+
+    def embed(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+    ) -> dict[str, pl.DataFrame]:
+        """Compute each party's embeddings of its rows in ``tables``, or of the run's own test rows.
+
+        Args:
+            tables: by party, a file name or data frame.
+            parties: the parties whose rows are embedded; by default all parties with a table.
+
+        Returns:
+            By party, a frame with the columns id and h0, h1, ... The rows have the order of the party's table.  A row
+            whose cells are all empty has no embedding: its numbers are null.
+
+        Raises:
+            PredictionError: the method computes no embeddings, or none at a party in ``parties``; or as ``predict``.
+            TableError: a table lacks a column that the model was trained on.
+
+        """
+        if tables is None:
+            rows, alignment, wanted, asked = self._at_hand(parties)
+        else:
+            rows, alignment, asked, _ = self.aligned(tables, parties)
+            wanted = torch.arange(alignment.n)
+        found = {name: embeddings(self.method, self.members[name], rows[name], alignment, wanted) for name in asked}
+        lacking = [name for name, frame in found.items() if frame is None]
+        if lacking and (parties is not None or len(lacking) == len(found)):
+            raise PredictionError(f"{self.method.can.title} computes no embeddings at party {some(lacking)}")
+        return {name: frame for name, frame in found.items() if frame is not None}
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
@@ -247,9 +281,14 @@ class Model:
             remark(note)
         return read
 
-    def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
+    def _rows(
+        self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
+    ) -> tuple[dict[str, Rows], Alignment]:
+        """Return each party's rows and the alignment, sorted by id, or with ``as_given`` in the order of the tables."""
         task = replace(self.task, classes=(*self.task.classes, *unseen))
         alignment = join.align(tables, apart=True)
+        if as_given:
+            alignment = alignment.take(alignment.as_given(np.arange(alignment.n), self.roster.active))
         for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
             remark(note)
         features = {}

@@ -142,10 +142,10 @@ class FederationSettings(Settings):
 
     ``label`` is a column of the active party's table.  Without ``active``, the only party that has this column is the
     active party.  ``positive`` is the positive class of a binary task, used by F1 and the area under the ROC curve; by
-    default it is the second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the
-    spellings of each class, ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``salt`` enters the
-    hashes of private alignment; it should differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum size of an id, a label, any
-    other text cell or a column name; longer text is an error.
+    default it is the second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings
+    of each class, ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``salt`` enters the hashes of
+    private alignment; it should differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum
+    size of an id, a label, any other text cell or a column name; longer text is an error.
     """
 
     id: str = "id"

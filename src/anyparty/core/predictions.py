@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from anyparty.core.export import write
-from anyparty.core.types import Task
+from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
 NO_NUMBER = "the networks gave no number for this row"
 NO_ANSWER = "the method has no answer for this row, and gave no reason"
+DTYPES: dict[LabelType, tuple[type[pl.DataType], type[Any]]] = {
+    "text": (pl.String, np.str_),
+    "integer": (pl.Int64, np.int64),
+    "number": (pl.Float64, np.float64),
+    "boolean": (pl.Boolean, np.bool_),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +104,34 @@ class Predictions:
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
-        """Return the predicted class or number of each row; ``None`` without an answer."""
+        """Return the predicted class or number of each row; ``None`` without an answer.
+
+        Classes have the type that they have in the active party's table: text, int, float or bool.
+        """
         if self.task.kind == "regression":
             answered = self.answered.tolist()
             return [value if ok else None for value, ok in zip(self.scores[:, 0].tolist(), answered, strict=True)]
-        names = (*self.task.classes, None)
-        return [names[c] for c in most_probable(self.scores).tolist()]
+        best = most_probable(self.scores).tolist()
+        label_of: dict[int, str | float | None] = {c: self.task.label(c) for c in set(best) - {-1}} | {-1: None}
+        return [label_of[c] for c in best]
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Return the predicted class or number of each row as an array [n], in the order of ``ids``.
+
+        The array has the type of the labels. If a row has no answer, numbers become floats with NaN, and text and
+        truth values become objects with ``None``.
+        """
+        labels, (_, dtype) = self.labels(), self._dtypes
+        if None not in labels:
+            return np.array(labels, dtype=dtype)
+        if np.issubdtype(dtype, np.number):
+            return np.array([math.nan if label is None else label for label in labels], dtype=np.float64)
+        return np.array(labels, dtype=object)
+
+    @property
+    def _dtypes(self) -> tuple[type[pl.DataType], type[Any]]:
+        """The types of the predicted labels in polars and in numpy."""
+        return DTYPES["number" if self.task.kind == "regression" else self.task.label_type]
 
     def frame(self) -> pl.DataFrame:
         """Return one row per id: the answer, each class's probability, the parties that took part, and the reason.
@@ -111,7 +142,7 @@ class Predictions:
         columns: dict[str, pl.Series] = {}
         if self.ids is not None:
             columns["id"] = pl.Series(self.ids, dtype=pl.String)
-        columns["prediction"] = pl.Series(self.labels(), dtype=pl.String if classification else pl.Float64)
+        columns["prediction"] = pl.Series(self.labels(), dtype=self._dtypes[0])
         if classification:
             scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
             for c, name in enumerate(self.task.classes):

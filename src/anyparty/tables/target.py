@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Task
+from anyparty.core.types import LabelType, Task
 from anyparty.errors import TableError, nearest, remark, some
 from anyparty.tables import cells
 from anyparty.tables.cells import RowNumbers
@@ -79,8 +79,18 @@ def infer_task(
     if kind == "auto":
         _check_notation(label, where)
     check_classes(label, where)
-    task = _classification(names_of(label), rows, where)
+    task = replace(_classification(names_of(label), rows, where), label_type=_type_of(label))
     return task if positive is None else _with_positive(task, positive, where)
+
+
+def _type_of(label: pl.Series) -> LabelType:
+    """Return the type in which predicted classes are returned: the type of the column."""
+    if label.dtype == pl.Boolean:
+        return "boolean"
+    if label.dtype.is_integer():
+        fits = label.cast(pl.Int64, strict=False).null_count() == label.null_count()
+        return "integer" if fits else "text"
+    return "number" if label.dtype.is_numeric() else "text"
 
 
 def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:

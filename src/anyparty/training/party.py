@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -211,6 +212,11 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
                            f"({str(error).splitlines()[0][:80]})") from None  # fmt: skip
 
 
+def public(task: Task) -> dict[str, Any]:
+    """Return the part of the task that other label holders receive: all fields except the type of the labels."""
+    return {name: value for name, value in asdict(task).items() if name != "label_type"}
+
+
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
     """Repeat the setup for a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
@@ -227,7 +233,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
     nothing = torch.empty(0, dtype=torch.uint8)
     said = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
     if name in roster.labelers:
-        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
+        about = torch.frombuffer(bytearray(json.dumps(public(task)).encode()), dtype=torch.uint8)
         said |= {"task": about, "observed": observed.flatten().byte()}
     await net.send(name, "setup", said)
 
