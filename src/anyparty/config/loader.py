@@ -43,15 +43,26 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
     except ValueError as error:  # not TOML, not UTF-8, or a number with too many digits
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
+    config = from_values(values, changes, source=str(path), folder=path.parent)
+    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
+    return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
+
+
+def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: str, folder: Path) -> Config:
+    """Validate nested settings with ``changes`` applied, and resolve relative paths against ``folder``.
+
+    The settings may not load any code.
+
+    Raises:
+        ConfigError: as ``load``; the message begins with ``source``.
+    """
     asked = [_parsed(change) for change in changes]
     for where, value in asked:
         _choose(values, where, value)
     for change, (where, value) in zip(changes, asked, strict=True):
         _apply(values, change, where, value)
-    config: Config = Config.of(values, str(path))
-    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
-    allowed = allowing(allow_code, str(path)) if received else AllowedCode(everything=True)
-    return _with_paths(config, path.parent).allowing(allowed)
+    config: Config = Config.of(values, source)
+    return _with_paths(config, folder)
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:
