@@ -335,7 +335,7 @@ class Config(Settings):
         return (own and own.optimizer) or self.optimizer
 
     def rules_of(self, party: str) -> ReadingRules:
-        """Return how a party's cells are read."""
+        """Return the rules by which a party's cells are read."""
         own = self.parties.get(party, PartySettings())
         return ReadingRules(missing=own.missing, classes=self.federation.classes)
 

@@ -223,7 +223,7 @@ def _alike(counts: Mapping[str, int]) -> str:
 
 
 def _mixture(counts: Mapping[str, int]) -> str:
-    """Describe words for yes and no from several vocabularies; empty if there are none."""
+    """Describe words for yes and no from several vocabularies; empty if there is no such mixture."""
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
         return ""
     folded = {fold(name) for name in counts}
