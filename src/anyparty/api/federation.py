@@ -82,6 +82,8 @@ class Federation:
         positive: str | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
+        missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
         """Build a federation from the parties' tables: file names, or polars or pandas data frames.
@@ -95,6 +97,8 @@ class Federation:
             positive: the positive class of a binary task; by default the second class in sorted order.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
+            missing: by party and column, the texts and numbers that mark a missing cell or label.
+            classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
 
         Raises:
@@ -103,7 +107,7 @@ class Federation:
         """
         arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
         ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
-        for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {})):
+        for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {}), ("missing", missing or {})):
             check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
             if isinstance(columns, str):
@@ -117,11 +121,15 @@ class Federation:
                 "id": ids[name],
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
+                "missing": dict((missing or {}).get(name, {})),
             }
             | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
-        asked = {"label": label, "active": active, "task": task, "positive": positive, "max_cell_bytes": max_cell_bytes}
+        asked = {
+            "label": label, "active": active, "task": task, "positive": positive, "classes": classes,
+            "max_cell_bytes": max_cell_bytes,
+        }  # fmt: skip
         config = Config.of({"federation": asked, "parties": parties})
         return cls.from_config(config, tables)
 
@@ -309,5 +317,6 @@ def read_party(config: Config, name: str, source: Any, label: str | None) -> Tab
     own = config.parties.get(name, PartySettings())
     return read_table(
         source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
-        expect=None if own.columns else {}, max_cell_bytes=config.federation.max_cell_bytes,
+        expect=None if own.columns else {}, rules=config.rules_of(name),
+        max_cell_bytes=config.federation.max_cell_bytes,
     )  # fmt: skip

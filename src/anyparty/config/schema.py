@@ -20,7 +20,9 @@ from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
+from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
+from anyparty.tables.rules import ReadingRules, texts
 
 NONE = "none"
 
@@ -111,7 +113,11 @@ class TrainSettings(Settings):
 
 
 class PartySettings(Settings):
-    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used."""
+    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
+
+    ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
+    ``{income = [-999, "refused"]}``.
+    """
 
     table: Path | None = None
     columns: bool = True
@@ -119,6 +125,7 @@ class PartySettings(Settings):
     label: str | None = None
     drop: tuple[str, ...] = ()
     types: dict[str, Literal["numeric", "categorical"]] = {}
+    missing: dict[str, Annotated[tuple[str, ...], BeforeValidator(texts)]] = {}
     scale: bool = True
     encoder: Encoder | None = None
     optimizer: Optimizer | None = None
@@ -135,9 +142,10 @@ class FederationSettings(Settings):
 
     ``label`` is a column of the active party's table.  Without ``active``, the only party that has this column is the
     active party.  ``positive`` is the positive class of a binary task, used by F1 and the area under the ROC curve; by
-    default it is the second class in sorted order.  ``salt`` enters the hashes of private alignment; it should
-    differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum size of an id, a label, any
-    other text cell or a column name; longer text is an error.
+    default it is the second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings
+    of each class, ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``salt`` enters the hashes of
+    private alignment; it should differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum
+    size of an id, a label, any other text cell or a column name; longer text is an error.
     """
 
     id: str = "id"
@@ -145,6 +153,7 @@ class FederationSettings(Settings):
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
     positive: Annotated[str | None, BeforeValidator(_as_text)] = None
+    classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
 
@@ -324,6 +333,11 @@ class Config(Settings):
         """Return a party's optimizer: the party's own, or the default for all parties."""
         own = self.parties.get(party)
         return (own and own.optimizer) or self.optimizer
+
+    def rules_of(self, party: str) -> ReadingRules:
+        """Return the rules by which a party's cells are read."""
+        own = self.parties.get(party, PartySettings())
+        return ReadingRules(missing=own.missing, classes=self.federation.classes)
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML.

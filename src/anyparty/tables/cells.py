@@ -144,7 +144,7 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def cited(series: pl.Series, bad: pl.Series, most: int = 3) -> str:
+def cited(series: pl.Series, bad: pl.Series, most: int = 5) -> str:
     """List the first ``most`` cells of the mask ``bad`` with their row numbers, counted from 1 below the header.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
