@@ -1,4 +1,4 @@
-"""Diagrams of methods: who sends what to whom, drawn as SVG from the messages that the code declares."""
+"""Diagrams of methods: senders, receivers and messages, drawn as SVG from the messages that the code declares."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def _arrow(message: MessageSpec, start: int, end: int, y: int) -> Iterable[str]:
     head_y = y + 4 if start == end else y
     yield f'<path class="head" d="M {tip} {head_y} l {-9 * way} -5 v 10 z"/>'
     anchor = "start" if start == end else "middle"
-    yield f'<text class="tag" x="{label}" y="{y - (0 if start == end else 7)}" text-anchor="{anchor}">{message.tag}</text>'
+    label_y = y if start == end else y - 7
+    yield f'<text class="tag" x="{label}" y="{label_y}" text-anchor="{anchor}">{message.tag}</text>'
 
 
 def _in_words(title: str, messages: Sequence[MessageSpec]) -> str:

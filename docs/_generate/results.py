@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-COMMAND = re.compile(r"^- [Cc]ommand: (`[^`]+`)", re.MULTILINE)
+COMMAND = re.compile(r"^- [Cc]ommand: `([^`]+)`", re.MULTILINE)
 DATE = re.compile(r"^- (?:made|Date): (\d{4}-\d\d-\d\d)", re.MULTILINE)
 SEEDS = re.compile(r"--seeds (\d+)")
 HEADING = re.compile(r"^(#+) ", re.MULTILINE)
@@ -35,7 +36,8 @@ def overview(path: Path) -> str:
     if command is None or date is None:
         raise ValueError(f"{path} does not name its {'date' if command else 'command'}; expected a line '- command: '")
     seeds = SEEDS.search(command[1])
-    return f"| [{title(path)}](#{anchor(path)}) | {command[1]} | {seeds[1] if seeds else ''} | {date[1]} |"
+    code = f'<code class="wrap">{escape(command[1])}</code>'
+    return f"| [{title(path)}](#{anchor(path)}) | {code} | {seeds[1] if seeds else ''} | {date[1]} |"
 
 
 def title(path: Path) -> str:
