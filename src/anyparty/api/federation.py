@@ -79,6 +79,8 @@ class Federation:
         types: Mapping[str, Mapping[str, str]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        limits: Mapping[str, Mapping[str, str]] | None = None,
+        merge_spellings: bool = False,
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
@@ -94,6 +96,8 @@ class Federation:
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
+            limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            merge_spellings: whether categories that differ only in their spelling are one category.
             classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
 
@@ -103,7 +107,13 @@ class Federation:
         """
         arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
         ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
-        for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {}), ("missing", missing or {})):
+        for what, each in (
+            ("id", ids),
+            ("types", types or {}),
+            ("drop", drop or {}),
+            ("missing", missing or {}),
+            ("limits", limits or {}),
+        ):
             check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
             if isinstance(columns, str):
@@ -118,13 +128,14 @@ class Federation:
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
                 "missing": dict((missing or {}).get(name, {})),
+                "limits": dict((limits or {}).get(name, {})),
             }
             | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
         asked = {
             "label": label, "active": active, "task": task, "positive": positive, "classes": classes,
-            "max_cell_bytes": max_cell_bytes,
+            "merge_spellings": merge_spellings, "max_cell_bytes": max_cell_bytes,
         }  # fmt: skip
         config = Config.of({"federation": asked, "parties": parties})
         return cls.from_config(config, tables)

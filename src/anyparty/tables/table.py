@@ -18,7 +18,7 @@ from polars.selectors import by_name
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
-from anyparty.tables.column_types import Kind, feature
+from anyparty.tables.column_types import FeatureColumn, Kind, feature
 from anyparty.tables.label_cells import read_labels
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
@@ -160,8 +160,8 @@ def read_table(
     read = {id, *kinds} | ({label} if label is not None else set())
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
     ids = _ids(raw[id], where)
-    columns = _features(raw, kinds, where, trained=expect is not None)
-    notes = checks.without_cells(columns, where, labels=label is not None)
+    columns, rules, notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
+    notes += checks.without_cells(columns, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     if label is None:
@@ -245,18 +245,32 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
     return expect
 
 
-def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool) -> pl.DataFrame:
-    """Read the feature columns, and report the errors of all columns at once."""
-    read, wrong = [], []
+def _features(
+    raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool, rules: ReadingRules
+) -> tuple[pl.DataFrame, ReadingRules, tuple[str, ...]]:
+    """Read the feature columns, and report the errors of all columns at once.
+
+    Returns:
+        The columns, the rules by which they were read, and notes.
+    """
+    read, wrong = list[FeatureColumn](), list[str]()
     for name, kind in kinds.items():
         try:
-            read.append(feature(raw[name], kind, where, trained=trained))
+            read.append(feature(raw[name], kind, where, trained=trained, rules=rules))
         except TableError as error:
             wrong.append(str(error))
     if wrong:
         more = [f"... and {len(wrong) - MANY_WRONG} more columns"] if len(wrong) > MANY_WRONG else []
         raise TableError("\n".join([*wrong[:MANY_WRONG], *more]))
-    return pl.DataFrame(read)
+    if not trained:
+        rules = rules.model_copy(
+            update={
+                "formats": {each.cells.name: each.format for each in read if each.format is not None},
+                "literals": {each.cells.name: each.literals for each in read if each.literals},
+            }
+        )
+    notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
+    return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
