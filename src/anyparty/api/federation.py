@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
 from anyparty.api.model import Model
+from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.seeds import Seeds
@@ -36,7 +37,9 @@ from anyparty.data.batching import split
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
+from anyparty.networks.custom_optimizer import MakeOptimizer, MakeScheduler
 from anyparty.networks.mlp import Factory
+from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
@@ -45,6 +48,7 @@ from anyparty.tables.table import Table, of_each, read_table
 from anyparty.training.callbacks import Callback
 
 PerParty = Mapping[str, Any]
+OptimizerOption = Optimizer | MakeOptimizer | str
 
 
 @dataclass(frozen=True)
@@ -269,14 +273,16 @@ class Federation:
         *,
         parameters: Mapping[str, Any] | None = None,
         encoder: Factory | Mapping[str, Factory] | None = None,
-        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+        optimizer: OptimizerOption | Mapping[str, OptimizerOption] | None = None,
+        scheduler: MakeScheduler | None = None,
+        loss: Loss | None = None,
         schedule: str | Mapping[str, Any] | None = None,
         clock: Mapping[str, Any] | None = None,
         folder: Path | str | None = None,
         resume: bool = False,
         watch: Callback | None = None,
         progress: bool = False,
-        **settings: Any,
+        **settings: Unpack[TrainOptions],
     ) -> Model:
         """Train a model with all parties in this process.
 
@@ -284,7 +290,12 @@ class Federation:
             method: a name from ``anyparty methods``, or a method; by default the method of the settings.
             parameters: parameters of the named method; without a name, they replace those of the settings.
             encoder: the factory of the parties' networks, one for all or one by party.
-            optimizer: the optimizer of the parties' networks, one for all or one by party.
+            optimizer: the optimizer of the parties' networks, one for all or one by party: an ``Optimizer``, its name,
+                or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
+            scheduler: a function such as ``lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)``; the
+                scheduler takes a step per epoch, and its rate may depend on the epoch only.
+            loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
+                each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
             schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
             clock: the durations that the schedule uses: iteration, latency, timeout ... as in the settings.
             folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
@@ -310,8 +321,9 @@ class Federation:
             self.overlap,
             config,
             method=None if method is None or isinstance(method, str) else method,
-            encoders=arguments.by_party(encoder, self.roster, "encoder"),
-            optimizers=arguments.by_party(optimizer, self.roster, "optimizer"),
+            encoders=arguments.encoders(encoder, self.roster),
+            optimizers=arguments.optimizers(optimizer, scheduler, config, self.roster),
+            loss=loss,
             folder=arguments.folder(folder),
             resume=resume,
             watch=watch,
