@@ -87,6 +87,8 @@ class Federation:
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        limits: Mapping[str, Mapping[str, str]] | None = None,
+        merge_spellings: bool = False,
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
@@ -105,6 +107,8 @@ class Federation:
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
+            limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            merge_spellings: whether categories that differ only in their spelling are one category.
             classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
 
@@ -122,6 +126,7 @@ class Federation:
             ("types", types or {}),
             ("drop", drop or {}),
             ("missing", missing or {}),
+            ("limits", limits or {}),
         ):
             check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
@@ -139,6 +144,7 @@ class Federation:
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
                 "missing": dict((missing or {}).get(name, {})),
+                "limits": dict((limits or {}).get(name, {})),
             }
             | ({"table": located(Path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
@@ -150,6 +156,7 @@ class Federation:
             "task": task,
             "positive": positive,
             "classes": classes,
+            "merge_spellings": merge_spellings,
             "max_cell_bytes": max_cell_bytes,
         }
         config = Config.of({"federation": asked, "parties": parties})

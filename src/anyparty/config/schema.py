@@ -24,6 +24,7 @@ from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
 from anyparty.tables.file_settings import FileSettings
 from anyparty.tables.ids import Duplicates, check_normalize
+from anyparty.tables.number_marks import Limits
 from anyparty.tables.rules import ReadingRules, texts
 
 NONE = "none"
@@ -126,7 +127,8 @@ class PartySettings(Settings):
     ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace what is
     recognised.
     ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
-    ``{income = [-999, "refused"]}``.
+    ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and ranges such as 10-20
+    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".
     """
 
     table: Path | None = None
@@ -142,6 +144,7 @@ class PartySettings(Settings):
     drop: tuple[str, ...] = ()
     types: dict[str, Literal["numeric", "categorical"]] = {}
     missing: dict[str, Annotated[tuple[str, ...], BeforeValidator(texts)]] = {}
+    limits: dict[str, Limits] = {}
     scale: bool = True
     encoder: Encoder | None = None
     optimizer: Optimizer | None = None
@@ -173,9 +176,11 @@ class FederationSettings(Settings):
     Without ``active``, the only party that has this column is the active party.  ``positive`` is the positive class of
     a binary task, used by F1 and the area under the ROC curve; by default it is the second class in sorted order.
     ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
-    ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``salt`` enters the hashes of private
-    alignment; it should differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum size of an
-    id, a label, any other text cell or a column name; longer text is an error.
+    ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``merge_spellings`` makes
+    categories that differ only in case, spaces, invisible characters or forms of Unicode one category, at every party.
+    ``salt`` enters the hashes of private alignment; it should differ between federations, and is not a secret.
+    ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
+    error.
     """
 
     id: Id = "id"
@@ -184,6 +189,7 @@ class FederationSettings(Settings):
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
     positive: Annotated[str | None, BeforeValidator(_as_text)] = None
+    merge_spellings: bool = False
     classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
@@ -384,7 +390,10 @@ class Config(Settings):
     def rules_of(self, party: str) -> ReadingRules:
         """Return the rules by which a party's cells are read."""
         own = self.parties.get(party, PartySettings())
-        return ReadingRules(missing=own.missing, classes=self.federation.classes)
+        asked = self.federation
+        return ReadingRules(
+            missing=own.missing, limits=own.limits, classes=asked.classes, merge_spellings=asked.merge_spellings
+        )
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML.

@@ -18,7 +18,7 @@ from polars.selectors import by_name
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
-from anyparty.tables.column_types import Kind, feature
+from anyparty.tables.column_types import FeatureColumn, Kind, feature
 from anyparty.tables.csv_dialect import are_decimal, with_points
 from anyparty.tables.duplicates import combined
 from anyparty.tables.file_settings import DETECT, FileSettings
@@ -183,13 +183,13 @@ def read_table(
         raise doubled(ids, names, id_normalize, where, party)
     if made.decimal == ",":
         raw = _with_points(raw, kinds, label)
-    columns = _features(raw, kinds, where, trained=expect is not None)
+    columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
     labels, spelled = (None, ()) if label is None else _label(raw[label], where, rules)
     rows, kept = None, columns
     if ids.n_unique() < len(ids):
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
-    notes = made.notes + notes + checks.without_cells(kept, where, labels=label is not None)
+    notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows)
@@ -283,18 +283,32 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
     return expect
 
 
-def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool) -> pl.DataFrame:
-    """Read the feature columns, and report the errors of all columns at once."""
-    read, wrong = [], []
+def _features(
+    raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool, rules: ReadingRules
+) -> tuple[pl.DataFrame, ReadingRules, tuple[str, ...]]:
+    """Read the feature columns, and report the errors of all columns at once.
+
+    Returns:
+        The columns, the rules by which they were read, and notes.
+    """
+    read, wrong = list[FeatureColumn](), list[str]()
     for name, kind in kinds.items():
         try:
-            read.append(feature(raw[name], kind, where, trained=trained))
+            read.append(feature(raw[name], kind, where, trained=trained, rules=rules))
         except TableError as error:
             wrong.append(str(error))
     if wrong:
         more = [f"... and {len(wrong) - MANY_WRONG} more columns"] if len(wrong) > MANY_WRONG else []
         raise TableError("\n".join([*wrong[:MANY_WRONG], *more]))
-    return pl.DataFrame(read)
+    if not trained:
+        rules = rules.model_copy(
+            update={
+                "formats": {each.cells.name: each.format for each in read if each.format is not None},
+                "literals": {each.cells.name: each.literals for each in read if each.literals},
+            }
+        )
+    notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
+    return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
 def _label(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
