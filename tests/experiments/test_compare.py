@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ import polars as pl
 import pytest
 from scipy import stats
 from torch import Tensor
+from typer.testing import CliRunner
 
 import anyparty
 from anyparty import Comparison, Federation
+from anyparty.cli.app import app
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, RunError
@@ -234,3 +237,47 @@ def test_sets_of_many_parties() -> None:
     sets = list(party_sets(names, 4))
     assert len(sets) == len(set(sets)) == 8
     assert sets == list(party_sets(names, 4))
+
+
+def test_a_search_gives_every_method_the_same_configurations(federation: Federation, tmp_path: Path) -> None:
+    space = {
+        "optimizer.lr": {"low": 1e-3, "high": 0.1, "log": True},
+        "method.embedding": [4, 8],
+        "train.batch_size": [16],
+    }
+    found = anyparty.compare(
+        federation, ["local", Mean()], seeds=2, missing=0, tune=3, space=space, folder=tmp_path, **QUICK
+    )
+    tried: dict[str, dict[str, float]] = {"local": {}, "Mean": {}}
+    for path in (tmp_path / "search").glob("*/record.json"):
+        record = json.loads(path.read_text())
+        assert record["run"]["seed"] == 0
+        assert "scores" not in record
+        tried[record["run"]["method"]][json.dumps(record["run"]["changes"])] = record["validation"]
+    assert tried["local"].keys() == tried["Mean"].keys()
+    assert len(tried["local"]) == 3
+    for method, each in tried.items():
+        best = min(each, key=lambda name: each[name])  # the metric of validation is the log-loss
+        assert found.tuned[method, 0.0] == json.loads(best)
+        assert {
+            json.dumps(record["run"]["changes"]) for record in found.records if record["run"]["method"] == method
+        } == {best}
+    with pytest.raises(ConfigError, match="tune=20"):
+        anyparty.compare(federation, ["local"], space=space)
+    with pytest.raises(ConfigError, match=r"optimizer\.lr.*low < high"):
+        anyparty.compare(federation, ["local"], tune=2, space={"optimizer.lr": {"low": 1, "high": 0}})
+
+
+def test_the_command_compares(federation: Federation, tmp_path: Path) -> None:
+    for name, table in federation.tables.items():
+        label = [] if table.label is None else [table.label.alias("label")]
+        pl.DataFrame([table.ids.alias("id"), *table.columns, *label]).write_csv(tmp_path / f"{name}.csv")
+    text = "[federation]\nlabel = 'label'\n[train]\nepochs = 1\n"
+    (tmp_path / "own.toml").write_text(text + "".join(f"[parties.{k}]\ntable = '{k}.csv'\n" for k in "abc"))
+    words = ["compare", str(tmp_path / "own.toml"), "--methods", "local,plug", "--seeds", "1", "--missing", "0.4"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "minus local" in shown.output
+    assert (tmp_path / "runs" / "compare-own" / "index.html").exists()
+    wrong = CliRunner().invoke(app, [*words[:3], "lokal"])
+    assert "did you mean 'local'" in wrong.output

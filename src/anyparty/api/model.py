@@ -267,7 +267,13 @@ class Model:
             member = self.members[name]
             expect, label = member.prepare.kinds if member.prepare else {}, member.label if name == labels else None
             return read_table(
-                tables[name], party=name, id=member.id, label=label, expect=expect, max_cell_bytes=member.max_cell_bytes
+                tables[name],
+                party=name,
+                id=member.id,
+                label=label,
+                expect=expect,
+                rules=member.rules,
+                max_cell_bytes=member.max_cell_bytes,
             )
 
         read = of_each([name for name in self.roster.names if name in tables], one)

@@ -114,7 +114,7 @@ class TrainingRun:
         own = self.config.parties.get(outcome.seat.me)
         return Member(
             state=outcome.trained.state, prepare=outcome.prepare, id=(own and own.id) or self.config.federation.id,
-            label=outcome.label, max_cell_bytes=self.config.federation.max_cell_bytes,
+            label=outcome.label, rules=outcome.rules, max_cell_bytes=self.config.federation.max_cell_bytes,
         )  # fmt: skip
 
     def about(self, outcome: PartyResult) -> ModelSummary:

@@ -36,6 +36,7 @@ from anyparty.networks.encoder_registry import describe, restore
 from anyparty.networks.mlp import Factory
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 from anyparty.training import checkpoint
 
 FORMAT = 3
@@ -125,6 +126,7 @@ class Member:
         prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
         id: the name of the id column.
         label: the name of the label column, if the party has one.
+        rules: how the cells of the party's table are read.
         max_cell_bytes: the maximum size of a text cell of the party's table.
 
     """
@@ -133,6 +135,7 @@ class Member:
     prepare: Prepare | None
     id: str
     label: str | None = None
+    rules: ReadingRules = AS_WRITTEN
     max_cell_bytes: int = MAX_BYTES
 
 
@@ -145,6 +148,7 @@ class _PartyFile:
     prepare: dict[str, Any] | None
     id: str
     label: str | None
+    rules: ReadingRules = AS_WRITTEN
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
 
     @classmethod
@@ -200,6 +204,7 @@ def save_member(home: Path, member: Member) -> str:
         "prepare": member.prepare.to_json() if member.prepare else None,
         "id": member.id,
         "label": member.label,
+        "rules": member.rules.to_json(),
         "max_cell_bytes": member.max_cell_bytes,
     }
     write_json(home / "party.json", about)
@@ -309,7 +314,8 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
         checkpoint.load_module(network, own, home / WEIGHTS, module)
     state.train(False)
     return Member(
-        state=state, prepare=prepare, id=about.id, label=about.label, max_cell_bytes=about.max_cell_bytes
+        state=state, prepare=prepare, id=about.id, label=about.label, rules=about.rules,
+        max_cell_bytes=about.max_cell_bytes,
     )  # fmt: skip
 
 

@@ -39,7 +39,13 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
     def read(names: Mapping[str, Kind]) -> Table:
         expect = {name: names[name] for name in names if name in columns} | dict(needed)
         return read_table(
-            source, party=me, id=member.id, label=label, expect=expect, max_cell_bytes=member.max_cell_bytes
+            source,
+            party=me,
+            id=member.id,
+            label=label,
+            expect=expect,
+            rules=member.rules,
+            max_cell_bytes=member.max_cell_bytes,
         )
 
     alone = {name: needed[name] for name in columns if name in needed}

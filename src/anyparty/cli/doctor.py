@@ -35,7 +35,7 @@ NAME = "anyparty"
 PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default port: the command that listens there
 EXTRAS = {
     "pandas": "tables as pandas data frames", "flare": "parties in separate processes", "serve": "anyparty serve",
-    "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow",
+    "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow", "tune": "anyparty sweep",
 }  # fmt: skip
 MIN_DISK_BYTES, AMPLE_DISK_BYTES = 1e9, 10e9
 MAX_SKEW_S = 60.0  # between two clocks; with a greater difference, certificates and time-outs may fail

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,21 @@ def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: 
         _apply(values, change, where, value)
     config: Config = Config.of(values, source)
     return _with_paths(config, folder)
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Return the settings with other values, which are given by name, such as ``{"optimizer.lr": 0.01}``.
+
+    Raises:
+        ConfigError: a setting does not exist, or a value is out of range.
+    """
+    values = config.model_dump()
+    for name, value in changes.items():
+        where = name.split(".")
+        _choose(values, where, value)
+        _apply(values, f"{name}={value}", where, value)
+    made: Config = Config.of(values, "settings")
+    return made.allowing(config.allowed_code)
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:

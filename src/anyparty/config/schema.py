@@ -20,7 +20,10 @@ from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
+from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
+from anyparty.tables.number_marks import Limits
+from anyparty.tables.rules import ReadingRules, texts
 
 NONE = "none"
 
@@ -111,7 +114,12 @@ class TrainSettings(Settings):
 
 
 class PartySettings(Settings):
-    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used."""
+    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
+
+    ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
+    ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and ranges such as 10-20
+    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".
+    """
 
     table: Path | None = None
     columns: bool = True
@@ -119,6 +127,8 @@ class PartySettings(Settings):
     label: str | None = None
     drop: tuple[str, ...] = ()
     types: dict[str, Literal["numeric", "categorical"]] = {}
+    missing: dict[str, Annotated[tuple[str, ...], BeforeValidator(texts)]] = {}
+    limits: dict[str, Limits] = {}
     scale: bool = True
     encoder: Encoder | None = None
     optimizer: Optimizer | None = None
@@ -135,9 +145,12 @@ class FederationSettings(Settings):
 
     ``label`` is a column of the active party's table.  Without ``active``, the only party that has this column is the
     active party.  ``positive`` is the positive class of a binary task, used by F1 and the area under the ROC curve; by
-    default it is the second class in sorted order.  ``salt`` enters the hashes of private alignment; it should
-    differ between federations, and is not a secret.  ``max_cell_bytes`` is the maximum size of an id, a label, any
-    other text cell or a column name; longer text is an error.
+    default it is the second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings
+    of each class, ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``merge_spellings`` makes
+    categories that differ only in case, spaces, invisible characters or forms of Unicode one category, at every party.
+    ``salt`` enters the hashes of private alignment; it should differ between federations, and is not a secret.
+    ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
+    error.
     """
 
     id: str = "id"
@@ -145,6 +158,8 @@ class FederationSettings(Settings):
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
     positive: Annotated[str | None, BeforeValidator(_as_text)] = None
+    merge_spellings: bool = False
+    classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
 
@@ -324,6 +339,14 @@ class Config(Settings):
         """Return a party's optimizer: the party's own, or the default for all parties."""
         own = self.parties.get(party)
         return (own and own.optimizer) or self.optimizer
+
+    def rules_of(self, party: str) -> ReadingRules:
+        """Return the rules by which a party's cells are read."""
+        own = self.parties.get(party, PartySettings())
+        asked = self.federation
+        return ReadingRules(
+            missing=own.missing, limits=own.limits, classes=asked.classes, merge_spellings=asked.merge_spellings
+        )
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML.

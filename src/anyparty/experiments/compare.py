@@ -7,7 +7,9 @@ comparison.paired("standard")
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,16 @@ from rich.console import Console
 from anyparty.api import arguments
 from anyparty.api.federation import Federation
 from anyparty.config import Config
+from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.experiments import runner
 from anyparty.experiments.compared_methods import ComparedMethod, check_methods, compared_methods, described_option
 from anyparty.experiments.comparison import Comparison
 from anyparty.experiments.comparison_run import ComparisonRun
-from anyparty.metrics import headline
+from anyparty.experiments.search_space import TUNED, search_space
+from anyparty.experiments.search_space import drawn as random_configurations
+from anyparty.metrics import METRICS, headline
+from anyparty.networks.optimizer import Optimizer
 
 
 def compare(
@@ -32,6 +38,8 @@ def compare(
     missing: float | Sequence[float] = (0.0, 0.3, 0.5),
     metric: str | None = None,
     parameters: Mapping[str, Any] | None = None,
+    tune: int = 0,
+    space: Mapping[str, Any] | None = None,
     folder: Path | str | None = None,
     jobs: int = 1,
     backend: str | None = None,
@@ -51,6 +59,11 @@ def compare(
         missing: probabilities that a party's block of a row is missing, in addition to the gaps of the tables.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
         parameters: parameters for every named method that has them, such as ``{"embedding": 32}``.
+        tune: number of configurations that are tried for each method and missing rate with the first seed, the same
+            for all methods: the settings as given, and random ones of ``space``.  The configuration with the best
+            validation score trains all seeds.  0 uses the settings as given.  Test rows are not read in the search.
+        space: the settings to search, by name: a list of choices, or a range such as ``{"low": 1e-4, "high": 1e-1,
+            "log": True}``; by default learning rate, weight decay and batch size.
         folder: folder of the records and the page.  Finished runs in it are not repeated, so the same call continues a
             comparison that was stopped.  ``None`` keeps everything in memory.
         jobs: number of parallel runs.
@@ -68,18 +81,20 @@ def compare(
     chosen, rates, drawn = compared_methods(methods, parameters), _rates(missing), _seeds(seeds)
     _check(federation, chosen, training)
     shown = _metric(federation, metric)
-    plan = [
-        planned(federation, each, rate, seed, training) for seed in drawn for rate in rates for each in chosen
-    ]  # fmt: skip
+    federation, training = _without_optimizer_object(federation, training)
+    plain = [planned(federation, each, rate, seed, training) for seed in drawn for rate in rates for each in chosen]
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch) if folder is None else Path(folder)
-        result = runner.run_all(plan, home, jobs=jobs, backend=backend, console=console)
+        execute = partial(runner.run_all, jobs=jobs, backend=backend, console=console)
+        changes = _searched(plain, drawn[0], tune, space, partial(execute, folder=home / "search"))
+        plan = [replace(run, changes=changes.get((run.method, run.missing), {})) for run in plain]
+        result = execute(plan, home)
     if not result.records:
         raise RunError("\n".join(["all runs of the comparison failed:", *dict.fromkeys(result.failed.values())]))
     finished = [result.records[run.key] for run in plan if run.key in result.records]
     found = Comparison(
         records=finished, methods=[each.label for each in chosen], metric=shown, failed=result.failed,
-        folder=None if folder is None else Path(folder),
+        folder=None if folder is None else Path(folder), tuned=changes,
     )  # fmt: skip
     if folder is not None:
         found.write()
@@ -101,6 +116,50 @@ def planned(
         suite="compare", dataset="", method=method.label, seed=seed, missing=rate, settings=settings,
         federation=federation, compared=method, training=dict(training),
     )  # fmt: skip
+
+
+def _searched(
+    runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
+    execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
+) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
+    """Return the best configuration of each method and missing rate by its validation score with one seed.
+
+    Raises:
+        ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
+    """
+    if not isinstance(tune, int) or tune < 0:
+        raise ConfigError(f"tune: expected a number of configurations, such as 20, or 0 for none, got {tune!r}")
+    if not tune:
+        if space is not None:
+            raise ConfigError("space has no effect without tune: give the number of configurations, such as tune=20")
+        return {}
+    configurations = [{}, *random_configurations(search_space(space or TUNED), Seeds(0).numpy("tune"), tune - 1)]
+    first = [run for run in runs if run.seed == seed]
+    tried = [replace(run, changes=each, scored=False) for run in first for each in configurations]
+    records = execute(tried).records
+    best: dict[tuple[str, float], tuple[float, dict[str, Any]]] = {}
+    for run in tried:
+        record = records.get(run.key)
+        if record is None:
+            continue
+        if record["validation"] is None:
+            raise ConfigError("tune: there are no validation rows to choose by; set validation above 0")
+        value = record["validation"] * (1 if METRICS[record["metric"]].greater else -1)
+        place = (run.method, run.missing)
+        if place not in best or value > best[place][0]:
+            best[place] = (value, dict(run.changes))
+    return {place: changes for place, (_, changes) in best.items()}
+
+
+def _without_optimizer_object(federation: Federation, training: dict[str, Any]) -> tuple[Federation, dict[str, Any]]:
+    """Move an ``Optimizer`` from the arguments into the settings, so that a search can change its values."""
+    if not isinstance(training.get("optimizer"), Optimizer):
+        return federation, training
+    config = federation.config
+    parties = {name: party.model_copy(update={"optimizer": None}) for name, party in config.parties.items()}
+    update = {"optimizer": training["optimizer"], "parties": parties}
+    rest = {key: value for key, value in training.items() if key != "optimizer"}
+    return replace(federation, config=config.model_copy(update=update)), rest
 
 
 def _check(federation: Federation, methods: Sequence[ComparedMethod], training: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -34,6 +34,15 @@ class ComparedMethod:
     label: str
     method: str | Method
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_changes(self, changes: Mapping[str, Any]) -> ComparedMethod:
+        """Return the method with those values of ``changes``, named "method.KEY", that are parameters of it."""
+        if not isinstance(self.method, str):
+            return self
+        taken = {key for of in _classes(self.method) for key in typed.takes(of)}
+        fits = {key.removeprefix("method."): value for key, value in changes.items()
+                if key.startswith("method.") and key.removeprefix("method.") in taken}  # fmt: skip
+        return replace(self, parameters={**self.parameters, **fits})
 
     @property
     def described(self) -> dict[str, Any]:

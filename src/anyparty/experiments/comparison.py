@@ -51,6 +51,7 @@ class Comparison:
         metric: the metric of tables and figures; ``frame(metric=...)`` gives others.
         failed: the errors of failed runs, by run.
         folder: the folder of the records; ``None`` if they were kept in memory.
+        tuned: by method and missing rate, the settings that a search chose; empty without a search.
     """
 
     records: Sequence[Mapping[str, Any]] = field(repr=False)
@@ -58,6 +59,7 @@ class Comparison:
     metric: str
     failed: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
+    tuned: Mapping[tuple[str, float], Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         """Describe the size; ``rich.print`` shows the tables."""
@@ -187,7 +189,16 @@ class Comparison:
     def tables(self, baseline: str | None = None) -> list[PageTable]:
         """Return the tables of scores, of differences from the baseline if there are several methods, and of costs."""
         differences = [self._difference_table(baseline)] if len(self.methods) > 1 else []
-        return [self._score_table(), *differences, self._cost_table()]
+        searched = [self._tuned_table()] if self.tuned else []
+        return [self._score_table(), *differences, self._cost_table(), *searched]
+
+    def _tuned_table(self) -> PageTable:
+        rows = [
+            [f"{rate:.0%}", name, ", ".join(f"{key} = {_short(value)}" for key, value in changes.items()) or "as given"]
+            for (name, rate), changes in self.tuned.items()
+        ]
+        return PageTable(headers=["missing", "method", "settings"], rows=rows, text_columns=frozenset({1, 2}),
+                         caption="Settings with the best validation score of the search.")  # fmt: skip
 
     def _score_table(self) -> PageTable:
         drawn = {(row["method"], row["missing"]): row for row in self.frame(by="missing").iter_rows(named=True)}
@@ -383,6 +394,10 @@ def _mean_and_half_width(values: Sequence[float], overlap: float) -> tuple[float
         return mean, math.nan
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     return mean, float(student.ppf((1 + LEVEL) / 2, n - 1)) * math.sqrt(variance * (1 / n + overlap))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: Any) -> float | None:

@@ -28,6 +28,7 @@ from anyparty.api.model import Model
 from anyparty.api.runs import hold_out
 from anyparty.artifacts.record import versions
 from anyparty.config import TrainSettings
+from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
 from anyparty.data.batching import TEST, TRAIN, VALIDATION
 from anyparty.data.missingness import MCAR
@@ -49,6 +50,7 @@ class ComparisonRun(SuiteRun):
         compared: the method.
         missing: the probability that a party's block of a row is blanked.
         training: keyword arguments of ``Federation.train`` other than the method.
+        changes: settings of a search that replace those of the federation, such as ``{"optimizer.lr": 0.01}``.
         scored: whether to score test rows; a run of a search only scores validation rows.
     """
 
@@ -56,6 +58,7 @@ class ComparisonRun(SuiteRun):
     compared: ComparedMethod
     missing: float
     training: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict)
     scored: bool = True
 
     @property
@@ -67,7 +70,7 @@ class ComparisonRun(SuiteRun):
     @property
     def key(self) -> str:
         """Name of the run's folder: its label and a hash of all values that determine the result."""
-        values = [self.method, self.seed, self.missing, self.scored, self.settings]
+        values = [self.method, self.seed, self.missing, self.scored, self.changes, self.settings]
         text = json.dumps(values, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -79,17 +82,26 @@ class ComparisonRun(SuiteRun):
         """
         own = {key: value for key, value in self.training.items() if key in TrainSettings.model_fields}
         rest = {key: value for key, value in self.training.items() if key not in own}
-        train = TrainSettings.of(self.federation.config.train.model_dump() | own | {"seed": self.seed}, "train")
-        full = replace(self.federation, config=self.federation.config.model_copy(update={"train": train}))
+        settings = {key: value for key, value in self.changes.items() if not key.startswith("method.")}
+        config = changed(self.federation.config, settings) if settings else self.federation.config
+        searched = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("train.")}
+        train = TrainSettings.of(config.train.model_dump() | own | searched | {"seed": self.seed}, "train")
+        full = replace(self.federation, config=config.model_copy(update={"train": train}))
         masked, rate = without_blocks(full, self.missing, Seeds(self.seed))
         began = time.perf_counter()
-        parameters = dict(self.compared.parameters) or None
+        parameters = dict(self.compared.with_changes(self.changes).parameters) or None
         model = masked.train(self.compared.method, parameters=parameters, **rest)
         seconds = time.perf_counter() - began
         metric, greater = headline(model.task, train.metric)
         validation = [each["validation"][metric] for each in model.history if each.get("validation")]
         return {
-            "run": {"method": self.method, "seed": self.seed, "missing": self.missing, "settings": self.settings},
+            "run": {
+                "method": self.method,
+                "seed": self.seed,
+                "missing": self.missing,
+                "changes": dict(self.changes),
+                "settings": self.settings,
+            },
             "seconds": seconds,
             "rate": rate,
             "bytes_sent": sum(tally.bytes_sent for tally in model.ledger.flows.values()),

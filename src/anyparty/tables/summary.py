@@ -120,7 +120,7 @@ def _outlier_remark(numbers: pl.Series) -> str:
     which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
     return (
         f"{_counted(len(away), 'cell')} far from all others ({which}): if they stand for missing values, leave them "
-        "empty"
+        "empty, or list them in the party's setting missing"
     )
 
 

@@ -18,7 +18,9 @@ from polars.selectors import by_name
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
-from anyparty.tables.column_types import Kind, feature
+from anyparty.tables.column_types import FeatureColumn, Kind, feature
+from anyparty.tables.label_cells import read_labels
+from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
 if TYPE_CHECKING:
     from anyparty.tables.readers import Source
@@ -41,6 +43,7 @@ class Table:
         label: [n] the label column with the type that it has in the source (text in a CSV). A null is an
             unlabelled row. ``None`` if the party holds no labels.
         notes: possible mistakes in the table, as sentences.
+        rules: how the cells were read.
     """
 
     party: str
@@ -49,6 +52,7 @@ class Table:
     columns: pl.DataFrame
     label: pl.Series | None = None
     notes: tuple[str, ...] = ()
+    rules: ReadingRules = AS_WRITTEN
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -105,14 +109,15 @@ def read_table(
     drop: Collection[str] = (),
     types: Mapping[str, Kind] | None = None,
     expect: Mapping[str, Kind] | None = None,
+    rules: ReadingRules = AS_WRITTEN,
     max_cell_bytes: int = cells.MAX_BYTES,
 ) -> Table:
     """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
 
     Ids of any type are compared as trimmed text: the number 7, the texts " 7" and "7", and the float 7.0 are one id.
     (pandas stores whole ids as floats if the column has missing cells.) Empty cells and NA, N/A, n/a, #N/A, <NA>, NaN,
-    nan, NaT, null, NULL, None and ? are missing, so that a class cannot be called None. ``Table.notes`` reports such
-    labels if there are many. A text column is numeric if all its cells are numbers, or true and false.
+    nan, NaT, null, NULL, None and ? are missing. ``label_cells`` describes how labels are read, and ``Table.notes``
+    reports what was merged or left out. A text column is numeric if all its cells are numbers, or true and false.
 
     Args:
         source: the file or data frame.
@@ -123,6 +128,7 @@ def read_table(
         types: "numeric" or "categorical", by column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
+        rules: how cells are read; at prediction, the rules of training (``Table.rules``).
         max_cell_bytes: the largest number of UTF-8 bytes in a column name, or in a text cell of a column that is read.
 
     Raises:
@@ -154,15 +160,14 @@ def read_table(
     read = {id, *kinds} | ({label} if label is not None else set())
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
     ids = _ids(raw[id], where)
-    columns = _features(raw, kinds, where, trained=expect is not None)
-    notes = checks.without_cells(columns, where, labels=label is not None)
+    columns, rules, notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
+    notes += checks.without_cells(columns, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     if label is None:
-        return Table(party, file, ids, columns, notes=notes)
-    labels = _label(raw[label], where)
-    notes += checks.marked(raw[label], where) + checks.cases(labels, where)
-    return Table(party, file, ids, columns, labels, notes)
+        return Table(party, file, ids, columns, notes=notes, rules=rules)
+    labels, spelled = _label(raw[label], where, rules)
+    return Table(party, file, ids, columns, labels, notes + spelled, rules)
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
@@ -240,18 +245,32 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
     return expect
 
 
-def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool) -> pl.DataFrame:
-    """Read the feature columns, and report the errors of all columns at once."""
-    read, wrong = [], []
+def _features(
+    raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool, rules: ReadingRules
+) -> tuple[pl.DataFrame, ReadingRules, tuple[str, ...]]:
+    """Read the feature columns, and report the errors of all columns at once.
+
+    Returns:
+        The columns, the rules by which they were read, and notes.
+    """
+    read, wrong = list[FeatureColumn](), list[str]()
     for name, kind in kinds.items():
         try:
-            read.append(feature(raw[name], kind, where, trained=trained))
+            read.append(feature(raw[name], kind, where, trained=trained, rules=rules))
         except TableError as error:
             wrong.append(str(error))
     if wrong:
         more = [f"... and {len(wrong) - MANY_WRONG} more columns"] if len(wrong) > MANY_WRONG else []
         raise TableError("\n".join([*wrong[:MANY_WRONG], *more]))
-    return pl.DataFrame(read)
+    if not trained:
+        rules = rules.model_copy(
+            update={
+                "formats": {each.cells.name: each.format for each in read if each.format is not None},
+                "literals": {each.cells.name: each.literals for each in read if each.literals},
+            }
+        )
+    notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
+    return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
@@ -285,15 +304,11 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
     return ids
 
 
-def _label(column: pl.Series, where: str) -> pl.Series:
-    """Read the labels with their type in the source, null if missing."""
+def _label(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
+    """Read the labels with their type in the source, null if missing, with notes."""
     if not (cells.is_text(column) or cells.is_number(column)):
         raise TableError(f"{where}: label column {column.name!r} is of type {column.dtype}; expected numbers or text")
-    if column.dtype.is_float():
-        return column.fill_nan(None)
-    if cells.is_category(column):
-        return cells.as_level(column).cast(pl.Categorical)  # the type shows that the data frame declares classes
-    return cells.as_level(column) if cells.is_text(column) else column
+    return read_labels(column, where, rules)
 
 
 def _content(column: pl.Series) -> list[bytes]:

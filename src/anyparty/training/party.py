@@ -33,6 +33,7 @@ from anyparty.methods.method import Method, PartyContext
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import Table
 from anyparty.tables.target import encode
 from anyparty.training import control_messages
@@ -87,6 +88,7 @@ class PartyResult:
         rows: the party's part of the aligned rows.
         use: [N] int8, the use of each row: training, validation or test.
         label: the name of the party's label column, if it has one.
+        rules: how the cells of the party's table were read.
 
     """
 
@@ -96,6 +98,7 @@ class PartyResult:
     rows: Rows
     use: NDArray[np.int8]
     label: str | None = None
+    rules: ReadingRules = AS_WRITTEN
 
 
 async def take_part(
@@ -160,7 +163,8 @@ async def take_part(
     )
     trained = await play(part, net)
     label = None if house.table.label is None else house.table.label.name
-    return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label)
+    return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label,
+                       rules=table.rules)  # fmt: skip
 
 
 Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]

@@ -151,7 +151,13 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
         return _table_aligned(site, config, part), site.folder / ALIGNMENT
     kinds = part.member.prepare.kinds if part.member.prepare else {}
     table = read_table(
-        new, party=site.party, id=part.member.id, label=None, expect=kinds, max_cell_bytes=part.member.max_cell_bytes
+        new,
+        party=site.party,
+        id=part.member.id,
+        label=None,
+        expect=kinds,
+        rules=part.member.rules,
+        max_cell_bytes=part.member.max_cell_bytes,
     )
     return remarked(table), site.folder / "alignment-new.safetensors"
 
