@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from anyparty.alignment.alignment import Alignment
 from anyparty.errors import AlignmentError, some
+from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
 from anyparty.tables.table import Table
 
@@ -27,11 +28,12 @@ CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
 """Normalizations that often make differently written ids equal."""
 
 
-def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
+def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
     The order of rows in a file only changes positions. ``apart`` accepts parties that share no id, and rows without any
-    cell or label, as prediction needs.
+    cell or label, as prediction needs. Ids keep the names and types of the id columns of party ``first``, by default
+    the first table's.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -46,6 +48,7 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
     _check_names(tables)
+    _check_widths(tables)
     ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.has_content) for table in tables]
     union = pl.concat(ids).unique().sort()
     if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
@@ -58,7 +61,31 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
         position=position,
         ids=union,
         blocks={table.party: table.blocks_at(position[table.party]) for table in tables},
+        id_columns=_id_columns(position, tables, first or tables[0].party),
     )
+
+
+def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
+    """Return the id columns [N, m] of the aligned rows, with the names and types of a party's table.
+
+    The cells of a row are those of the party ``first``, or else of the first table with the row. If cells of other
+    tables do not fit the types, the column is text.
+    """
+    held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
+    if len(held) < len(tables):
+        return None
+    held.sort(key=lambda each: each[0] != first)
+    rows = [pl.Series(position[party]) for party, _ in held]
+    columns = []
+    for place, lead in enumerate(held[0][1].iter_columns()):
+        series = [own.to_series(place) for _, own in held]
+        found = [each.gather(at.set(at < 0, None)) for each, at in zip(series, rows, strict=True)]
+        dtype = lead.dtype
+        cast = [each.cast(dtype, strict=False) for each in found]
+        if any(after.null_count() > before.null_count() for before, after in zip(found, cast, strict=True)):
+            cast = [cells.as_text(each) for each in found]
+        columns.append(pl.select(pl.coalesce(*cast)).to_series().alias(lead.name))
+    return pl.DataFrame(columns)
 
 
 def _check_names(tables: Sequence[Table]) -> None:
@@ -66,6 +93,15 @@ def _check_names(tables: Sequence[Table]) -> None:
     if twice:
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
+
+
+def _check_widths(tables: Sequence[Table]) -> None:
+    """Reject parties with different numbers of id columns."""
+    names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
+    if len({len(each) for each in names.values()}) > 1:
+        listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
+        raise AlignmentError(f"the parties have different numbers of id columns ({listed}); name equally many, in the "
+                             "same order, with id in [parties.NAME]")  # fmt: skip
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from anyparty.errors import ConfigError, ModelError, TableError, UserError, rema
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
 from anyparty.networks.mlp import Factory
+from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode
 from anyparty.training.loop import device_of
@@ -223,7 +224,7 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
         ModelError: the run does not exist, or was trained from data frames.
     """
     own = {name: Path(str(party.table)) for name, party in _with_tables(Path(folder)).parties.items()}
-    return {name: path for name, path in own.items() if parties is None or name in parties or path.exists()}
+    return {name: path for name, path in own.items() if parties is None or name in parties or readers.exists(path)}
 
 
 def hold_out(model: Model, federation: Federation) -> None:

@@ -8,8 +8,7 @@ classes are not merged. ``check_classes`` rejects them, and names the settings t
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import polars as pl
@@ -17,11 +16,10 @@ import polars as pl
 from anyparty.errors import TableError, some
 from anyparty.tables import cells
 from anyparty.tables.rules import ReadingRules
+from anyparty.tables.spellings import counted, fold, listed, tidy
+from anyparty.tables.spellings import key as toml_key
 
 MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # these mean: no label
-INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
-)
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
 SPELLED = 1000  # a column with more distinct texts than this holds numbers or free text, and is not searched
 VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
@@ -33,20 +31,6 @@ WORDS = """
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
 SMALL = 5  # a possible mark of missing labels is rejected if it is in at most one of this many labels
-
-
-def tidy(text: str) -> str:
-    """Remove invisible characters and needless spaces, and compose the characters.
-
-    >>> tidy(" a\u200b  b ")
-    'a b'
-    """
-    return " ".join(INVISIBLE.sub("", unicodedata.normalize("NFC", text)).split())
-
-
-def fold(text: str) -> str:
-    """Return the form that all spellings of a text share: tidy, lower case, without compatibility characters."""
-    return tidy(unicodedata.normalize("NFKC", tidy(text))).lower()
 
 
 def class_key(text: str) -> str:
@@ -118,7 +102,7 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
         return ()
     count = sum(rows for _, rows in marks)
     note = (
-        f"{where}: {count:,} of {n:,} cells of label column {name!r} are {_counted(marks)}, which stands for missing: "
+        f"{where}: {count:,} of {n:,} cells of label column {name!r} are {counted(marks)}, which stands for missing: "
         f"these rows are unlabelled. If it is a class, list all classes, federation.classes = [...]"
     )
     return (note,)
@@ -134,9 +118,9 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
     if other := [(each, count) for each, count in counts if names[each] is None]:
         bad = text.is_in([each for each, _ in other])
         raise TableError(
-            f"{where}: label column {column.name!r} has {_counted(other)}, which federation.classes does not list "
+            f"{where}: label column {column.name!r} has {counted(other)}, which federation.classes does not list "
             f"({cells.cited(text, bad)}); its classes are {some(classes, 20)}: add the text to one of them, or write "
-            f"missing = {{{column.name} = {_listed(each for each, _ in other)}}} in the party's settings"
+            f"missing = {{{column.name} = {listed(each for each, _ in other)}}} in the party's settings"
         )
     texts, found = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
     return text.replace_strict(texts, found, default=None, return_dtype=pl.String).cast(pl.Categorical)
@@ -169,7 +153,7 @@ def _merged(names: Mapping[str, str], counts: list[tuple[str, int]], where: str)
     several = {name: of for name, of in spelled.items() if len({text.strip(" ") for text in of}) > 1}
     if not several:
         return ()
-    each = "; ".join(f"{_counted(of.items())} as {name!r}" for name, of in sorted(several.items()))
+    each = "; ".join(f"{counted(of.items())} as {name!r}" for name, of in sorted(several.items()))
     return (f"{where}: spellings of one class are read as one: {each}",)
 
 
@@ -195,12 +179,12 @@ def check_classes(label: pl.Series, where: str) -> None:
         raise TableError(f"{where}: {problem}")
     for name in _suspicious(counts):
         others = [other for other in sorted(counts) if other != name]
-        value = _listed([name])
+        value = listed([name])
         raise TableError(
             f"{where}: {name!r} in {counts[name]:,} of {sum(counts.values()):,} labels beside {some(others, 5)} may "
             f"stand for a missing label ({cells.cited(names, names == name)}): if it does, write missing = "
             f"{{{label.name} = {value}}} in the party's settings (in Python: missing = {{PARTY: {{{label.name!r}: "
-            f"{value}}}}}); if it is a class, write federation.classes = {_listed(sorted(counts))}"
+            f"{value}}}}}); if it is a class, write federation.classes = {listed(sorted(counts))}"
         )
 
 
@@ -214,8 +198,8 @@ def _alike(counts: Mapping[str, int]) -> str:
         if key in seen:
             pair = [(seen[key], counts[seen[key]]), (name, counts[name])]
             return (
-                f"{_counted(pair)} may be one class or two: write federation.classes = {{{_bare(seen[key])} = "
-                f"{_listed([seen[key], name])}, ...}} for one, or federation.classes = {_listed(sorted(counts))} "
+                f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
+                f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
                 "for two"
             )
         seen[key] = name
@@ -232,8 +216,8 @@ def _mixture(counts: Mapping[str, int]) -> str:
         return ""
     yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (_YES, _NO))
     return (
-        f"the labels {_counted(sorted(counts.items()))} mix several ways to write yes and no: write "
-        f"federation.classes = {{yes = {_listed(yes)}, no = {_listed(no)}}} if this is what they mean"
+        f"the labels {counted(sorted(counts.items()))} mix several ways to write yes and no: write "
+        f"federation.classes = {{yes = {listed(yes)}, no = {listed(no)}}} if this is what they mean"
     )
 
 
@@ -274,26 +258,3 @@ def _is_odd_number(name: str, others: list[str]) -> bool:
 
 def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?", text) else None
-
-
-def _counted(counts: Iterable[tuple[str, int]]) -> str:
-    """List texts with their numbers of cells; invisible characters are shown as escapes."""
-    listed = list(counts)
-    more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
-    return ", ".join(f"{_visible(text)} ({count:,})" for text, count in listed[:12]) + more
-
-
-def _visible(text: str) -> str:
-    """Return the text in quotation marks, with invisible characters as escapes."""
-    quoted = f'"{text}"' if "'" in text else f"'{text}'"
-    return "".join(f"\\u{ord(c):04x}" if INVISIBLE.match(c) or c in "\u00a0\u200c\u200d" else c for c in quoted)
-
-
-def _bare(text: str) -> str:
-    """Return a TOML key."""
-    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else f'"{text}"'
-
-
-def _listed(texts: Iterable[str]) -> str:
-    """Return a TOML array of texts."""
-    return "[" + ", ".join(f'"{text}"' for text in texts) + "]"

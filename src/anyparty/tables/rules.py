@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from anyparty.tables.number_marks import Decimal, Limits, NumberFormat
+
 
 class ReadingRules(BaseModel):
     """The rules of one party's table.
@@ -14,12 +16,22 @@ class ReadingRules(BaseModel):
     Attributes:
         missing: by column, the texts and numbers that mark a missing cell, in addition to those of every table.
         classes: by class, the texts of its labels, without regard to case; ``None`` recognizes the classes.
+        limits: by column, how limits such as <25 and ranges such as 10-20 are read; see ``without_limits``.
+        decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.
+        merge_spellings: whether categories that differ only in their spelling are one category.
+        formats: by column, the format of numbers with marks, as recognized in training.
+        literals: by column, the texts of missing cells that were levels in training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     missing: dict[str, tuple[str, ...]] = {}
     classes: dict[str, tuple[str, ...]] | None = None
+    limits: dict[str, Limits] = {}
+    decimal: Decimal | None = None
+    merge_spellings: bool = False
+    formats: dict[str, NumberFormat] = {}
+    literals: dict[str, tuple[str, ...]] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Return the rules that differ from the defaults, for JSON."""

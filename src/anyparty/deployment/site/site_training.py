@@ -78,10 +78,10 @@ class SiteParty:
         run = TrainingRun.of(config, scheduled(method_at(site, config), config), roster, resume=resume)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
-        own, label = config.parties.get(site.party), labels_asked(config, site.active).get(site.party)
+        label = labels_asked(config, site.active).get(site.party)
         check_features(config, site.active, {site.party: site.table})
         table = read_party(config, site.party, site.table, label)
-        check_columns(site, (own and own.id) or config.federation.id, label, table.columns.columns)
+        check_columns(site, config.reading(site.party)["id"], label, table.columns.columns)
         return cls(site, table, encoder, run)
 
 
