@@ -335,7 +335,8 @@ class _Watch(Callback):
     """Stop a run if the sweep's process was killed, or if Optuna prunes it."""
 
     def __init__(self, run: SweepRun) -> None:
-        self.run, self.parent, self.epochs, self.trial = run, os.getppid(), 0, None
+        self.run, self.parent, self.epochs = run, os.getppid(), 0
+        self.trial: Any = None
         self.worker = os.getpid() != run.parent
 
     def on_batch_end(self, rows: int, loss: float) -> None:  # noqa: ARG002
