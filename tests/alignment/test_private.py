@@ -573,8 +573,8 @@ def test_parties_apart_are_admitted_where_asked():
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
-        (["7", "8"], r"'b' aligns with id_normalize = \['strip-zeros'\], and 'a' with id_normalize = \[\]"),
-        (["7\x1f1", "8\x1f1"], r"'b' aligns with id_normalize = \['strip-zeros'\], and 'a' with .* and 2 id columns"),
+        (["7", "8"], r"'a' aligns with id_normalize = \[\], and 'b' with id_normalize = \['strip-zeros'\]"),
+        (["7\x1f1", "8\x1f1"], r"'a' aligns with .* and 2 id columns, and 'b' with id_normalize = \['strip-zeros'\]"),
     ],
 )
 def test_parties_with_different_id_settings_stop_before_an_id_is_sent(ids, said):

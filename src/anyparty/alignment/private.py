@@ -357,8 +357,9 @@ def _check_overlap(
     The messages quote the party's own ids.
     """
     examples = (
-        f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are written the "
-        f"same way (upper and lower case, leading zeros, blanks and dashes)"
+        f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are "
+        "written the same way (upper and lower case, leading zeros, blanks and dashes); id_normalize in [federation] "
+        "removes such differences"
     )
     if not len(own):
         examples = f"All rows of {me} are empty"
