@@ -77,8 +77,8 @@ def test_a_party_that_shares_no_row_is_noted():
     [
         (
             ["001", "004"],
-            ": 1 would be equal but for leading zeros; "
-            'id_normalize = ["strip-zeros"] in [federation] removes this difference',
+            ': 1 would be equal but for leading zeros; id_normalize = ["strip-zeros"] in [federation] removes '
+             "this difference",
         ),
         (["c-1", "c-4"], ": some would be equal but for letters around the numbers"),
         (["8", "9"], ""),

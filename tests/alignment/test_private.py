@@ -573,8 +573,8 @@ def test_parties_apart_are_admitted_where_asked():
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
-        (["7", "8"], r"'a' aligns with id_normalize = \[\], and 'b' with id_normalize = \['strip-zeros'\]"),
-        (["7\x1f1", "8\x1f1"], r"'a' aligns with .* and 2 id columns, and 'b' with id_normalize = \['strip-zeros'\]"),
+        (["7", "8"], "id_normalize = []"),
+        (["7\x1f1", "8\x1f1"], "id_normalize = [] and 2 id columns"),
     ],
 )
 def test_parties_with_different_id_settings_stop_before_an_id_is_sent(ids, said):
@@ -584,8 +584,10 @@ def test_parties_with_different_id_settings_stop_before_an_id_is_sent(ids, said)
         "a": lambda net: private.align(Tapped(net, tape), roster, ids, salt=SALT),
         "b": lambda net: private.align(Tapped(net, tape), roster, ["07", "8"], salt=SALT, normalize=["strip-zeros"]),
     }
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match="write the same settings at both. No id was sent") as stopped:
         memory.play(parts)
+    assert said in str(stopped.value)
+    assert "id_normalize = ['strip-zeros']" in str(stopped.value)
     assert {tag for _, _, tag, _ in tape} == {"align-terms"}
 
 

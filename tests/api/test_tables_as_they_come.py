@@ -8,7 +8,7 @@ import tomli_w
 
 from anyparty import config as settings
 from anyparty.api.federation import Federation
-from anyparty.errors import AlignmentError, ConfigError, TableError
+from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, TableError
 
 N = 120
 BANK = pl.DataFrame(
