@@ -5,6 +5,7 @@
   paper's row below it if there is one. So no page repeats a number that a new run would change.
 - ``<!-- generated: NAME -->`` becomes a text from ``_generate/reference.py``.
 - ``<!-- diagram: METHOD -->`` becomes a drawing of the method's messages.
+- A Mermaid block becomes a drawing.
 - Formulas between ``$$`` and ``$$``, or within a line between ``$`` marks and backticks, become MathML, which browsers
   show without a script.
 """
@@ -33,12 +34,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     here = (docs / page.file.src_path).parent
     results = docs.parent / "benchmarks" / "results"
     sys.path.insert(0, str(docs / "_generate"))
-    from diagrams import diagram  # noqa: PLC0415 - beside this file, and not a package
+    import mermaid  # noqa: PLC0415 - beside this file, and not a package
+    from diagrams import diagram  # noqa: PLC0415
     from reference import GENERATED, generated  # noqa: PLC0415
 
     markdown = RESULT.sub(lambda mark: rows_of((results / mark["file"]).read_text(encoding="utf-8"), mark["methods"]),
                           markdown)  # fmt: skip
     markdown = GENERATED.sub(lambda mark: generated(mark[1]), markdown)
+    markdown = mermaid.BLOCK.sub(mermaid.drawn, markdown)
     markdown = DIAGRAM.sub(lambda mark: diagram(mark[1]), markdown)
 
     def rewritten(link: re.Match[str]) -> str:

@@ -64,3 +64,17 @@ def test_each_methods_page_has_a_diagram(page) -> None:
 
     (name,) = re.findall(r"<!-- diagram: (\S+) -->", text(page.relative_to(DOCS).as_posix()))
     assert diagram(name).startswith("<figure")
+
+
+def test_mermaid_blocks_are_drawn_with_all_their_words() -> None:
+    from mermaid import BLOCK, drawn  # noqa: PLC0415
+
+    flow, steps = (ET.fromstring(drawn(block)) for block in BLOCK.finditer(text("explanation/architecture.md")))  # noqa: S314
+    boxes = {part.text: float(part.get("y")) for part in flow.iter("text")}
+    for line in re.findall(r"^    (\w+(?: --> \w+)+)$", text("explanation/architecture.md"), flags=re.MULTILINE):
+        heights = [boxes[name] for name in line.split(" --> ")]
+        assert heights == sorted(set(heights)), line
+    words = " ".join(part.text for part in steps.iter("text"))
+    assert "backward: gradients of heads, own encoder" in words
+    with pytest.raises(ValueError, match="is not supported: 'loop forever'"):
+        drawn(BLOCK.match("```mermaid\nsequenceDiagram\n    loop forever\n```"))
