@@ -77,8 +77,7 @@ def test_a_party_that_shares_no_row_is_noted():
     [
         (
             ["001", "004"],
-            ': 1 would be equal but for leading zeros; id_normalize = ["strip-zeros"] in [federation] removes '
-             "this difference",
+            f": 1 would be equal but for leading zeros; {join.NearMatch(1, ('strip-zeros',)).remedy}",
         ),
         (["c-1", "c-4"], ": some would be equal but for letters around the numbers"),
         (["8", "9"], ""),
