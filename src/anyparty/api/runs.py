@@ -17,6 +17,7 @@ import torch
 from anyparty import config as settings
 from anyparty.api.federation import Federation, read_party
 from anyparty.api.model import Model
+from anyparty.api.run_frame import frame
 from anyparty.artifacts.record import RunRecord, has_model
 from anyparty.config import Config
 from anyparty.config.method_factory import chosen
@@ -33,6 +34,11 @@ from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode
 from anyparty.training.loop import device_of
+
+__all__ = [
+    "default_folder", "evaluate_run", "federation_of_run", "frame", "hold_out", "model_for_run", "own_tables",
+    "predict_run", "settings_of", "tables_from",
+]  # fmt: skip
 
 
 def default_folder(path: Path | str, config: Config) -> Path:

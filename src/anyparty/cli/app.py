@@ -12,7 +12,7 @@ import typer
 import anyparty
 from anyparty.cli.bench import bench
 from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
-from anyparty.cli.compare import compare
+from anyparty.cli.compare import compare, sweep
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
 from anyparty.cli.federate import federate, party
@@ -213,6 +213,7 @@ def demo(
 
 
 app.command()(compare)
+app.command()(sweep)
 app.command()(init)
 app.command()(bench)
 app.command()(doctor)
