@@ -125,7 +125,10 @@ async def _predict(
     wired = ContractChannel(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
     there = await _same_run(wired, part, names, there)
-    known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
+    known, _ = await aligned(
+        keep, wired, roster, table, salt=config.federation.salt, normalize=part.member.id_normalize, there=there,
+        apart=True,
+    )  # fmt: skip
     prepare = part.member.prepare
     rows = own_rows(
         known.position, blocks=table.blocks_at(known.position), features=prepare.features(table) if prepare else None,

@@ -126,7 +126,13 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
         known, number = await aligned(
-            site.folder / ALIGNMENT, wired, run.roster, home.table, salt=config.federation.salt, resume=resume
+            site.folder / ALIGNMENT,
+            wired,
+            run.roster,
+            home.table,
+            salt=config.federation.salt,
+            normalize=config.federation.id_normalize,
+            resume=resume,
         )
         agreed = agreed_on(config, run.method, run.roster, len(known.position))
         recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(home, known))
