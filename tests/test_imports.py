@@ -53,7 +53,7 @@ def test_a_former_public_name_leads_to_the_new_one() -> None:
 
 
 EXTRAS = ("nvflare", "psutil", "nacl", "fastapi", "uvicorn", "prometheus_client", "pandas", "pyarrow", "distributed",
-          "dask", "mlflow", "tensorboard")  # fmt: skip
+          "dask", "mlflow", "optuna", "tensorboard")  # fmt: skip
 
 
 def test_the_core_does_without_extras() -> None:

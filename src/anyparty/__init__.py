@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from anyparty.api import runs
     from anyparty.api.federation import Federation
     from anyparty.api.imputation import impute, log_likelihood
     from anyparty.api.model import Model
     from anyparty.core.predictions import Predictions
+    from anyparty.experiments.compare import compare
+    from anyparty.experiments.comparison import Comparison
     from anyparty.methods.method_registry import METHODS, method
     from anyparty.networks.mlp import MLP
     from anyparty.networks.optimizer import Optimizer
@@ -25,6 +28,8 @@ _PUBLIC = {
     "Optimizer": "anyparty.networks.optimizer",
     "Predictions": "anyparty.core.predictions",
     "Federation": "anyparty.api.federation",
+    "compare": "anyparty.experiments.compare",
+    "Comparison": "anyparty.experiments.comparison",
     "impute": "anyparty.api.imputation",
     "log_likelihood": "anyparty.api.imputation",
     "Model": "anyparty.api.model",
@@ -37,14 +42,17 @@ __all__ = [
     "METHODS",
     "MLP",
     "Callback",
+    "Comparison",
     "Federation",
     "Model",
     "Optimizer",
     "Predictions",
     "__version__",
+    "compare",
     "impute",
     "log_likelihood",
     "method",
+    "runs",
 ]
 
 
@@ -54,6 +62,8 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"anyparty.{name} is now called anyparty.{new}", DeprecationWarning, stacklevel=2)
         return __getattr__(new)
+    if name == "runs":  # the only public module
+        return import_module("anyparty.api.runs")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anyparty' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)

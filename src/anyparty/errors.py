@@ -146,6 +146,7 @@ class AnypartyWarning(UserWarning):
 
 EXTRAS = {
     "flare": ("cryptography", "nacl", "nvflare", "psutil"),
+    "tune": ("optuna",),
     "serve": ("fastapi", "prometheus_client", "starlette", "uvicorn"),
 }
 

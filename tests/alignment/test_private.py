@@ -16,6 +16,7 @@ from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_core_ed25519_
 from anyparty.alignment import join, private, rounds
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.overlap import Overlap
+from anyparty.alignment.token_union import TokenUnion
 from anyparty.alignment.x25519 import L, P, Secret, SmallOrder, blind, hashed
 from anyparty.core.types import Party, Roster
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
@@ -201,7 +202,7 @@ def test_the_event_loop_stays_free(monkeypatch):
         return await private.align(net, roster_of(("a", "b"), "a"), numbered(4000), salt=SALT)
 
     monkeypatch.setattr(Secret, "order", noted("order", Secret.order))
-    monkeypatch.setattr(private._TokenUnion, "of", noted("union", private._TokenUnion.of))
+    monkeypatch.setattr(TokenUnion, "of", noted("union", TokenUnion.of))
     monkeypatch.setattr(rounds, "blind", noted("blind", rounds.blind))
     monkeypatch.setattr(rounds, "hashed", noted("hash", rounds.hashed))
     memory.play(dict.fromkeys("ab", with_its_thread))
@@ -241,7 +242,8 @@ def test_messages_come_in_batches():
     assert all(each["points"].shape[0] <= 4 for *_, tag, each in tape if "points" in each)
     assert [len(each["rows"]) for _, to, tag, each in tape if (to, tag) == ("b", "align-positions")] == [4, 3]
     assert [len(each["points"]) for frm, *_, tag, each in tape if (frm, tag) == ("b", "align-tokens")] == [4, 3]
-    assert {tag for *_, tag, _ in tape} == {message.tag for message in private.MESSAGES}
+    with_state = {"align-state", "align-left-out"}
+    assert {tag for *_, tag, _ in tape} == {message.tag for message in private.MESSAGES} - with_state
 
 
 def test_no_id_and_no_hash_of_one_crosses():
@@ -566,3 +568,34 @@ def test_a_small_party_whose_rows_a_large_one_has_is_no_cause_for_a_warning():
 def test_parties_apart_are_admitted_where_asked():
     found = play({"a": ["x"], "b": ["y"]}, apart=True)
     assert sorted(rows_of(together(found))) == [(-1, 0), (0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["7", "8"], "id_normalize = []"),
+        (["7\x1f1", "8\x1f1"], "id_normalize = [] and 2 id columns"),
+    ],
+)
+def test_parties_with_different_id_settings_stop_before_an_id_is_sent(ids, said):
+    names, tape = ("a", "b"), []
+    roster = roster_of(names, "a")
+    parts = {
+        "a": lambda net: private.align(Tapped(net, tape), roster, ids, salt=SALT),
+        "b": lambda net: private.align(Tapped(net, tape), roster, ["07", "8"], salt=SALT, normalize=["strip-zeros"]),
+    }
+    with pytest.raises(ConfigError, match="write the same settings at both") as stopped:
+        memory.play(parts)
+    assert said in str(stopped.value)
+    assert "id_normalize = ['strip-zeros']" in str(stopped.value)
+    assert {tag for _, _, tag, _ in tape} == {"align-terms"}
+
+
+def test_normalized_ids_match():
+    roster = roster_of(("a", "b"), "a")
+    ids = {"a": ["007", "x-1"], "b": ["7", "X1"]}
+    changes = ["strip-zeros", "lower-case", "strip-hyphens"]
+    found = memory.play(
+        {name: partial(private.align, roster=roster, ids=ids[name], salt=SALT, normalize=changes) for name in ids}
+    )
+    assert found["a"].n == 2

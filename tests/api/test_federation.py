@@ -352,7 +352,7 @@ def test_networks_and_optimizers_of_another_kind():
     with pytest.raises(ConfigError, match=r"party 'bank': encoder should be a function of \(inputs, outputs\)"):
         federation.train(epochs=1, encoder=5)
     with pytest.raises(ConfigError, match=r"party 'shop': optimizer should be an Optimizer, such as"):
-        federation.train(epochs=1, optimizer={"shop": "adam"})
+        federation.train(epochs=1, optimizer={"shop": 5})
 
 
 def test_balance_is_for_classes():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from anyparty.api.runs import evaluate_run
 from anyparty.report import comparison, party_set_scores
@@ -55,10 +56,59 @@ def test_differences_seed_by_seed(runs):
     assert unlike == []
     section = comparison.comparison_section(found, scores)
     assert [row[0] for row in section.tables[0].rows] == names
-    assert [row[6].split()[0] for row in section.tables[0].rows] == [f"{accuracy[name]:.3f}" for name in names]
-    assert section.tables[1].rows[0][:3] == ["laser", "local", "2"]
-    said = "Difference in accuracy, seed by seed on the same test rows."
-    assert section.tables[1].caption == f"{said} More is better."
+    assert [row[2].split()[0] for row in section.tables[0].rows] == [f"{accuracy[name]:.3f}" for name in names]
+    half = t.ppf(0.975, df=1) * np.std(each, ddof=1) / np.sqrt(2)
+    low, high = np.mean(each) - half, np.mean(each) + half
+    assert difference.interval == pytest.approx((low, high))
+    shown = f"{difference.mean:+.4f} ({low:.4f} to {high:.4f})"
+    assert section.tables[1].rows == [["laser", "local", shown, "2", f"{difference.better} of 2"]]
+    caption = "Difference in accuracy, seed by seed on the same test rows. More is better."
+    assert section.tables[1].caption == f"{caption} Student's 95 % interval over seeds."
+
+
+def test_variants_are_compared_with_own_columns_and_other_pairs_are_folded(runs, tmp_path):
+    again = tmp_path / "many"
+    settings = trained.write(again, trained.FIVE[:2])
+    made = [trained.train(settings, name, f"method.name={name}") for name in ("laser", "local", "ensemble")]
+    found, scores = compared(made)
+    section = comparison.comparison_section(found, scores)
+    assert [row[:2] for row in section.tables[1].rows] == [["laser", "local"], ["ensemble", "local"]]
+    assert "A single seed gives no interval." in section.tables[1].caption
+    (pairs,) = section.details
+    assert [row[:2] for row in pairs.tables[0].rows] == [
+        ["laser", "local"],
+        ["laser", "ensemble"],
+        ["local", "ensemble"],
+    ]
+    assert pairs.tables[0].rows[2][2] != section.tables[1].rows[1][2] or "+0.0000" in pairs.tables[0].rows[2][2]
+    axis = section.figures[0].figure.axes[0]
+    assert "own columns only" in [text.get_text() for text in axis.texts]
+
+
+def test_without_models_recorded_scores_of_equal_test_rows_are_compared(runs):
+    """The differences equal those of the models, and runs that test other rows are not compared."""
+    found = find_runs([runs[name] for name in ("laser-1", "laser-2", "local-1", "local-2")])
+    (difference,), unlike = comparison.compare_variants(found, [RunScores.of(run) for run in found], "accuracy")
+    (same,), _ = comparison.compare_variants(*compared([run.folder for run in found]), "accuracy")
+    assert difference.each == pytest.approx(same.each)
+    assert unlike == []
+    fewer = [found[0], replace(found[2], settings=found[2].settings | {"train": {"seed": 1, "test": 0.5}})]
+    other = [found[0], replace(found[2], tables=found[2].tables | {"bank": "another"})]
+    unknown = [found[0], replace(found[2], tables={})]
+    for runs_of_other_rows in (fewer, other, unknown):
+        scores = [RunScores.of(run) for run in runs_of_other_rows]
+        differences, unlike = comparison.compare_variants(runs_of_other_rows, scores, "accuracy")
+        assert differences == []
+        assert "have different test rows" in unlike[0]
+
+
+def test_many_runs_take_no_more_room_than_few(runs):
+    found, scores = compared([runs["laser-1"], runs["local-1"]])
+    many = [replace(found[k % 2], name=f"run {k}", settings=found[k % 2].settings | {"train": {"seed": k // 2}})
+            for k in range(60)]  # fmt: skip
+    section = comparison.comparison_section(many, [scores[k % 2] for k in range(60)])
+    assert [len(table.rows) for table in section.tables] == [1]
+    assert len(section.details[0].tables[0].rows) == 60
 
 
 def points(axis) -> list[list[float]]:
@@ -93,7 +143,7 @@ def test_a_figure_of_runs_with_a_seed_each_has_their_intervals(runs):
     (axis,) = drawn.figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["laser-1", "local-1"]
     assert drawn.caption.endswith("from resampled test rows. Less is better.")
-    assert section.tables[1].caption.endswith("Less is better.")
+    assert "Less is better." in section.tables[1].caption
     assert all(np.isfinite(line.get_xdata()).all() for line in axis.lines)
 
 
@@ -181,7 +231,7 @@ def test_runs_without_scores_stand_in_the_table(runs):
     found, scores = compared([runs["laser-1"], runs["local-1"]])
     nothing = [found[0], replace(found[1], evaluation=None)]
     section = comparison.comparison_section(nothing, [scores[0], RunScores(reason="its tables are elsewhere")])
-    assert section.tables[0].rows[1][6] == "–"
+    assert section.tables[0].rows[1][2] == "–"
     assert not section.figures
     assert len(section.tables) == 1
 
@@ -205,8 +255,8 @@ def test_recorded_scores_alone_are_drawn_but_those_of_some_rows(runs):
     section = comparison.comparison_section(found, [RunScores.of(run) for run in found])
     (drawn,) = section.figures
     assert [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()] == ["laser-1", "local-1"]
-    assert section.text[0].startswith("Not in the figure: wide, whose recorded score covers only the ")
-    assert "'laser-1', 'local-1', 'wide' (the report reads only records unless it is asked to" in section.text[1]
+    (note,) = section.text
+    assert note.startswith("Not in the figure: wide, whose recorded score covers only the ")
     seeds = find_runs([runs["laser-1"], runs["laser-2"], runs["local-1"]])
     (drawn,) = comparison.comparison_section(seeds, [RunScores.of(run) for run in seeds]).figures
     assert [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()] == ["laser", "local"]

@@ -55,7 +55,7 @@ class TestIds:
 
     def test_duplicates(self):
         refuses(
-            r"id column 'id' must name each row once, but '7', 'b', 'c' and 1 more occur more than once",
+            r"id column 'id' must name each row once, but 9 rows share an id .*'7' in rows 1, 3, 4; 'b' in rows 2, 5;",
             {"id": ["7", "b", "7 ", "7.0", "b", "c", "c", "d", "d"]},
         )
 
@@ -142,8 +142,8 @@ class TestNamesThatPolarsInterprets:
         assert "10 of 20 cells of label column" in labelled.notes[0]
 
     def test_as_a_column_with_marks(self, name):
-        marked = [*map(str, range(30)), *["-"] * 8]
-        refuses(rf"column '{re.escape(name)}' has numbers except for '-' \(8 cells\)", {name: marked})
+        marked = [*map(str, range(30)), *["x"] * 8]
+        refuses(rf"column '{re.escape(name)}' has numbers except for 'x' \(8 cells\)", {name: marked})
 
 
 class TestLabels:
@@ -151,22 +151,19 @@ class TestLabels:
         table = read({"y": ["yes"] * 8 + ["None", " null ", "None", "", None]}, label="y")
         assert table.label.null_count() == 5
         (note,) = table.notes
-        said = "party 'clinic', data frame: 3 of 11 cells of label column 'y' are 'None' (2), 'null' (1), which stands"
+        said = "party 'clinic', data frame: 3 of 13 cells of label column 'y' are 'None' (2), 'null' (1), which stands"
         assert note.startswith(said)
-        assert note.endswith("If it is meant as a class, give it another name in the table")
+        assert note.endswith("If it is a class, list all classes, federation.classes = [...]")
 
-    @pytest.mark.parametrize(("marked", "noted"), [(0, False), (5, False), (6, True)])
-    def test_up_to_one_in_twenty_is_not_noted(self, marked, noted):
+    @pytest.mark.parametrize(("marked", "noted"), [(0, False), (1, True)])
+    def test_every_mark_is_noted(self, marked, noted):
         cells_of = ["a"] * (100 - marked) + ["NA"] * marked + [""] * 50
         assert bool(read({"y": cells_of}, label="y").notes) == noted
+        assert bool(read({"y": ["1.5"] * 5000 + ["?"] * marked}, label="y").notes) == noted
 
     def test_classes_that_differ_in_case_are_noted(self):
         (note,) = read({"y": ["Yes", "no", "yes "], "size": [1, 2, 3]}, label="y").notes
-        assert "'Yes' and 'yes' in label column 'y' differ only in case or spaces, but count as two classes" in note
-
-    @pytest.mark.parametrize(("marked", "noted"), [(9, False), (10, True)])
-    def test_ten_of_many_are_noted(self, marked, noted):
-        assert bool(read({"y": ["1.5"] * 5000 + ["?"] * marked}, label="y").notes) == noted
+        assert "spellings of one class are read as one: 'Yes' (1), 'yes ' (1) as 'Yes'" in note
 
     def test_other_types_of_features_and_labels_are_not_noted(self):
         table = read({"y": [1.0, float("nan")], "town": ["NA", "Ulm"], "size": [1, 2]}, label="y")
@@ -186,7 +183,7 @@ def test_all_unusable_columns_are_reported_at_once():
 
 class TestRowsWithoutCells:
     def test_are_noted(self):
-        (note,) = read({"y": [1, 0, 1], "town": ["NA", "Ulm", ""], "size": [None, 2, None]}, label="y").notes
+        (note,) = read({"y": [1, 0, 1], "town": ["n/a", "Ulm", ""], "size": [None, 2, None]}, label="y").notes
         assert "2 of 3 rows are empty except for the id and the label: there the party counts as absent" in note
 
     def test_none_are_without_columns(self):
@@ -248,17 +245,17 @@ class TestColumns:
     def test_many_numbers_beside_one_or_two_texts_are_no_category(self):
         numbers = [str(i % 200) for i in range(857)]
         for texts, said in (
-            (["-"] * 143, r"has numbers except for '-' \(143 cells\): leave these cells empty, or declare"),
-            (["."] * 120 + ["none"], r"has numbers except for '\.' \(120 cells\), 'none' \(1 cell\): leave these"),
+            (["p"] * 143, r"has numbers except for 'p' \(143 cells\): leave these cells empty, or declare"),
+            (["p"] * 120 + ["none"], r"has numbers except for 'p' \(120 cells\), 'none' \(1 cell\): leave these"),
         ):
             refuses(rf"column 'sum' {said}", {"sum": numbers + texts})
             assert read({"sum": numbers + texts}, types={"sum": "categorical"}).kinds == {"sum": "categorical"}
 
-    @pytest.mark.parametrize("texts", [["-", "n.d.", "unk"], ["-"] * 5 + ["n.d.", "unk", "k.A.", "x"]])
+    @pytest.mark.parametrize("texts", [["p", "n.d.", "unk"], ["p"] * 5 + ["n.d.", "unk", "k.A.", "x"]])
     def test_up_to_five_texts_beside_mostly_numbers_are_no_category(self, texts):
         ages = [str(20 + i % 40) for i in range(850)]
         refuses(
-            r"column 'age' has numbers except for '-' \(\d+ cells\), .*: leave these",
+            r"column 'age' has numbers except for .*'p' \(\d+ cells\).*: leave these",
             {"age": ages + texts * (150 // len(texts))},
         )
 
@@ -280,7 +277,7 @@ class TestColumns:
 
     def test_declared_numeric(self):
         refuses(
-            r"column 'age' has cells that are not numbers: 'a' in row 1, 'b' in row 2, 'c' in row 3 and 1 more",
+            r"column 'age' has cells that are not numbers: 'a' in row 1, 'b' in row 2, 'c' in row 3, 'd' in row 4",
             {"age": ["a", "b", "c", "d", "5"]},
             types={"age": "numeric"},
         )
@@ -320,7 +317,7 @@ class TestColumns:
             "answers": "categorical",
             "band": "categorical",
         }
-        assert read({"rate": ["5%", "10%", "20%"] * 90}).kinds == {"rate": "categorical"}
+        assert read({"rate": ["5%", "10%", "20%"] * 90}).kinds == {"rate": "numeric"}
 
     @pytest.mark.parametrize("code", ["{}A", "E11.{}", "D-{:05}", "1.{}.0", "10.0.0.{}", "030 {}", "{}:1", "{}-9"])
     def test_codes_with_numbers_are_a_category(self, code):
@@ -344,20 +341,17 @@ class TestColumns:
     @pytest.mark.parametrize(
         ("cells_of", "said"),
         [
-            ([f"0,{i:03d}" for i in range(30)], r"'0,000', '0,001': it looks like numbers with decimal commas; write"),
-            ([f"1.{i:03d},5" for i in range(30)], r"numbers with decimal commas; write them with a decimal point"),
-            ([f"{i},500" for i in range(1, 30)], r"no mark between thousands, leave it out with drop"),
-            ([f"{i}.5" for i in range(30)] + ["<0.1"] * 9, r"such as '<0.1', '<0.1': .* limits; write a number for"),
+            (
+                [f"0,{i:03d}" for i in range(30)] + ["1.5"] * 9,
+                r"numbers with decimal commas; write them with a decimal p",
+            ),
+            ([f"{i}.5" for i in range(30)] + ["<0.1"] * 9, r"has numbers, and \d+ limits or ranges: '<0.1' in row 31"),
             (
                 [f"2020-01-{i:02d}" for i in range(1, 31)] * 9,
                 r"it looks like dates; write a number instead, such as da",
             ),
             ([f"{i}.12.1999 10:00" for i in range(1, 31)], r"it looks like dates"),
             ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates"),
-            ([f"{i}.5%" for i in range(30)], r"'0.5%', '1.5%': it looks like numbers with a unit; write the numbers"),
-            ([f"{i},50 €" for i in range(30)], r"it looks like numbers with a unit"),
-            ([f"{i:,} EUR" for i in range(0, 30_000, 1000)], r"it looks like numbers with a unit"),
-            ([f"-${i}.00" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} mmHg" for i in range(30)] + ["high", "low"], r"'0 mmHg', '1 mmHg': .* with a unit; write the n"),
@@ -369,15 +363,11 @@ class TestColumns:
             ([f"{i}.1k" for i in range(30)] + [f"{i}M" for i in range(9)], r"it looks like numbers with a unit"),
             ([f"\u2212{i} °C" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"${i}" for i in range(30)] + [f"($\t{i})" for i in range(9)], r"it looks like numbers with a unit"),
-            ([f"\u2212{i}" for i in range(30)] + ["3"] * 9, r"another sign than - for minus; write a hyphen for minus"),
             ([f"({i})" for i in range(9)] + [f"{i}" for i in range(30)], r"numbers in brackets; write .* a minus sign"),
             ([f"{i} days 00:00:00" for i in range(30)], r"durations; write a number instead, such as days, leave"),
             ([f"-{i} days +04:{i}:07.250000" for i in range(10, 40)], r"it looks like durations"),
             ([f"02:{i:02d}" for i in range(30)], r"it looks like times; write a number instead, such as minutes"),
             ([f"{i}:30:07 pm" for i in range(30)], r"it looks like times"),
-            ([f"{i} 035" for i in range(1, 30)] + ["35"] * 9, r"numbers with marks between thousands; write them with"),
-            ([f"{i}\u00a0035\u00a0112.5" for i in range(1, 30)], r"numbers with marks between thousands"),
-            ([f"{i}'035" for i in range(1, 30)], r"numbers with marks between thousands"),
         ],
     )
     def test_text_that_is_no_category_though_its_values_recur(self, cells_of, said):

@@ -28,21 +28,21 @@ def refuses(sentence, *cells, **settings):
 
 class TestInfer:
     @pytest.mark.parametrize(
-        ("cells", "classes"),
+        ("cells", "classes", "label_type"),
         [
-            (("no", "yes ", None, "no"), ("no", "yes")),
-            ((True, False, None), ("false", "true")),
-            (("TRUE", "false"), ("false", "true")),
-            ((10, 1, 0, None), ("0", "1", "10")),
-            ((1.0, 0.0, None, float("nan")), ("0", "1")),
-            (("10", "9", "-1", "?"), ("-1", "9", "10")),
-            (("2", "10", "b"), ("10", "2", "b")),
-            (tuple("abcdefghijklmnopqrstuvwxyz"), tuple("abcdefghijklmnopqrstuvwxyz")),
-            (range(20), tuple(map(str, range(20)))),
+            (("no", "yes ", None, "no"), ("no", "yes"), "text"),
+            ((True, False, None), ("false", "true"), "boolean"),
+            (("TRUE", "false"), ("false", "true"), "text"),
+            ((10, 1, 0, None), ("0", "1", "10"), "integer"),
+            ((1.0, 0.0, None, float("nan")), ("0", "1"), "number"),
+            (("10", "9", "-1", "?"), ("-1", "9", "10"), "text"),
+            (("2", "10", "b"), ("10", "2", "b"), "text"),
+            (tuple("abcdefghijklmnopqrstuvwxyz"), tuple("abcdefghijklmnopqrstuvwxyz"), "text"),
+            (range(20), tuple(map(str, range(20))), "integer"),
         ],
     )
-    def test_classes(self, cells, classes):
-        assert task_of(*cells) == Task(kind="classification", classes=classes)
+    def test_classes(self, cells, classes, label_type):
+        assert task_of(*cells) == Task(kind="classification", classes=classes, label_type=label_type)
 
     def test_categories_are_classes(self):
         label = pl.Series("y", ["1.5", "2.5"], dtype=pl.Categorical)
@@ -97,13 +97,15 @@ class TestInfer:
         refuses("nearly all cells are numbers, but not 'x' in row 31; correct", *map(str, range(30)), "x")
 
     def test_many_numbers_beside_one_or_two_texts_are_no_classes(self):
-        cells = [*map(str, range(30)), *"----", *"xxxxx"]
+        cells = [*map(str, range(30)), *"pppp", *"xxxxx"]
         refuses(
-            r"it has numbers except for 'x' \(5 cells\), '-' \(4 cells\); leave these cells empty, or set fed", *cells
+            r"it has numbers except for 'x' \(5 cells\), 'p' \(4 cells\); leave these cells empty, or set fed", *cells
         )
         assert task_of(*cells, kind="classification").outputs == 32
-        assert task_of(*map(str, range(20)), *"----").outputs == 21
-        assert task_of(*map(str, range(30)), *"----xyyyz").outputs == 34
+        refuses(
+            "'p' in 4 of 24 labels beside '0', '1', .* may stand for a missing label", *map(str, range(20)), *"pppp"
+        )
+        assert task_of(*map(str, range(30)), *"ppppxyyyz").outputs == 34
 
     def test_identifiers_are_no_classes(self):
         many = [f"p{i}" for i in range(1200)]

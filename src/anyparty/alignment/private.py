@@ -52,24 +52,32 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from anyparty.alignment import list_plan
+from anyparty.alignment.alignment_state import AlignmentState
+from anyparty.alignment.id_terms import IdTerms
+from anyparty.alignment.list_plan import ListPlan, plan_alone, plan_with_state
 from anyparty.alignment.rounds import BlindingProgress, Rounds
+from anyparty.alignment.token_union import FEW, TokenUnion
 from anyparty.alignment.x25519 import SIZE, Secret
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, some
 from anyparty.tables import cells
+from anyparty.tables.ids import normalized, shown
 
 MESSAGES = (
     MessageSpec(
         tag="align-terms",
         frm="any",
         to="any",
-        holds="how many rows the party has, and a hash of salt, batch and parties",
+        holds="how many rows the party has, and a hash of salt, batch, parties and changes of ids",
         learns="how many rows each party has",
     ),
     MessageSpec(
@@ -104,10 +112,10 @@ MESSAGES = (
         holds="the index of each of the receiver's own rows among all rows, sorted by secret tokens",
         learns="nothing about others' rows, unless parties compare their indices: then which rows they share",
     ),
+    *list_plan.MESSAGES,
 )
 
 BATCH = 65_536
-FEW = 0.01
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,7 +161,9 @@ async def align(
     secret: bytes | None = None,
     batch: int = BATCH,
     apart: bool = False,
+    normalize: Sequence[str] = (),
     progress: BlindingProgress | None = None,
+    state: Path | None = None,
 ) -> PrivateAlignment:
     """Run the protocol for the party ``net.me``; all parties of the roster run it at the same time.
 
@@ -165,7 +175,12 @@ async def align(
         secret: 32 bytes that determine all secrets, for tests; by default they come from the operating system.
         batch: the number of ids in a message, the same at every party.
         apart: accept parties that share no id, as in prediction.
-        progress: called after each step of this party's work.
+        normalize: changes of ids, such as "strip-zeros", the same at every party.
+        progress: called after each step of this party's work, with the points done and the total, including those of
+            an interrupted alignment that this one continues.
+        state: a folder on the party's own disk, which no other process uses meanwhile. If the alignment is interrupted,
+            the next one with the same folders continues it. After an alignment, the next one with the same folders
+            processes only ids that are new. The caller deletes the folder. By default, nothing is stored.
 
     Warns:
         UserWarning: other parties know under 1 % of a party's ids. The warning is issued at this party and at the
@@ -173,26 +188,30 @@ async def align(
 
     Raises:
         AlignmentError: an id is missing or repeated, or (at every party) no id is known to two parties.
-        ConfigError: the parties have different salts, batches or rosters.
+        ConfigError: the parties have different salts, batches, rosters, changes of ids or numbers of id columns. Then
+            nothing but the hashes of these terms and the numbers of ids was sent.
         MessageError: another party sent an impossible message.
         PartyLost: another party left.
+        StorageError: ``state`` cannot be written.
     """
-    own = _checked(ids, net.me)
-    sizes = await _exchange_sizes(net, roster, len(own), f"{salt}\n{batch}\n{apart}\n{roster}")
-    hidden = Secret.of(secret)
-    order = await asyncio.to_thread(hidden.order, len(own))
-    pool = ThreadPoolExecutor(os.cpu_count(), "align")
-    try:
-        lists = await Rounds(net, roster, hidden, own.gather(order), salt, sizes, batch, pool, progress).play()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-    union = await asyncio.to_thread(_TokenUnion.of, lists) if net.me == roster.active else None
+    own = await asyncio.to_thread(_checked, ids, net.me, normalize)
+    common = f"{salt}\n{batch}\n{apart}\n{roster}" + ("" if state is None else "\nstate")
+    id_terms = IdTerms.of(own, normalize)
+    terms = common + id_terms.text()
+    sizes = await _exchange_sizes(net, roster, len(own), common, id_terms)
+    plan = await (
+        plan_alone(net, roster, sizes, secret)
+        if state is None
+        else plan_with_state(net, roster, own, sizes, AlignmentState.load(state, _hash(terms)), secret)
+    )
+    await _play(net, roster, own, plan, salt=salt, batch=batch, progress=progress)
+    union = await asyncio.to_thread(_union, plan, sizes) if plan.tokens is not None else None
     n, rows, few = await (
         _receive_rows(net, roster, sizes, batch) if union is None else _send_rows(net, union, sizes, batch)
     )
     _check_overlap(own, net.me, sizes, n, few, apart=apart)
     position = np.full(n, -1, dtype=np.int64)
-    position[rows] = order
+    position[rows] = plan.rows[plan.rows >= 0]
     return PrivateAlignment(
         party=net.me,
         parties=roster.names,
@@ -203,25 +222,57 @@ async def align(
     )
 
 
-def _checked(ids: pl.Series | Sequence[str], me: str) -> pl.Series:
-    """Return the ids as trimmed text; reject missing and repeated ones."""
+async def _play(
+    net: Channel,
+    roster: Roster,
+    own: pl.Series,
+    plan: ListPlan,
+    *,
+    salt: str,
+    batch: int,
+    progress: BlindingProgress | None,
+) -> None:
+    """Send the lists' entries without tokens through the parties, and store the tokens in the plan."""
+    listed, pool = own.gather(plan.rows[plan.start[net.me] :]), ThreadPoolExecutor(os.cpu_count(), "align")
+    try:
+        await Rounds(net, roster, plan.secret, listed, salt, plan.todo(), batch, pool, progress, plan.start).play(
+            (lambda _, __: None) if plan.tokens is None else plan.tokens.append
+        )
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
+    """Return the union of the tokens. If the secrets are not new, its rows are in a new random order.
+
+    Rows sorted by the same tokens as before would show a passive party where rows were added between its own rows, and
+    so which of its new ids another party had already.
+    """
+    union = TokenUnion.of(sizes, plan.kept_tokens())
+    return union.reordered(Secret.of().order(union.n)) if plan.continued else union
+
+
+def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) -> pl.Series:
+    """Return the ids as trimmed and changed text; reject missing and repeated ones."""
     own = cells.as_text(ids if isinstance(ids, pl.Series) else pl.Series(values=list(ids), dtype=pl.String))
     if own.null_count():
         rows = some((row + 1 for row in own.is_null().arg_true()), 5)
         raise AlignmentError(f"party {me!r}: there is no id in row {rows}; give each row one, or leave it out")
+    own = normalized(own, normalize)
     if own.n_unique() < len(own):
-        twice = own.filter(own.is_duplicated()).unique(maintain_order=True)
+        twice = map(shown, own.filter(own.is_duplicated()).unique(maintain_order=True))
         raise AlignmentError(f"party {me!r}: each id must occur once, but {some(twice)} occur more often")
     return own
 
 
-async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -> dict[str, int]:
-    """Send the number of own ids and the hash of ``terms`` to all others, and return every party's number of ids.
+async def _exchange_sizes(net: Channel, roster: Roster, size: int, common: str, id_terms: IdTerms) -> dict[str, int]:
+    """Send the number of own ids and the hash of the terms to all others, and return every party's number of ids.
 
-    The numbers are in the roster's order.
+    The numbers are in the roster's order. The terms are the text ``common`` and ``id_terms``.
     """
+    terms = common + id_terms.text()
     others = [name for name in roster.names if name != net.me]
-    fingerprint = torch.frombuffer(bytearray(hashlib.sha256(terms.encode()).digest()), dtype=torch.uint8)
+    fingerprint = torch.frombuffer(bytearray(_hash(terms)), dtype=torch.uint8)
     for name in others:
         await net.send(name, "align-terms", {"rows": torch.tensor([size]), "terms": fingerprint})
     sizes = dict.fromkeys(roster.names, size)
@@ -229,57 +280,29 @@ async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -
     for name in others:
         received = await net.recv(name, "align-terms", expect)
         if not torch.equal(received["terms"], fingerprint):
+            digest = received["terms"].numpy().tobytes()
+            if (other := id_terms.other_with(partial(_has_hash, digest, common))) is not None:
+                raise ConfigError(f"party {name!r} aligns with {other}, and {net.me!r} with {id_terms}; write the same "
+                                  "settings at both. No id was sent")  # fmt: skip
             raise ConfigError(f"party {name!r} has another salt, batch, list of parties or value of 'apart' for the "
-                              f"alignment than {net.me!r}; give both the same settings")  # fmt: skip
+                              f"alignment than {net.me!r}, or only one of them can continue an interrupted alignment; "
+                              f"give both the same settings and the same version of anyparty")  # fmt: skip
         sizes[name] = int(received["rows"])
         if sizes[name] < 0:
             raise MessageError(f"party {name!r} reports {sizes[name]} rows")
     return sizes
 
 
-@dataclass(frozen=True, eq=False)
-class _TokenUnion:
-    """The union of all parties' tokens, sorted by their bytes. Row n has the n-th token.
+def _has_hash(digest: bytes, common: str, id_terms: str) -> bool:
+    return _hash(common + id_terms) == digest
 
-    Attributes:
-        n: N.
-        rows: by party, [n_k]: the row of each token in the party's list, in the list's order.
-        key: [N] int64, made from bytes of the token on which the order hardly depends.
-    """
 
-    n: int
-    rows: dict[str, NDArray[np.int64]]
-    key: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, lists: Mapping[str, bytes]) -> _TokenUnion:
-        tokens = np.frombuffer(b"".join(lists.values()), dtype=f"S{SIZE}")
-        union, first, row = np.unique(tokens, return_index=True, return_inverse=True)
-        ends = np.cumsum([len(each) // SIZE for each in lists.values()])
-        rows = dict(zip(lists, np.split(row.astype(np.int64), ends[:-1]), strict=True))
-        for name, own in rows.items():
-            if len(np.unique(own)) < len(own):
-                raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
-        words = tokens.view("<u8").reshape(-1, SIZE // 8)[first, 1]
-        return cls(len(union), rows, (words >> np.uint64(1)).astype(np.int64))
-
-    def present(self) -> NDArray[np.bool_]:
-        """Return the mask [N, parties] of rows that each party holds."""
-        out = np.zeros((self.n, len(self.rows)), dtype=np.bool_)
-        for k, rows in enumerate(self.rows.values()):
-            out[rows, k] = True
-        return out
-
-    def few(self) -> list[str]:
-        """Return the parties that share under 1 % of the rows that they could share."""
-        shared = self.present().sum(axis=1) > 1
-        total = sum(map(len, self.rows.values()))
-        most = {name: min(len(rows), total - len(rows)) for name, rows in self.rows.items()}
-        return [name for name, rows in self.rows.items() if shared[rows].sum() < FEW * most[name]]
+def _hash(terms: str) -> bytes:
+    return hashlib.sha256(terms.encode()).digest()
 
 
 async def _send_rows(
-    net: Channel, union: _TokenUnion, sizes: Mapping[str, int], batch: int
+    net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
     """Send each passive party N, the rows of its list, and whether it shares few rows.
 
@@ -334,8 +357,9 @@ def _check_overlap(
     The messages quote the party's own ids.
     """
     examples = (
-        f"Ids of {me} look like this: {some(own.sort().head(2))}. Ask the other parties whether theirs are written the "
-        f"same way (upper and lower case, leading zeros, blanks and dashes)"
+        f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are "
+        "written the same way (upper and lower case, leading zeros, blanks and dashes); id_normalize in [federation] "
+        "removes such differences"
     )
     if not len(own):
         examples = f"All rows of {me} are empty"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import polars as pl
@@ -51,11 +51,12 @@ class Rounds:
         secret: the party's scalars.
         ids: the party's own ids, in the secret order.
         salt: the salt of the hash.
-        sizes: the number of ids of each party.
+        sizes: the number of ids of each party that need tokens.
         batch: the number of ids in a message.
         pool: worker threads.
         progress: called after each batch of a list that this party has blinded.
-        done: the number of points that this party has blinded so far.
+        before: the number of ids of each party that an earlier, interrupted alignment has done.
+        done: the number of points that this party has blinded so far, in that alignment too.
     """
 
     net: Channel
@@ -67,24 +68,28 @@ class Rounds:
     batch: int
     pool: Executor
     progress: BlindingProgress | None = None
+    before: Mapping[str, int] = field(default_factory=dict)
     done: int = 0
 
-    async def play(self) -> dict[str, bytes]:
-        """Send all lists through the parties; return the tokens by party, which are empty at a passive party."""
+    async def play(self, keep: Callable[[str, bytes], None]) -> None:
+        """Send all lists through the parties; the active party calls ``keep`` with a party and a batch of its tokens.
+
+        ``keep`` runs outside the event loop.
+        """
         active, me = self.roster.active, self.net.me
-        lists = {name: bytearray() for name in self.roster.names}
+        self.done = self._work(self.before)
         await self._depart(0)
         for b in range(self._batches()):
             if me == active:
                 await self._depart(b + 1)  # the others continue while this party computes tokens
-                lists[me] += await self._receive_own(b)
+                await asyncio.to_thread(keep, me, await self._receive_own(b))
                 for name in self._others():
-                    lists[name] += await self._take(name, "align-tokens", self._count(name, b), self.secret.scalar)
+                    tokens = await self._take(name, "align-tokens", self._count(name, b), self.secret.scalar)
+                    await asyncio.to_thread(keep, name, tokens)
             else:
                 await self._pass_on(b)
                 await self._send(active, "align-tokens", await self._receive_own(b))
                 await self._depart(b + 1)
-        return {name: bytes(tokens) for name, tokens in lists.items()}
 
     async def _depart(self, b: int) -> None:
         """Blind a batch of the own list with the one-time scalar, and send it to the next party of its route."""
@@ -143,12 +148,12 @@ class Rounds:
         made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
         self.done += len(made) // SIZE
         if self.progress is not None:
-            self.progress(self.done, self._total())
+            self.progress(self.done, self._work(self.sizes) + self._work(self.before))
         return made
 
-    def _total(self) -> int:
-        own = self.sizes[self.net.me]
-        return sum(self.sizes.values()) + (own if len(self._stops(self.net.me)) > 2 else 0)
+    def _work(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of points that this party blinds for lists of these sizes."""
+        return sum(sizes.values()) + (sizes.get(self.net.me, 0) if len(self._stops(self.net.me)) > 2 else 0)
 
     def _others(self) -> list[str]:
         """Return the owners of the other lists, in the order in which their lists arrive."""

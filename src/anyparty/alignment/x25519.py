@@ -1,7 +1,9 @@
 """Curve arithmetic of private alignment: hash ids to points on Curve25519, and blind points.
 
 D. J. Bernstein: "Curve25519: new Diffie-Hellman speed records", PKC 2006; RFC 7748 (X25519), RFC 9380 (Elligator 2).
-libsodium multiplies points by secret scalars, through PyNaCl, in constant time and without holding Python's lock.
+libsodium multiplies points by secret scalars, through PyNaCl, in constant time and without holding Python's lock. It
+also multiplies and inverts the scalars themselves, in constant time. The only arithmetic on Python integers is the
+change of coordinates of hashed ids (``_montgomery``), which involves no scalar.
 
 Notation   u      the x-coordinate of a point, 32 bytes little-endian, which represents the point
            H(id)  the id as a point u of the group of prime order l
@@ -34,7 +36,14 @@ from numpy.typing import NDArray
 from anyparty.errors import needing
 
 with needing("flare", "private alignment"):
-    from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_scalarmult
+    from nacl.bindings import (
+        crypto_core_ed25519_from_uniform,
+        crypto_core_ed25519_scalar_invert,
+        crypto_core_ed25519_scalar_mul,
+        crypto_core_ed25519_scalar_reduce,
+        crypto_scalarmult,
+        sodium_add,
+    )
 
 SIZE = 32
 P = 2**255 - 19
@@ -89,27 +98,31 @@ class Secret:
     and a party that knows all scalars can test a list of ids.
 
     Attributes:
+        root: determines the other attributes, together with ``nonce``.
+        nonce: random bytes if an earlier alignment used the root, otherwise empty. The one-time scalar and the secret
+            order depend on them; the scalar s does not.
         scalar: s, applied once to every list of the federation.
         once: r, the one-time scalar that blinds this party's own list while it passes the other parties.
         rest: t with r t = s (mod l), applied to the party's own list after the list has returned.
     """
 
     root: bytes
+    nonce: bytes
     scalar: bytes
     once: bytes
     rest: bytes
 
     @classmethod
-    def of(cls, root: bytes | None = None) -> Secret:
+    def of(cls, root: bytes | None = None, nonce: bytes = b"") -> Secret:
         """Draw a secret; tests may fix ``root``."""
         root = secrets.token_bytes(SIZE) if root is None else root
         scalar = _clamped(_derive(root, "scalar", SIZE))
-        once, rest = _split_scalar(scalar, root)
-        return cls(root, scalar, once, rest)
+        once, rest = _split_scalar(scalar, root, nonce)
+        return cls(root, nonce, scalar, once, rest)
 
     def order(self, n: int) -> NDArray[np.int64]:
-        """Return the secret order [n] of the party's ids: place i holds the id of row order[i]."""
-        lots = np.frombuffer(_derive(self.root, "order", 16 * n), dtype=np.uint64).reshape(n, 2)
+        """Return a secret order [n] of n items: place i holds item order[i]."""
+        lots = np.frombuffer(_derive(self.root, f"order{self.nonce.hex()}", 16 * n), dtype=np.uint64).reshape(n, 2)
         return np.lexsort((lots[:, 0], lots[:, 1])).astype(np.int64)
 
 
@@ -122,18 +135,22 @@ def _clamped(raw: bytes) -> bytes:
     return bytes([raw[0] & 248, *raw[1:31], raw[31] & 127 | 64])
 
 
-def _split_scalar(scalar: bytes, root: bytes) -> tuple[bytes, bytes]:
+def _split_scalar(scalar: bytes, root: bytes, nonce: bytes) -> tuple[bytes, bytes]:
     """Return a random clamped scalar r, and a clamped scalar t with r t = s (mod l).
 
     X25519 accepts only clamped scalars. For each r, three or four numbers t in [2^254, 2^255) solve the equation. For
     about half of all r, one of these numbers is a multiple of 8 and thus clamped.
     """
-    s = int.from_bytes(scalar, "little")
     for attempt in range(256):
-        once = _clamped(_derive(root, f"once {attempt}", SIZE))
-        t = s * pow(int.from_bytes(once, "little"), -1, L) % L
-        t += L * -(-(2**254 - t) // L)
-        for each in range(t, 2**255, L):
-            if each % 8 == 0:
-                return once, each.to_bytes(SIZE, "little")
+        once = _clamped(_derive(root, f"once {nonce.hex()}{attempt}", SIZE))
+        rest = crypto_core_ed25519_scalar_mul(_modulo(scalar), crypto_core_ed25519_scalar_invert(_modulo(once)))
+        for _ in range(8):  # t, t + l, ..., t + 7 l
+            if rest == _clamped(rest):
+                return once, rest
+            rest = sodium_add(rest, L.to_bytes(SIZE, "little"))
     raise AssertionError("half of all r have a t")
+
+
+def _modulo(scalar: bytes) -> bytes:
+    """Return a scalar modulo l."""
+    return crypto_core_ed25519_scalar_reduce(scalar + bytes(SIZE))

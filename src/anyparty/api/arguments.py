@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from anyparty.config import ClockSettings, Config, TrainSettings, load
 from anyparty.config.label_columns import check_parties
@@ -14,8 +16,9 @@ from anyparty.core.types import Roster
 from anyparty.errors import ConfigError, PredictionError, nearest, some
 from anyparty.methods.method import PartyContext
 from anyparty.methods.method_registry import METHODS, parameters_of
+from anyparty.networks.custom_optimizer import CustomOptimizer, optimizer_from
 from anyparty.networks.encoder_registry import describe
-from anyparty.networks.mlp import MLP
+from anyparty.networks.mlp import MLP, Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.callbacks import Callback
 
@@ -136,25 +139,45 @@ def check_kinds(method: Any, watch: Any) -> None:
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return a {party: value} mapping of encoders or optimizers; a single value applies to all parties.
+    """Return a {party: value} mapping; a single value applies to all parties.
 
     Raises:
-        ConfigError: a party is unknown, or a value has the wrong type.
+        ConfigError: a party is unknown.
     """
     if given is None:
         return {}
     if isinstance(given, Mapping):
         check_parties(given, roster.names, what)
-    each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(roster.names, given)
-    fits: dict[str, tuple[Any, str]] = {
-        "encoder": (Callable, "a function of (inputs, outputs) that makes one, such as MLP(hidden=(64,))"),
-        "optimizer": (Optimizer, 'an Optimizer, such as Optimizer(name="sgd", lr=0.1)'),
-    }
-    kind, wanted = fits[what]
+    return dict(given) if isinstance(given, Mapping) else dict.fromkeys(roster.names, given)
+
+
+def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
+    """Return each party's encoder that replaces the encoder of the settings.
+
+    Raises:
+        ConfigError: a party is unknown, or a value is not a function.
+    """
+    each = by_party(given, roster, "encoder")
     for name, one in each.items():
-        if not isinstance(one, kind):
-            raise ConfigError(f"party {name!r}: {what} should be {wanted}, got {one!r}")
+        if not callable(one) or isinstance(one, nn.Module):
+            raise ConfigError(f"party {name!r}: encoder should be a function of (inputs, outputs) that makes one, such "
+                              f"as MLP(hidden=(64,)), got {one!r}")  # fmt: skip
     return each
+
+
+def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:
+    """Return each party's optimizer that replaces the optimizer of the settings.
+
+    Raises:
+        ConfigError: a party is unknown, a value has the wrong type, or a schedule sets the learning rate itself.
+    """
+    each = by_party(given, roster, "optimizer")
+    names = roster.names if scheduler is not None else tuple(each)
+    found = {name: optimizer_from(each.get(name), scheduler, config.optimizer_of(name), name) for name in names}
+    if config.schedule is not None and any(isinstance(one, CustomOptimizer) for one in found.values()):
+        raise ConfigError(f"optimizer and scheduler: a function cannot be used with schedule = "
+                          f"{config.schedule.name!r}, which sets the rates; give Optimizer(lr=...)")  # fmt: skip
+    return found
 
 
 def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
@@ -28,22 +28,28 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
 from anyparty.api.model import Model
+from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
+from anyparty.core.display import html_of
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.batching import split
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
+from anyparty.networks.custom_optimizer import MakeOptimizer, MakeScheduler
 from anyparty.networks.mlp import Factory
+from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.readers import located
 from anyparty.tables.table import Table, of_each, read_table
 from anyparty.training.callbacks import Callback
 
 PerParty = Mapping[str, Any]
+OptimizerOption = Optimizer | MakeOptimizer | str
 
 
 @dataclass(frozen=True)
@@ -66,31 +72,49 @@ class Federation:
         rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
         return f"<Federation of {rows}; {self.roster.active!r} leads>"
 
+    def _repr_html_(self) -> str:
+        """Return the overlap and how columns were read as HTML, for notebooks."""
+        return html_of(repr(self), self.overlap.render(), self.reading)
+
     @classmethod
     def from_tables(
         cls,
         tables: Mapping[str, Any],
         *,
-        id: str | Mapping[str, str] = "id",  # noqa: A002 - the user's word
+        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the user's word
+        id_normalize: Sequence[str] = (),
+        duplicates: str | Mapping[str, str] = "error",
         label: str | None = None,
         active: str | None = None,
         task: str = "auto",
         positive: str | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
+        file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
+        missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        limits: Mapping[str, Mapping[str, str]] | None = None,
+        merge_spellings: bool = False,
+        classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
-        """Build a federation from the parties' tables: file names, or polars or pandas data frames.
+        """Build a federation from the parties' tables: files, data frames, pyarrow tables or numpy structured arrays.
 
         Args:
             tables: each party's table, by party.
-            id: the id column: one name for all parties, or a name for every party.
+            id: the id column, or a list of columns that together identify a row: the same for all parties, or by party.
+            id_normalize: changes of ids at every party, such as ["strip-zeros"].
+            duplicates: "error", "first", "last" or "mean" for rows with the same id: for all parties, or by party.
             label: the label column, in the active party's table.
             active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
+            file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
+            missing: by party and column, the texts and numbers that mark a missing cell or label.
+            limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            merge_spellings: whether categories that differ only in their spelling are one category.
+            classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
 
         Raises:
@@ -98,8 +122,17 @@ class Federation:
 
         """
         arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
-        ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
-        for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {})):
+        ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
+        again = duplicates if isinstance(duplicates, Mapping) else dict.fromkeys(tables, duplicates)
+        for what, each in (
+            ("id", ids),
+            ("duplicates", again),
+            ("file", file or {}),
+            ("types", types or {}),
+            ("drop", drop or {}),
+            ("missing", missing or {}),
+            ("limits", limits or {}),
+        ):
             check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
             if isinstance(columns, str):
@@ -110,14 +143,27 @@ class Federation:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
         parties = {
             name: {
-                "id": ids[name],
+                **dict((file or {}).get(name, {})),
+                "id": ids[name] if isinstance(ids[name], str) else tuple(ids[name]),
+                "duplicates": again.get(name, "error"),
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
+                "missing": dict((missing or {}).get(name, {})),
+                "limits": dict((limits or {}).get(name, {})),
             }
-            | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
+            | ({"table": located(Path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
-        asked = {"label": label, "active": active, "task": task, "positive": positive, "max_cell_bytes": max_cell_bytes}
+        asked = {
+            "id_normalize": tuple(id_normalize),
+            "label": label,
+            "active": active,
+            "task": task,
+            "positive": positive,
+            "classes": classes,
+            "merge_spellings": merge_spellings,
+            "max_cell_bytes": max_cell_bytes,
+        }
         config = Config.of({"federation": asked, "parties": parties})
         return cls.from_config(config, tables)
 
@@ -142,9 +188,7 @@ class Federation:
         if not found:
             raise ConfigError("no parties: give each a group [parties.NAME] with its table")
         holders = label_columns(config, found)
-        files = {
-            name: Path(table).absolute() for name, table in (tables or {}).items() if isinstance(table, str | Path)
-        }
+        files = {name: located(Path(table)) for name, table in (tables or {}).items() if isinstance(table, str | Path)}
         kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
@@ -163,7 +207,7 @@ class Federation:
     @cached_property
     def alignment(self) -> Alignment:
         """The alignment: the rows that each party has."""
-        return join.align(list(self.tables.values()))
+        return join.align(list(self.tables.values()), first=self.roster.active)
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
@@ -219,6 +263,11 @@ class Federation:
         return predicted(self.teaching(self.roster.active), asked.task, asked.positive)
 
     @property
+    def files(self) -> RichTable:
+        """A printable table of the format of each party's file, such as separator and encoding."""
+        return summary.files(list(self.tables.values()))
+
+    @property
     def reading(self) -> RichTable:
         """A printable table of how each party's columns were read: type, levels, missing share, possible mistakes."""
         return summary.render(list(self.tables.values()))
@@ -236,14 +285,16 @@ class Federation:
         *,
         parameters: Mapping[str, Any] | None = None,
         encoder: Factory | Mapping[str, Factory] | None = None,
-        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+        optimizer: OptimizerOption | Mapping[str, OptimizerOption] | None = None,
+        scheduler: MakeScheduler | None = None,
+        loss: Loss | None = None,
         schedule: str | Mapping[str, Any] | None = None,
         clock: Mapping[str, Any] | None = None,
         folder: Path | str | None = None,
         resume: bool = False,
         watch: Callback | None = None,
         progress: bool = False,
-        **settings: Any,
+        **settings: Unpack[TrainOptions],
     ) -> Model:
         """Train a model with all parties in this process.
 
@@ -251,7 +302,12 @@ class Federation:
             method: a name from ``anyparty methods``, or a method; by default the method of the settings.
             parameters: parameters of the named method; without a name, they replace those of the settings.
             encoder: the factory of the parties' networks, one for all or one by party.
-            optimizer: the optimizer of the parties' networks, one for all or one by party.
+            optimizer: the optimizer of the parties' networks, one for all or one by party: an ``Optimizer``, its name,
+                or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
+            scheduler: a function such as ``lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)``; the
+                scheduler takes a step per epoch, and its rate may depend on the epoch only.
+            loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
+                each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
             schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
             clock: the durations that the schedule uses: iteration, latency, timeout ... as in the settings.
             folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
@@ -277,8 +333,9 @@ class Federation:
             self.overlap,
             config,
             method=None if method is None or isinstance(method, str) else method,
-            encoders=arguments.by_party(encoder, self.roster, "encoder"),
-            optimizers=arguments.by_party(optimizer, self.roster, "optimizer"),
+            encoders=arguments.encoders(encoder, self.roster),
+            optimizers=arguments.optimizers(optimizer, scheduler, config, self.roster),
+            loss=loss,
             folder=arguments.folder(folder),
             resume=resume,
             watch=watch,
@@ -296,6 +353,6 @@ def read_party(config: Config, name: str, source: Any, label: str | None) -> Tab
     """
     own = config.parties.get(name, PartySettings())
     return read_table(
-        source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
-        expect=None if own.columns else {}, max_cell_bytes=config.federation.max_cell_bytes,
+        source, party=name, label=label, drop=own.drop, types=own.types, expect=None if own.columns else {},
+        rules=config.rules_of(name), **config.reading(name),
     )  # fmt: skip

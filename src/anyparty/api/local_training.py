@@ -12,6 +12,7 @@ import torch
 
 from anyparty.alignment.alignment import Alignment, PartyAlignment
 from anyparty.alignment.overlap import Overlap
+from anyparty.api.live_embeddings import LiveEmbeddings
 from anyparty.api.model import Model
 from anyparty.api.training_run import TrainingRun
 from anyparty.artifacts import run_costs
@@ -31,6 +32,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.networks.encoder_registry import describe
 from anyparty.networks.mlp import Factory
+from anyparty.networks.objective import Loss, custom_loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Callback, CallbackList, reporting
@@ -59,6 +61,11 @@ def _check_extreme(config: Config) -> None:
                           "their own machines; with all parties in one process use train.extreme = 'stop'")  # fmt: skip
 
 
+def _check_loss(loss: Loss | None, method: Method) -> None:
+    if loss is not None and method.can.without_labels:
+        raise ConfigError(f"loss: {method.can.title} models the likelihood of labels, so it takes no other loss")
+
+
 def train(
     tables: Mapping[str, Table],
     roster: Roster,
@@ -69,6 +76,7 @@ def train(
     method: Method | None = None,
     encoders: Mapping[str, Factory] | None = None,
     optimizers: Mapping[str, Optimizer] | None = None,
+    loss: Loss | None = None,
     folder: Path | None = None,
     resume: bool = False,
     watch: Callback | None = None,
@@ -85,6 +93,7 @@ def train(
         method: the method that replaces the method of the settings.
         encoders: by party, the factory that replaces the settings' encoder.
         optimizers: by party, the optimizer that replaces the settings' optimizer.
+        loss: a user's loss: see ``objective.custom_loss``.
         folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
         resume: whether to resume from the folder's checkpoints.
         watch: a callback.
@@ -100,17 +109,18 @@ def train(
         raise ConfigError(f"method: {functions[0]} is a function, which settings cannot store; pass the method "
                           f"itself, train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     run = TrainingRun.of(config, scheduled(method or chosen(config), config), roster, resume=resume)
+    _check_loss(loss, run.method)
     encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
     observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
     kept = as_trained(config, method, run.answers, encoders, optimizers)
-    callbacks, parts = CallbackList([]), {}
+    callbacks, parts, live = CallbackList([]), {}, LiveEmbeddings(run.answers, alignment)
     for name in roster.names:
         position, leads = alignment.position[name], name == active
         known = PartyAlignment(position=position, observed=observed if leads else None, key=key if leads else None)
         parts[name] = run.party(
             name, tables[name], known,
             folder=None if folder is None else folder / "parties" / name / "checkpoints",
-            hooks=RunHooks(callback=callbacks) if leads else None,
+            hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
     # The settings are valid.  The folder is locked from here on, and only recorder.open() unlocks it.
@@ -127,11 +137,14 @@ def train(
         bar = Bar() if progress else None
         callbacks.each += CallbackList([each for each in (recorder, bar, watch) if each is not None]).each
         callbacks.each += trackers(config, folder, resume=resume)
+        for each in callbacks.each:
+            each.embedder = live
         with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
             told = teaching(tables[active], alignment.position[active], observed.numpy())
             callbacks.on_aligned(overlap, predicted(told, config.federation.task, config.federation.positive))
             try:
-                outcomes = memory.play(parts, wrap)
+                with custom_loss(loss):
+                    outcomes = memory.play(parts, wrap)
             finally:
                 if bar is not None:
                     bar.close()

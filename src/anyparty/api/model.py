@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import polars as pl
 import torch
 
 from anyparty import metrics
@@ -19,13 +20,15 @@ from anyparty.alignment import join
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, whom_to_ask
+from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
+from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, nearest, remark
+from anyparty.errors import ModelError, PredictionError, nearest, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables import target
@@ -99,6 +102,11 @@ class Model:
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
 
+    def _repr_html_(self) -> str:
+        """Return the description and the scores of the test rows as HTML, for notebooks."""
+        scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
+        return html_of(repr(self), *scores)
+
     @property
     def about(self) -> ModelSummary:
         """The part of the model that all parties share, for saving."""
@@ -142,7 +150,8 @@ class Model:
         if tables is None:
             rows, alignment, wanted, asked = self._at_hand(parties)
         else:
-            rows, alignment, asked, _ = self.aligned(tables, parties)
+            asked = whom_to_ask(self.roster, tables, parties)
+            rows, alignment = self._rows(list(self._read(tables).values()))
             wanted = torch.arange(alignment.n)
         answered = self._answer(rows, alignment, wanted, asked, ledger)
         return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
@@ -204,12 +213,43 @@ class Model:
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
+        The rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.
+
         Raises:
             PredictionError, TableError: as ``predict``.
         """
         asked = whom_to_ask(self.roster, tables, parties)
         read = self._read(tables)
-        return AlignedTables(*self._rows(list(read.values())), asked, read)
+        return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
+
+    def embed(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+    ) -> dict[str, pl.DataFrame]:
+        """Compute each party's embeddings of its rows in ``tables``, or of the run's own test rows.
+
+        Args:
+            tables: by party, a file name or data frame.
+            parties: the parties whose rows are embedded; by default all parties with a table.
+
+        Returns:
+            By party, a frame with the columns id and h0, h1, ... The rows have the order of the party's table.  A row
+            whose cells are all empty has no embedding: its numbers are null.
+
+        Raises:
+            PredictionError: the method computes no embeddings, or none at a party in ``parties``; or as ``predict``.
+            TableError: a table lacks a column that the model was trained on.
+
+        """
+        if tables is None:
+            rows, alignment, wanted, asked = self._at_hand(parties)
+        else:
+            rows, alignment, asked, _ = self.aligned(tables, parties)
+            wanted = torch.arange(alignment.n)
+        found = {name: embeddings(self.method, self.members[name], rows[name], alignment, wanted) for name in asked}
+        lacking = [name for name, frame in found.items() if frame is None]
+        if lacking and (parties is not None or len(lacking) == len(found)):
+            raise PredictionError(f"{self.method.can.title} computes no embeddings at party {some(lacking)}")
+        return {name: frame for name, frame in found.items() if frame is not None}
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
@@ -232,18 +272,21 @@ class Model:
         def one(name: str) -> Table:
             member = self.members[name]
             expect, label = member.prepare.kinds if member.prepare else {}, member.label if name == labels else None
-            return read_table(
-                tables[name], party=name, id=member.id, label=label, expect=expect, max_cell_bytes=member.max_cell_bytes
-            )
+            return read_table(tables[name], party=name, label=label, expect=expect, **member.reading)
 
         read = of_each([name for name in self.roster.names if name in tables], one)
         for note in (note for table in read.values() for note in table.notes):
             remark(note)
         return read
 
-    def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
-        task = replace(self.task, classes=(*self.task.classes, *unseen))
-        alignment = join.align(tables, apart=True)
+    def _rows(
+        self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
+    ) -> tuple[dict[str, Rows], Alignment]:
+        """Return each party's rows and the alignment, sorted by id, or with ``as_given`` in the order of the tables."""
+        task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
+        alignment = join.align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
+        if as_given:
+            alignment = alignment.take(alignment.as_given(np.arange(alignment.n), self.roster.active))
         for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
             remark(note)
         features = {}
@@ -265,8 +308,8 @@ class Model:
 
         answered = self.play(part, ledger)[self.roster.active]
         assert isinstance(answered, Predictions)
-        ids = None if alignment.ids is None else tuple(alignment.ids.gather(wanted.numpy()).to_list())
-        return replace(answered, ids=ids)
+        identities = alignment.identities(wanted.numpy())
+        return answered if identities is None else answered.identified(identities)
 
     # Files
 

@@ -12,17 +12,19 @@ import typer
 import anyparty
 from anyparty.cli.bench import bench
 from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
-from anyparty.cli.console import screen
+from anyparty.cli.compare import compare, sweep
+from anyparty.cli.console import print_json, screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
 from anyparty.cli.federate import federate, party
+from anyparty.cli.init import init
 from anyparty.cli.options import (
     AllowCode,
+    AsJson,
     Changes,
     OutFile,
     Parties,
     RawCsv,
     RunFolder,
-    SettingsFile,
     Tables,
     allowed_modules,
     announce_user_code,
@@ -31,12 +33,12 @@ from anyparty.cli.options import (
     search_modules_in,
 )
 from anyparty.cli.serve import serve
+from anyparty.cli.sources import IdColumn, LabelColumn, Sources, settings_from
 from anyparty.errors import ConfigError
 
 app = typer.Typer(
     epilog="Start with: anyparty demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -55,7 +57,9 @@ def about(
 @app.command()
 @with_errors
 def train(
-    config: SettingsFile,
+    sources: Sources,
+    id: IdColumn = None,  # noqa: A002 - the name of the option
+    label: LabelColumn = None,
     changes: Changes = None,
     run: Annotated[
         Path | None,
@@ -71,22 +75,24 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Train a model on all parties' tables.
+    """Train a model on all parties' tables: `anyparty train bank.csv shop.csv --label default`, or a settings file.
 
     Code named in your own settings file is loaded. Code named in a run's folder needs --allow-code.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
-    from anyparty import config as settings
     from anyparty.api.federation import Federation
     from anyparty.api.local_training import check
     from anyparty.api.runs import default_folder
 
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(quiet=quiet)
+    console = screen(quiet=quiet)
+    resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's settings would overwrite this file; name another folder (--run)")
+    resume_words = [*sources, *_options("--id", id), *_options("--label", label), *_options("--set", *(changes or []))]
+    resume_words += _options("--run", run)
     try:
         check(resolved)
         federation = Federation.from_config(resolved)
@@ -96,7 +102,7 @@ def train(
         console.print(federation.predicted(), soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
-        print_error(_resume_hint(config, changes or [], run, folder), "yellow")
+        print_error(_resume_hint(resume_words, folder), "yellow")
         raise typer.Exit(EXIT_STOPPED) from None
     if not model.task.outputs:
         console.print("\nNo row has a label: the model describes the columns, but predicts nothing.")
@@ -139,7 +145,13 @@ def predict(
 
 @app.command()
 @with_errors
-def evaluate(run: RunFolder, table: Tables = None, parties: Parties = None, allow_code: AllowCode = None) -> None:
+def evaluate(
+    run: RunFolder,
+    table: Tables = None,
+    parties: Parties = None,
+    allow_code: AllowCode = None,
+    as_json: AsJson = False,
+) -> None:
     """Score a run on its own held-out test rows, or on the labelled rows of other tables.
 
     In Python: anyparty.api.runs.evaluate_run("RUN").
@@ -147,22 +159,36 @@ def evaluate(run: RunFolder, table: Tables = None, parties: Parties = None, allo
     from anyparty.api.runs import evaluate_run, tables_from
 
     scored = evaluate_run(run, tables_from(table or []), party_names(parties), allow_code=allowed_modules(allow_code))
-    screen().print(scored.render())
+    if as_json:
+        print_json(scored.to_json())
+    else:
+        screen().print(scored.render())
 
 
 @app.command()
 @with_errors
-def align(config: SettingsFile, changes: Changes = None) -> None:
-    """Show which party has which rows, the types of columns, and the task, without training.
+def align(
+    sources: Sources,
+    id: IdColumn = None,  # noqa: A002 - the name of the option
+    label: LabelColumn = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how files were read, which party has which rows, the types of columns, and the task, without training.
 
-    In Python: the overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
+    In Python: the files, overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
-    from anyparty import config as settings
     from anyparty.api.federation import Federation
+    from anyparty.tables import summary
 
-    federation = Federation.from_config(settings.load(config, changes or []))
+    federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
+    if as_json:
+        columns = [{"party": table.party, **vars(column)} for table in federation.tables.values()
+                   for column in summary.columns(table)]  # fmt: skip
+        print_json({"overlap": federation.overlap.to_json(), "columns": columns, "task": federation.predicted()})
+        return
     console = screen()
-    console.print(federation.overlap.render(), federation.reading, sep="\n")
+    console.print(federation.files, federation.overlap.render(), federation.reading, sep="\n")
     console.print(federation.predicted(), soft_wrap=True)
 
 
@@ -202,6 +228,9 @@ def demo(
     local_demo.run(folder, seeds=seeds, console=screen())
 
 
+app.command()(compare)
+app.command()(sweep)
+app.command()(init)
 app.command()(bench)
 app.command()(doctor)
 app.command()(report)
@@ -213,11 +242,13 @@ app.add_typer(federate, name="federate")
 app.add_typer(party, name="party")
 
 
-def _resume_hint(config: Path, changes: list[str], run: Path | None, folder: Path) -> str:
+def _options(name: str, *values: object) -> list[str]:
+    """Return the words of an option, once for each value that is not ``None``."""
+    return [word for value in values if value is not None for word in (name, str(value))]
+
+
+def _resume_hint(words: list[str], folder: Path) -> str:
     """Return the command that resumes a stopped run."""
     if not (folder / "record.json").exists():
         return "Stopped before training began; nothing was saved."
-    words = ["anyparty", "train", str(config)]
-    words += [word for change in changes for word in ("--set", change)]
-    words += ["--run", str(run)] if run else []
-    return f"Stopped. Resume with: {shlex.join(words)} --resume"
+    return f"Stopped. Resume with: {shlex.join(['anyparty', 'train', *words])} --resume"

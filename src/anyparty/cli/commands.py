@@ -69,7 +69,13 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the page.", show_default="RUN/report, or report"),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER|FILE.html",
+            help="Folder of the page and its figures, or one file that ends in .html.",
+            show_default="RUN/report, or report",
+        ),
     ] = None,
     metric: Annotated[
         str | None,
@@ -104,7 +110,8 @@ def report(
         console.print(render_ledger(run))
         for table in render_costs(run):
             console.print(table)
-    console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}", soft_wrap=True)
+    figures = f", its figures are in {written.parent / 'figures'}" if folder.suffix.lower() not in page.PAGES else ""
+    console.print(f"\nThe page is {written}{figures}", soft_wrap=True)
 
 
 @with_errors

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anyparty.config.loader import load
+    from anyparty.config.loader import from_values, load
     from anyparty.config.network_settings import Encoder
     from anyparty.config.schema import (
         ClockSettings,
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
-    "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "load",
+    "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "from_values",
+    "load",
 ]  # fmt: skip
 
-_ELSEWHERE = {"Settings": "settings_group", "load": "loader", "Encoder": "network_settings"}
+_ELSEWHERE = {"Settings": "settings_group", "from_values": "loader", "load": "loader", "Encoder": "network_settings"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from anyparty.config.network_settings import superseded
 from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.errors import ConfigError
+from anyparty.tables.readers import located
 
 OTHER = {"name": "factory", "factory": "name"}  # a built-in method has a name, a user-defined method has a factory
 
@@ -42,16 +43,49 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number with too many digits
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
-        raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
+        raise ConfigError(f"{path}: this is not TOML: {error}{twice}{_backslash(error)}") from None
+    config = from_values(values, changes, source=str(path), folder=path.parent)
+    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
+    return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
+
+
+def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: str, folder: Path) -> Config:
+    """Validate nested settings with ``changes`` applied, and resolve relative paths against ``folder``.
+
+    The settings may not load any code.
+
+    Raises:
+        ConfigError: as ``load``; the message begins with ``source``.
+    """
     asked = [_parsed(change) for change in changes]
     for where, value in asked:
         _choose(values, where, value)
     for change, (where, value) in zip(changes, asked, strict=True):
         _apply(values, change, where, value)
-    config: Config = Config.of(values, str(path))
-    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
-    allowed = allowing(allow_code, str(path)) if received else AllowedCode(everything=True)
-    return _with_paths(config, path.parent).allowing(allowed)
+    config: Config = Config.of(values, source)
+    return _with_paths(config, folder)
+
+
+def _backslash(error: ValueError) -> str:
+    r"""Return a hint if a text in double quotes has a backslash, as in a path of Windows."""
+    if not any(word in str(error) for word in ("Unescaped", "hex value", "Unicode")):
+        return ""
+    return r"; in a path, write / for each \ or use single quotes: table = 'C:\data\shop.csv'"
+
+
+def changed(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Return the settings with other values, which are given by name, such as ``{"optimizer.lr": 0.01}``.
+
+    Raises:
+        ConfigError: a setting does not exist, or a value is out of range.
+    """
+    values = config.model_dump()
+    for name, value in changes.items():
+        where = name.split(".")
+        _choose(values, where, value)
+        _apply(values, f"{name}={value}", where, value)
+    made: Config = Config.of(values, "settings")
+    return made.allowing(config.allowed_code)
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:
@@ -93,7 +127,7 @@ def _with_paths(config: Config, folder: Path) -> Config:
     """Resolve relative paths against the settings file's folder, so that the current folder does not matter."""
     folder = folder.absolute()
     parties = {
-        name: party if party.table is None else party.model_copy(update={"table": folder / party.table})
+        name: party if party.table is None else party.model_copy(update={"table": located(party.table, folder)})
         for name, party in config.parties.items()
     }
     run = config.run if config.run.folder is None else RunSettings(folder=folder / config.run.folder)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from anyparty.core.export import write
-from anyparty.core.types import Task
+from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
 NO_NUMBER = "the networks gave no number for this row"
 NO_ANSWER = "the method has no answer for this row, and gave no reason"
+DTYPES: dict[LabelType, tuple[type[pl.DataType], type[Any]]] = {
+    "text": (pl.String, np.str_),
+    "integer": (pl.Int64, np.int64),
+    "number": (pl.Float64, np.float64),
+    "boolean": (pl.Boolean, np.bool_),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +45,9 @@ class Predictions:
         silent: parties that were asked and did not answer.
         predictor: a description of the predictor.
         reasons: the reason for a missing answer, by row.
-        ids: [n] the rows' ids as text, if the caller passed tables.
+        ids: [n] the rows' ids with the type of the table; a tuple for ids of several columns. ``None`` if they are not
+            known here.
+        id_columns: [n, m] the id columns of these rows.
         unseen: the number of classes that the model does not know. They are the last classes of the task (``over``).
     """
 
@@ -49,7 +60,8 @@ class Predictions:
     silent: tuple[str, ...] = ()
     predictor: str = ""
     reasons: dict[int, str] = field(default_factory=dict)
-    ids: tuple[str, ...] | None = None
+    ids: tuple[Any, ...] | None = None
+    id_columns: pl.DataFrame | None = None
     unseen: int = 0
 
     def __post_init__(self) -> None:
@@ -92,15 +104,38 @@ class Predictions:
             by_party=None if self.by_party is None else self.by_party[at],
             reasons={new: self.reasons[old] for new, old in enumerate(at.tolist()) if old in self.reasons},
             ids=None if self.ids is None else tuple(self.ids[old] for old in at.tolist()),
+            id_columns=None if self.id_columns is None else self.id_columns[at.numpy()],
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
-        """Return the predicted class or number of each row; ``None`` without an answer."""
+        """Return the predicted class or number of each row; ``None`` without an answer.
+
+        Classes have the type that they have in the active party's table: text, int, float or bool.
+        """
         if self.task.kind == "regression":
             answered = self.answered.tolist()
             return [value if ok else None for value, ok in zip(self.scores[:, 0].tolist(), answered, strict=True)]
-        names = (*self.task.classes, None)
-        return [names[c] for c in most_probable(self.scores).tolist()]
+        best = most_probable(self.scores).tolist()
+        label_of: dict[int, str | float | None] = {c: self.task.label(c) for c in set(best) - {-1}} | {-1: None}
+        return [label_of[c] for c in best]
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Return the predicted class or number of each row as an array [n], in the order of ``ids``.
+
+        The array has the type of the labels. If a row has no answer, numbers become floats with NaN, and text and
+        truth values become objects with ``None``.
+        """
+        labels, (_, dtype) = self.labels(), self._dtypes
+        if None not in labels:
+            return np.array(labels, dtype=dtype)
+        if np.issubdtype(dtype, np.number):
+            return np.array([math.nan if label is None else label for label in labels], dtype=np.float64)
+        return np.array(labels, dtype=object)
+
+    @property
+    def _dtypes(self) -> tuple[type[pl.DataType], type[Any]]:
+        """The types of the predicted labels in polars and in numpy."""
+        return DTYPES["number" if self.task.kind == "regression" else self.task.label_type]
 
     def frame(self) -> pl.DataFrame:
         """Return one row per id: the answer, each class's probability, the parties that took part, and the reason.
@@ -109,9 +144,11 @@ class Predictions:
         """
         classification = self.task.kind == "classification"
         columns: dict[str, pl.Series] = {}
-        if self.ids is not None:
+        if self.id_columns is not None:
+            columns |= named_ids(self.id_columns)
+        elif self.ids is not None:
             columns["id"] = pl.Series(self.ids, dtype=pl.String)
-        columns["prediction"] = pl.Series(self.labels(), dtype=pl.String if classification else pl.Float64)
+        columns["prediction"] = pl.Series(self.labels(), dtype=self._dtypes[0])
         if classification:
             scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
             for c, name in enumerate(self.task.classes):
@@ -122,6 +159,10 @@ class Predictions:
         columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
         return pl.DataFrame(columns)
 
+    def identified(self, id_columns: pl.DataFrame) -> Predictions:
+        """Add the id columns [n, m] of the rows."""
+        return replace(self, ids=id_values(id_columns), id_columns=id_columns)
+
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
 
@@ -129,6 +170,18 @@ class Predictions:
             ConfigError, StorageError: as ``anyparty.core.export.write``.
         """
         write(self.frame(), path, raw_csv=raw_csv)
+
+
+def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:
+    """Return the id of each row: the cell of a single column, or a tuple of the cells of several."""
+    rows = id_columns.rows()
+    return tuple(row[0] for row in rows) if id_columns.width == 1 else tuple(rows)
+
+
+def named_ids(id_columns: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the id columns for a result: a single one is named "id", several keep their names."""
+    columns = id_columns.get_columns()
+    return {"id": columns[0].alias("id")} if len(columns) == 1 else {column.name: column for column in columns}
 
 
 def refuse_without_labels(task: Task) -> None:

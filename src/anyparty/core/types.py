@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, get_args
 
@@ -24,6 +24,7 @@ from anyparty.errors import ConfigError, MessageError
 MOST_LETTERS = 100
 
 Tensors = Mapping[str, Tensor]
+LabelType = Literal["text", "integer", "number", "boolean"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class Task:
         mean: the mean of the training labels (regression). Heads predict standardized labels.
         scale: the standard deviation of the training labels (regression).
         weights: by class, the weight of a training row; if empty, every weight is 1.
+        label_type: the type of the classes in the active party's table. Only the active party knows it.
     """
 
     kind: Literal["classification", "regression"]
@@ -43,11 +45,25 @@ class Task:
     mean: float = 0.0
     scale: float = 1.0
     weights: tuple[float, ...] = ()
+    label_type: LabelType = field(default="text", repr=False)
 
     @property
     def outputs(self) -> int:
         """C, the number of outputs: one score per class, or one number."""
         return len(self.classes) if self.kind == "classification" else 1
+
+    def label(self, c: int) -> str | float:
+        """Return class c with the type that it has in the active party's table: text, int, float or bool.
+
+        >>> Task(kind="classification", classes=("0", "1"), label_type="integer").label(1)
+        1
+        """
+        name = self.classes[c]
+        if self.label_type == "boolean":
+            return name == "true"
+        if self.label_type == "integer":
+            return int(name)
+        return float(name) if self.label_type == "number" else name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anyparty.core.types import Task
 from anyparty.data.batching import TRAIN
 from anyparty.errors import TableError
-from anyparty.tables.cells import as_level
+from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import AskedKind, described, encode, infer_task
 
@@ -90,7 +90,7 @@ def task_of(
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
     """Yield a hint if the training rows have fewer than two different labels, and held-out rows have other labels."""
-    there, elsewhere = (as_level(label[rows]).drop_nulls() for rows in (trained, others))
+    there, elsewhere = (names_of(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):
         yield (

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -187,6 +187,19 @@ class Method(Protocol):
         """Run a party's part in predicting ``batch.rows``; the active party gets the answer.
 
         ``asked`` are the parties whose blocks may be used.
+        """
+
+
+@runtime_checkable
+class HasEmbeddings(Protocol):
+    """A method in which parties compute embeddings of their rows."""
+
+    def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Compute a party's embeddings of the rows at ``places`` [B] that the party has, without a gradient.
+
+        Returns:
+            The positions [B_k] of these rows in ``places`` and their embeddings [B_k, ...]; ``None`` if the party has
+            no encoder or none of these rows.
         """
 
 

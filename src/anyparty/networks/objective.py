@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,11 +20,51 @@ from anyparty.errors import ConfigError
 LANES = 16
 WORTH_PADDING = 4096  # the smallest count of outputs for which this is worthwhile
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""
+
+_LOSS: ContextVar[Loss | None] = ContextVar("loss", default=None)
+
+
+@contextmanager
+def custom_loss(loss: Loss | None) -> Iterator[None]:
+    """Use a user's loss within a block, in place of the cross-entropy or the squared error; ``None`` has no effect.
+
+    Raises:
+        ConfigError: ``loss`` is not a function.
+    """
+    if loss is not None and not callable(loss):
+        raise ConfigError("loss: expected a function of outputs [n, C] and labels [n], such as "
+                          f"torch.nn.functional.cross_entropy, got {loss!r}")  # fmt: skip
+    token = _LOSS.set(loss)
+    try:
+        yield
+    finally:
+        _LOSS.reset(token)
+
+
+def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the user's loss of each row: outputs [n, C] or [n], y [n] -> [n].
+
+    Raises:
+        ConfigError: the loss is neither a number nor one number for each row.
+    """
+    found: object = loss(outputs, y)
+    if isinstance(found, Tensor) and not found.ndim:  # a mean over rows: the loss of a row is the mean of one row
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            found = torch.vmap(lambda row, label: loss(row.unsqueeze(0), label.unsqueeze(0)))(outputs, y)
+    if not isinstance(found, Tensor) or found.shape != y.shape:
+        got = list(found.shape) if isinstance(found, Tensor) else found
+        raise ConfigError(f"loss: expected one number for each of {len(y)} rows, or their mean, got {got!r}")
+    return found
+
 
 def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """Return the loss of each output: outputs [..., C], y [...] -> [...].
 
-    The loss is the cross-entropy times the weight of the class, or the squared error of the standardised number.
+    The loss is the cross-entropy times the weight of the class, or the squared error of the standardised number, or the
+    loss of ``custom_loss``.
 
     Raises:
         ConfigError: outputs do not have C numbers for each label, because a user's own rule has an axis too many or too
@@ -31,6 +76,11 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
             squeezed = ": take out the axis of a single head, as heads(...).squeeze(1) does"
         raise ConfigError(f"losses: expected outputs {wanted} for labels {list(y.shape)}, got {list(outputs.shape)}"
                           f"{squeezed}")  # fmt: skip
+    own = _LOSS.get()
+    if own is not None:
+        rows = outputs.reshape(-1) if task.kind == "regression" else outputs.flatten(0, -2)
+        each = _of_rows(own, rows, y.flatten()) if y.numel() else outputs.sum(-1).flatten()
+        return (each * outputs.new_tensor(task.weights)[y.flatten()] if task.weights else each).view(y.shape)
     if task.kind == "regression":
         return (outputs.squeeze(-1) - y) ** 2
     flat, weight = outputs.flatten(0, -2), outputs.new_tensor(task.weights) if task.weights else None

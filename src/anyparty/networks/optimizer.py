@@ -53,8 +53,11 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         as_declared(self, Optimizer, "optimizer")
+        if ":" in self.name:  # the record of a run that a user's function optimized: see custom_optimizer
+            return
         if self.name not in OPTIMIZERS:
-            raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}")
+            raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}; in Python, optimizer= "
+                              "also takes a function of parameters, such as torch.optim.RMSprop")  # fmt: skip
         if self.schedule not in SCHEDULES:
             raise ConfigError(f"optimizer: no schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -77,6 +80,9 @@ class Optimizer:
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
         """Return a torch optimizer of ``parameters`` and of ``constant``, parameters with a constant learning rate."""
+        if self.name not in OPTIMIZERS:
+            raise ConfigError(f"optimizer: {self.name} is a function in Python, which settings cannot store; pass it "
+                              "again, train(optimizer=...)")  # fmt: skip
         settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name == "sgd":
             settings["momentum"] = self.momentum

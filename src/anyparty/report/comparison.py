@@ -1,9 +1,10 @@
-"""The comparison of several runs: one table of all runs, and differences between variants seed by seed.
+"""The comparison of several runs: one table with a line for each run, and differences between variants by seed.
 
-Runs that differ only in their seed belong to one *variant*.  Two variants are compared over the seeds that both have,
-and only on equal test rows: the same tables, split by the same shares with the same seed.  The model and its tables
-give the test rows.  A run whose model was not scored again takes no part in differences.  The recorded score of such a
-run appears in the figure if the score covers all test rows.
+Runs that differ only in their seed belong to one *variant*.  Each variant is compared with one reference variant over
+the seeds that both have, and only on equal test rows.  If models were scored again, the rows' ids and labels are
+compared, and a run whose model was not scored again takes no part in differences.  If no model was scored again, the
+recorded scores are compared: of runs that scored all their test rows, with equal tables and equal settings that choose
+the test rows.  A recorded score that covers only some test rows is neither drawn nor compared.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
+
+from scipy.special import stdtrit
 
 from anyparty.artifacts.record import MAY_DIFFER
 from anyparty.errors import some
@@ -32,11 +35,20 @@ from anyparty.report.elements import (
 )
 from anyparty.report.recorded_runs import RecordedRun
 from anyparty.report.run_scores import RunScores, recorded_metric
+from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
 METRICS_OF_ONE_CLASS = {"f1"}  # depends on which class is positive; AUROC does not
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
+OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
+"""Groups of settings that do not choose the test rows."""
+OTHER_THAN_ROWS_IN_TRAIN = {
+    "epochs", "batch_size", "batches", "validation", "score_training", "metric", "patience", "keep", "balance",
+    *(name.partition(".")[2] for name in MAY_DIFFER),
+}  # fmt: skip
+OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
+MAX_OPEN_RUNS = 24  # a longer table of runs is folded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +66,13 @@ class VariantDifference:
     each: tuple[float, ...]
     better: int
 
+    def against(self, reference: str) -> VariantDifference:
+        """Return the same difference with ``reference`` as ``other``."""
+        if self.one != reference:
+            return self
+        worse = sum(value != 0 for value in self.each) - self.better
+        return replace(self, one=self.other, other=self.one, each=tuple(-value for value in self.each), better=worse)
+
     @property
     def mean(self) -> float:
         """The mean difference."""
@@ -64,33 +83,75 @@ class VariantDifference:
         """The standard deviation of the differences; NaN for a single one."""
         return statistics.stdev(self.each) if len(self.each) > 1 else float("nan")
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Student's 95 % interval of the mean over seeds; NaN for a single seed."""
+        n = len(self.each)
+        half = float(stdtrit(n - 1, 0.975)) * self.deviation / math.sqrt(n) if n > 1 else math.nan
+        return self.mean - half, self.mean + half
+
 
 def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> Section:
     """Compare several runs."""
     metrics = sorted({each.sets.metric for each in scores if each.sets})
     recorded = sorted({name for run, each in zip(runs, scores, strict=True) if (name := _recorded_only(run, each))})
+    every = list(dict.fromkeys([*metrics, *recorded]))
+    text, drawn, tables, details = [], [], list[PageTable](), list[Section]()
+    for metric in every:
+        drawn += [each] if (each := _figure(runs, scores, metric)) else []
+        found, reasons = compare_variants(runs, scores, metric)
+        if found:
+            digits = 1 + max(_digits(run, each, metric) for run, each in zip(runs, scores, strict=True))
+            reference = _reference(runs, found)
+            shown = [each.against(reference) for each in found if reference in {each.one, each.other}]
+            tables.append(_difference_table(shown, metric, digits))
+            if len(found) > len(shown):
+                pairs = Section(id=f"pairs-{metric}", title=f"Differences in {metric_label(metric)} of all pairs",
+                                tables=[_difference_table(found, metric, digits)])  # fmt: skip
+                details.append(pairs)
+        text += [f"Not compared in {metric_label(metric)}: {reason}." for reason in reasons]
+    text += [*_left_out_of_figure(runs, scores), *_left_out_of_differences(runs, scores)]
+    each_run = _run_table(runs, scores, metrics, recorded)
+    if len(runs) > MAX_OPEN_RUNS:
+        details.insert(0, Section(id="each-run", title=f"Scores of all {len(runs)} runs", tables=[each_run]))
+    else:
+        tables.insert(0, each_run)
+    if len(text) > MAX_OPEN_NOTES:
+        details.append(Section(id="left-out", title=f"{len(text)} runs or pairs that are not compared", text=text))
+        text = []
+    return Section(id="compare", title="Comparison", text=text, figures=drawn, tables=tables, details=details)
+
+
+def _run_table(
+    runs: Sequence[RecordedRun], scores: Sequence[RunScores], metrics: Sequence[str], recorded: Sequence[str]
+) -> PageTable:
     labels = [*map(metric_label, metrics), *(f"{metric_label(metric)}, as recorded" for metric in recorded)]
-    headers = ["run", "method", "seed", "status", "epochs", "best", *labels, "sent"]
     rows = [
         [
-            run.name, run.method or "–", str(run.seed), run.status, str(len(run.history)), str(run.best_epoch or "–"),
-            *(_score_cell(each, metric) for metric in metrics),
-            *(_recorded_cell(run, each, metric) for metric in recorded),
-            format_bytes(total_traffic(run.ledger).bytes_sent) if run.ledger.flows else "–",
+            run.name, run.method or "–", *(_score_cell(each, metric) for metric in metrics),
+            *(_recorded_cell(run, each, metric) for metric in recorded), str(run.seed),
+            f"{len(run.history)}" + (f" (best: {run.best_epoch})" if run.best_epoch else ""),
+            format_bytes(total_traffic(run.ledger).bytes_sent) if run.ledger.flows else "–", run.status,
         ]
         for run, each in zip(runs, scores, strict=True)
     ]  # fmt: skip
-    tables = [PageTable(headers=headers, rows=rows, text_columns=frozenset({0, 1, 3}))]
-    every = dict.fromkeys([*metrics, *recorded])
-    text, drawn = [], [each for metric in every if (each := _figure(runs, scores, metric))]
-    for metric in metrics:
-        found, reasons = compare_variants(runs, scores, metric)
-        if found:
-            digits = max(each.sets.decimals for each in scores if each.sets and each.sets.metric == metric)
-            tables.append(_difference_table(found, metric, digits + 1))
-        text += [f"Not compared in {metric_label(metric)}: {reason}." for reason in reasons]
-    text += [*_left_out_of_figure(runs, scores), *_left_out_of_differences(runs, scores)]
-    return Section(id="compare", title="Comparison", text=text, figures=drawn, tables=tables)
+    headers = ["run", "method", *labels, "seed", "epochs", "sent", "status"]
+    return PageTable(headers=headers, rows=rows, text_columns=frozenset({0, 1, len(headers) - 1}))
+
+
+def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
+    """Return the variant that uses own columns only if it is compared, otherwise that of the first compared run."""
+    compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
+    labels = _variant_labels(runs)
+    own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]
+    return (own or compared)[0]
+
+
+def _digits(run: RecordedRun, scores: RunScores, metric: str) -> int:
+    if scores.sets is not None:
+        return scores.sets.decimals if scores.sets.metric == metric else 0
+    estimate = _estimate(run, scores, metric)
+    return decimal_places(metric, estimate.value) if estimate else 0
 
 
 def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str) -> PageFigure | None:
@@ -117,8 +178,17 @@ def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: st
         rows, caption = by_run, "Score of each run, with all parties"
         caption += ", with the 95 % interval from resampled test rows" if len(recorded) < len(found) else ""
         caption += f"; the scores of {some(recorded)} are as recorded, without an interval" if recorded else ""
-    figure = figures.draw_runs(rows, metric_label(metric), digits)
-    return PageFigure(name=f"runs-{metric}", figure=figure, caption=f"{caption}. {_direction(metric)}")
+    own = [each[0].value for name, each in by_run.items() if _method_of(runs, name) == OWN_COLUMNS]
+    line = statistics.fmean(own) if own else math.nan
+    figure = figures.draw_runs(rows, metric_label(metric), digits, own=line)
+    means = "; ".join(f"{name}: {format_number(statistics.fmean(one.value for one in each), digits)}"
+                      for name, each in rows.items())  # fmt: skip
+    return PageFigure(name=f"runs-{metric}", figure=figure, caption=f"{caption}. {_direction(metric)}",
+                      alternative=f"{metric_label(metric)} of each row, with intervals. {means}.")  # fmt: skip
+
+
+def _method_of(runs: Sequence[RecordedRun], name: str) -> str:
+    return next(run.method for run in runs if run.name == name)
 
 
 def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
@@ -145,6 +215,8 @@ def _left_out_of_figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores]
 
 
 def _left_out_of_differences(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> list[str]:
+    if not any(each.sets for each in scores):
+        return []
     without: dict[str, list[str]] = {}
     for run, each in zip(runs, scores, strict=True):
         if each.sets is None:
@@ -158,17 +230,19 @@ def _direction(metric: str) -> str:
 
 
 def _difference_table(found: Sequence[VariantDifference], metric: str, digits: int) -> PageTable:
-    label = metric_label(metric)
-    rows = [
-        [each.one, each.other, str(len(each.each)), format_number(each.mean, digits, sign=True),
-         format_number(each.deviation, digits), f"{each.better} of {len(each.each)}"]
-        for each in found
-    ]  # fmt: skip
-    return PageTable(
-        headers=["variant", "minus", "seeds", "mean difference", "deviation", "better in"], rows=rows,
-        text_columns=frozenset({0, 1}),
-        caption=f"Difference in {label}, seed by seed on the same test rows. {_direction(metric)}",
-    )  # fmt: skip
+    rows = []
+    for each in found:
+        low, high = each.interval
+        difference = Estimate(value=each.mean, low=low, high=high)
+        rows.append([each.one, each.other, format_estimate(difference, digits=digits, sign=True), str(len(each.each)),
+                     f"{each.better} of {len(each.each)}"])  # fmt: skip
+    caption = f"Difference in {metric_label(metric)}, seed by seed on the same test rows. {_direction(metric)}"
+    if any(len(each.each) > 1 for each in found):
+        caption += " Student's 95 % interval over seeds."
+    if any(len(each.each) < 2 for each in found):
+        caption += " A single seed gives no interval."
+    return PageTable(headers=["variant", "minus", "mean difference", "seeds", "better in"], rows=rows,
+                     text_columns=frozenset({0, 1}), caption=caption)  # fmt: skip
 
 
 def _score_cell(scores: RunScores, metric: str) -> str:
@@ -200,11 +274,13 @@ def compare_variants(
     Returns:
         The differences, and the reasons why other pairs, seeds or runs could not be compared.
     """
-    scored = [(run, each.sets) for run, each in zip(runs, scores, strict=True) if each.sets]
-    positive = {run.name: sets.tested.model.task.classes[-1:] for run, sets in scored}
-    tested = {run.name: labelled_test_rows(each) for run, each in zip(runs, scores, strict=True) if each.sets}
-    values = {run.name: float(sets.values(sets.all_parties)[0]) for run, sets in scored if sets.metric == metric}
-    values = {name: value for name, value in values.items() if not math.isnan(value)}
+    models = any(each.sets for each in scores)
+    found_scores = {run.name: (run, each, estimate) for run, each in zip(runs, scores, strict=True)
+                    if (each.sets or not models) and (estimate := _estimate(run, each, metric))}  # fmt: skip
+    values = {name: estimate.value for name, (_, _, estimate) in found_scores.items()}
+    positive = {name: _positive(run, each) for name, (run, each, _) in found_scores.items()}
+    tested = {name: labelled_test_rows(each) if each.sets else recorded_test_rows(run)
+              for name, (run, each, _) in found_scores.items()}  # fmt: skip
     variants: dict[str, dict[int, RecordedRun]] = {}
     labels, found, reasons = _variant_labels(runs), [], []
     for run in runs:
@@ -226,6 +302,29 @@ def compare_variants(
             better = sum(value > 0 if METRICS[metric].greater else value < 0 for value in each)
             found.append(VariantDifference(one=one, other=other, each=each, better=better))
     return found, reasons
+
+
+def _positive(run: RecordedRun, scores: RunScores) -> Sequence[str]:
+    if scores.sets is not None:
+        return scores.sets.tested.model.task.classes[-1:]
+    return list((run.evaluation or {}).get("classes", []))[-1:]
+
+
+def recorded_test_rows(run: RecordedRun) -> object:
+    """Return a value that is equal for two runs whose records show that their test rows are equal.
+
+    It consists of the fingerprints of the tables, all settings that may choose the test rows, and the number of rows.
+    If the record lacks tables or settings, the value is equal only to itself.
+    """
+    if not (run.settings and run.tables and run.evaluation):
+        return object()
+    settings = {}
+    for key, value in _flat(run.settings).items():
+        of_party = key[0] == "parties" and key[2] in {"encoder", "optimizer", "table"}
+        of_training = key[0] == "train" and key[1] in OTHER_THAN_ROWS_IN_TRAIN
+        if key[0] not in OTHER_THAN_ROWS and not of_party and not of_training:
+            settings[key] = repr(value)
+    return dict(run.tables), settings, run.evaluation["overall"]["rows"]
 
 
 def labelled_test_rows(scores: RunScores) -> list[tuple[str, str]]:

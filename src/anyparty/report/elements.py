@@ -16,10 +16,18 @@ BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True, kw_only=True)
 class PageFigure:
-    """A figure, the name of its file, and a caption."""
+    """A figure.
+
+    Attributes:
+        name: the name of its file, without a suffix.
+        figure: the drawing.
+        alternative: the text that a screen reader reads instead of the drawing.
+        caption: shown below the drawing.
+    """
 
     name: str
     figure: Figure
+    alternative: str
     caption: str = ""
 
 
@@ -32,19 +40,28 @@ class PageTable:
         rows: cells as text.
         text_columns: positions of columns that hold text; other columns hold numbers and are right-aligned.
         caption: shown above the table.
-        folded: label of the control that opens the table; empty if the table is always open.
     """
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     text_columns: frozenset[int] = frozenset({0})
     caption: str = ""
-    folded: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of the page; ``missing`` explains why a part of it is absent."""
+    """A section of the page.
+
+    Attributes:
+        id: its name in links.
+        title: its heading.
+        text: paragraphs.
+        figures, tables: shown after the text.
+        code: settings as text.
+        missing: the reason why a part of the section is absent.
+        beside: whether figures and tables stand side by side if the window is wide enough.
+        details: sections inside this one that are folded until the reader opens them.
+    """
 
     id: str
     title: str
@@ -53,6 +70,12 @@ class Section:
     tables: Sequence[PageTable] = ()
     code: str = ""
     missing: str = ""
+    beside: bool = False
+    details: Sequence[Section] = ()
+
+    def all_figures(self) -> list[PageFigure]:
+        """Return the figures of the section and of its details."""
+        return [*self.figures, *(figure for each in self.details for figure in each.all_figures())]
 
 
 def format_number(value: float | None, digits: int = 3, *, sign: bool = False) -> str:

@@ -21,6 +21,7 @@ from anyparty.report.style import (
     FAINT,
     INK,
     MUTED,
+    NARROW,
     PAPER,
     SOFT,
     WIDTH,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScore
 
 ROW = 0.24  # inches
+FEWEST_ROWS = 10  # a recorded score of fewer rows is not drawn
 MAX_FULL_NUMBERS = 10  # greatest number of bars that have room for all digits of their numbers
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset points"}
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
@@ -266,24 +268,73 @@ def _intervals(axis: Axes, estimates: Sequence[Estimate], digits: int, *, sign: 
     lines(axis, "x")
 
 
-def draw_scores_by_size(scores: Mapping[int, Estimate], metric: str, constant: float) -> Figure:
-    """Draw the mean metric against the number of parties."""
+def draw_scores_by_size(
+    scores: Mapping[int, Estimate], metric: str, constant: float, *, own: float = math.nan,
+    sets: Sequence[tuple[int, float]] = (),
+) -> Figure:  # fmt: skip
+    """Draw the mean metric against the number of parties.
+
+    Args:
+        scores: by number of parties, the mean over sets of that size.
+        metric: the metric's name for readers.
+        constant: the score of the constant prediction, drawn as a line unless it is NaN.
+        own: the score of the active party's columns only, drawn as a line unless it is NaN.
+        sets: single sets of parties, as (number of parties, score).
+    """
     with styled():
-        figure = Figure(figsize=(WIDTH, 2.5))
+        figure = Figure(figsize=(NARROW, 2.9))
         axis = figure.subplots()
         sizes = [size for size in scores if size]
         means = [scores[size].value for size in sizes]
         axis.fill_between(sizes, [scores[s].low for s in sizes], [scores[s].high for s in sizes], color=SOFT, alpha=0.6)
-        axis.plot(sizes, means, color=ACCENT, marker="o", markersize=4)
-        if math.isfinite(constant):
-            axis.axhline(constant, **DASHED)
-            axis.annotate("no party", (max(sizes), constant), xytext=(0, 3), ha="right", **SMALL)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.set_xlabel("number of parties")
-        axis.set_ylabel(metric)
-        lines(axis, "y")
-        axis.spines["left"].set_visible(False)
+        if sets:
+            axis.plot(*zip(*sets, strict=True), "o", color=MUTED, markersize=3, alpha=0.5)
+        axis.plot(sizes, means, color=ACCENT, marker="o", markersize=5)
+        _labelled_lines(axis, {"own columns only": own, "no party": constant})
+        _count_axis(axis, sizes, metric)
     return figure
+
+
+def draw_recorded_scores(by_count: Mapping[str, Mapping[str, Any]], metric: str, constant: float | None) -> Figure:
+    """Draw recorded scores against the number of parties that have the row; a dot's area grows with its rows.
+
+    Numbers of parties with fewer than ``FEWEST_ROWS`` rows are left out.
+    """
+    kept = {int(count): each for count, each in by_count.items()
+            if each.get(metric) is not None and each["rows"] >= FEWEST_ROWS}  # fmt: skip
+    with styled():
+        figure = Figure(figsize=(NARROW, 2.6))
+        axis = figure.subplots()
+        values, rows = [each[metric] for each in kept.values()], np.array([each["rows"] for each in kept.values()])
+        axis.plot(list(kept), values, color=ACCENT)
+        axis.scatter(list(kept), values, s=20 + 100 * rows / max([*rows, 1]), color=ACCENT, zorder=2)
+        _labelled_lines(axis, {"constant answer": math.nan if constant is None else constant})
+        _count_axis(axis, list(kept), metric_label(metric))
+        axis.set_xlabel("number of parties that have the row")
+    return figure
+
+
+def _labelled_lines(axis: Axes, values: Mapping[str, float]) -> None:
+    """Draw a dashed horizontal line for each value that is not NaN; two close lines get labels above and below."""
+    finite = {name: value for name, value in values.items() if math.isfinite(value)}
+    highest = max(finite.values(), default=0.0)
+    for place, (name, value) in enumerate(finite.items()):
+        axis.axhline(value, **DASHED)
+        above = value == highest and not (place and len(set(finite.values())) == 1)
+        axis.annotate(name, (0.99, value), xycoords=("axes fraction", "data"), xytext=(0, 3 if above else -3),
+                      ha="right", va="bottom" if above else "top", **SMALL)  # fmt: skip
+
+
+def _count_axis(axis: Axes, sizes: Sequence[int], metric: str) -> None:
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(5))
+    axis.margins(y=0.12)
+    if sizes:
+        axis.set_xlim(min(sizes) - 0.4, max(sizes) + 0.4)
+    axis.set_xlabel("number of present parties")
+    axis.set_ylabel(metric)
+    lines(axis, "y")
+    axis.spines["left"].set_visible(False)
 
 
 def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int) -> Figure:
@@ -303,8 +354,13 @@ def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int
     return figure
 
 
-def draw_runs(rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int) -> Figure:
-    """Draw a row for each variant: the metric of one run with its interval, or mean and deviation of several runs."""
+def draw_runs(
+    rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int, *, own: float = math.nan
+) -> Figure:  # fmt: skip
+    """Draw a row for each variant: the metric of one run with its interval, or mean and deviation of several runs.
+
+    ``own`` is the score of own columns only; it is drawn as a line unless it is NaN.
+    """
     P = len(rows)
     with styled():
         figure = Figure(figsize=(WIDTH, 0.8 + ROW * P))
@@ -318,6 +374,9 @@ def draw_runs(rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int) 
         axis.set_yticks(range(P), distinct_labels(list(rows), 40))
         axis.tick_params(axis="y", labelcolor=INK)
         axis.set_ylim(P - 0.4, -0.6)
+        if math.isfinite(own):
+            axis.axvline(own, zorder=0, **DASHED)
+            axis.annotate("own columns only", (own, -0.6), xytext=(0, 3), ha="center", va="bottom", **SMALL)
         axis.set_xlabel(f"{metric} on test rows")
     return figure
 

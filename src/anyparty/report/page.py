@@ -1,6 +1,7 @@
-"""The report page: one self-contained HTML file, and the page's figures as separate files beside it.
+"""The report page: one self-contained HTML file; in a folder, its figures are separate files beside it.
 
-write(["runs/credit-laser-seed0"], "report")     # report/index.html, report/figures/*.png and *.svg
+write(["runs/credit-laser-seed0"], "report")         # report/index.html, report/figures/*.png and *.svg
+write(["runs/credit-laser-seed0"], "report.html")    # this file only
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 import anyparty
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, ModelError, nearest
-from anyparty.report import sections, style
+from anyparty.report import score_sections, sections, style
 from anyparty.report.comparison import comparison_section
 from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score, metric_label
 from anyparty.report.recorded_runs import RecordedRun, find_runs
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from anyparty.networks.mlp import Factory
 
 T = TypeVar("T")
+PAGES = {".html", ".htm"}
+OTHER_KINDS = {".csv", ".json", ".md", ".pdf", ".png", ".svg", ".txt"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +46,14 @@ class RunArticle:
         slug: the run's name in links and file names.
         facts: the numbers at the top, as (label, value).
         sections: the sections, in order.
+        details: sections that are folded until the reader opens them.
     """
 
     run: RecordedRun
     slug: str
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
+    details: Sequence[Section]
 
 
 def write(
@@ -60,8 +65,8 @@ def write(
 
     Args:
         paths: as for ``find_runs``.
-        out: the folder for index.html and figures.  An earlier page there is overwritten, and its figures that the new
-            page does not have are removed.
+        out: the folder for index.html and figures, or a file that ends in .html or .htm.  An earlier page there is
+            overwritten, and its figures that the new page does not have are removed.
         metric: the metric by set of parties if models are loaded, otherwise the recorded metric to show; by default
             accuracy, or RMSE for a regression.
         model: whether to load models and score them again, if their tables can be read.  ``methods`` and ``encoders``
@@ -74,13 +79,12 @@ def write(
 
     Raises:
         ModelError: a path holds no run, or a method differs from the trained one.
-        ConfigError: the metric does not fit the task, or is not recorded and no model is loaded; ``out`` is a file;
-            ``methods`` or ``encoders`` name a run that is not on the page.
+        ConfigError: the metric does not fit the task, or is not recorded and no model is loaded; ``out`` is
+            neither a folder nor an HTML file; ``methods`` or ``encoders`` name a run that is not on the page.
         StorageError: the page cannot be written.
     """
-    runs, out = _distinct_names(find_runs(paths)), Path(out)
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures")
+    page, folder = _place(Path(out))
+    runs = _distinct_names(find_runs(paths))
     own_methods, factories = _by_run(runs, methods, "methods"), _by_run(runs, encoders, "encoders")
     _check_methods(runs, own_methods)
     model = model or bool(own_methods or factories)
@@ -93,20 +97,42 @@ def write(
     ]  # fmt: skip
     articles = [article(*each) for each in zip(runs, scores, unique_slugs(runs), strict=True)]
     comparison = comparison_section(runs, scores) if len(runs) > 1 else None
-    page, pictures, files = out / "index.html", {}, {}
-    chapters = [(each.slug, section) for each in articles for section in each.sections]
+    pictures, files = dict[Figure, bytes](), dict[str, bytes]()
+    chapters = [(each.slug, section) for each in articles for section in (*each.sections, *each.details)]
     for slug, section in [*chapters, *([("all", comparison)] if comparison else [])]:
-        for drawn in section.figures:
+        for drawn in section.all_figures():
             name = drawn.name if len(runs) == 1 else f"{slug}-{drawn.name}"
-            pictures[drawn.figure] = files[f"{name}.svg"] = style.svg(drawn.figure)
-            files[f"{name}.png"] = style.png(drawn.figure)
+            pictures[drawn.figure] = style.svg(drawn.figure)
+            if folder is not None:
+                files |= {f"{name}.svg": pictures[drawn.figure], f"{name}.png": style.png(drawn.figure)}
     earlier = _figures_of(page)
-    for name, data in files.items():
-        _write(out / "figures" / name, data)
+    if folder is not None:
+        for name, data in files.items():
+            _write(folder / name, data)
     _write(page, render_page(articles, comparison, pictures, files).encode())
-    for name in earlier - files.keys():
-        (out / "figures" / name).unlink(missing_ok=True)
+    if folder is not None:
+        for name in earlier - files.keys():
+            (folder / name).unlink(missing_ok=True)
     return page
+
+
+def _place(out: Path) -> tuple[Path, Path | None]:
+    """Return the page's file and the folder of figures; an HTML file has no folder.
+
+    Raises:
+        ConfigError: ``out`` is a file or has the suffix of another kind of file, or the page's file is a folder.
+    """
+    if out.is_dir():
+        if out.suffix.lower() in PAGES:
+            raise ConfigError(f"--out {out}: a folder with the name of a page exists; remove it or choose another name")
+        return out / "index.html", out / "figures"
+    if out.suffix.lower() in PAGES:
+        return out, None
+    if out.exists():
+        raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures, or an .html file")
+    if out.suffix.lower() in OTHER_KINDS:
+        raise ConfigError(f"--out {out}: the page is HTML; name a folder, or a file that ends in .html")
+    return out / "index.html", out / "figures"
 
 
 def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argument: str) -> dict[str, T]:
@@ -184,18 +210,17 @@ def article(run: RecordedRun, scores: RunScores, slug: str) -> RunArticle:
     return RunArticle(
         run=run, slug=slug, facts=key_facts(run, scores),
         sections=[
-            sections.overlap_section(run), sections.training_section(run), sections.scores_section(run, scores),
-            sections.contributions_section(scores), sections.errors_section(scores), sections.messages_section(run),
-            *sections.remarks_section(run), sections.reproduce_section(run),
+            score_sections.scores_section(run, scores), *score_sections.contributions_section(scores),
+            *score_sections.errors_section(scores), sections.training_section(run), sections.messages_section(run),
+            *sections.remarks_section(run),
         ],
+        details=[sections.overlap_section(run), sections.reproduce_section(run)],
     )  # fmt: skip
 
 
 def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     """Return the numbers at the top of a run's part, as (label, value)."""
-    facts = [("method", run.title or run.method or "–"), ("parties", str(len(run.parties)))]
-    if run.rows is not None:
-        facts.append(("rows", f"{run.rows:,}"))
+    facts = []
     sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
     # a recorded score covers only rows with an answer; the section with scores by set of parties covers all rows
     if name := recorded_metric(run, scores.metric):
@@ -205,6 +230,12 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     elif sets is not None:
         value = sets.score(sets.all_parties).score.value
         facts.append((f"{metric_label(sets.metric)}, {sets.tested.rows}", format_number(value, sets.decimals)))
+    if sets is not None and (own := sets.own_columns()) is not None:
+        label = f"{metric_label(sets.metric)}, own columns only"
+        facts.append((label, format_number(own.value, sets.decimals)))
+    facts += [("method", run.title or run.method or "–"), ("parties", str(len(run.parties)))]
+    if run.rows is not None:
+        facts.append(("rows", f"{run.rows:,}"))
     facts.append(("epochs", f"{len(run.history):,}"))
     if run.ledger.flows:
         facts.append(("sent", format_bytes(total_traffic(run.ledger).bytes_sent)))
@@ -228,7 +259,7 @@ def render_page(
     environment.filters["longest_word"] = lambda text: max(map(len, text.split()), default=0)
 
     def picture(drawn: PageFigure, slug: str) -> Markup:
-        made = style.inline_svg(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.caption or drawn.name)
+        made = style.inline_svg(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.alternative)
         return Markup(made)  # noqa: S704 - made by matplotlib, with names escaped  # nosec B704
 
     title = articles[0].run.name if len(articles) == 1 else f"{len(articles)} runs"

@@ -217,6 +217,11 @@ class PartySetScores:
         parties = tuple(name for name in self.tested.parties if name in chosen)
         return PartySetScore(parties=parties, score=percentile_interval(self.values(chosen)))
 
+    def own_columns(self) -> Estimate | None:
+        """Compute the score of the active party's columns alone; ``None`` if that party has no columns."""
+        active = self.tested.model.roster.active
+        return self.score({active}).score if active in self.tested.parties else None
+
     def every_set(self) -> list[PartySetScore]:
         """Compute the scores of all sets with at least one party, small sets first."""
         parties = self.tested.parties

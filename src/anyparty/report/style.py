@@ -28,6 +28,7 @@ INK, MUTED, FAINT, PAPER = "#1f2328", "#6e7781", "#d8dee4", "#fffffe"
 ACCENT, SOFT = "#0f6fa8", "#bcd9ea"
 VARIABLES = {INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", SOFT: "--soft"}
 WIDTH = 7.2  # inches: as wide as the page's text
+NARROW = 4.6  # inches: beside a table
 LONGEST = 22  # characters of a name in a figure
 DPI = 160
 STYLE = {
@@ -161,7 +162,7 @@ def inline_svg(drawn: bytes, name: str, description: str) -> str:
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
     assert box is not None
     opening = (
-        f'<svg class="figure" viewBox="0 0 {box[1]} {box[2]}" style="max-width:{float(box[1]) * 4 / 3:.0f}px" '
+        f'<svg class="figure" viewBox="0 0 {box[1]} {box[2]}" style="width:{float(box[1]) * 4 / 3:.0f}px" '
         f'role="img" aria-label="{escape(description)}">'
     )
     return opening + rest.strip()

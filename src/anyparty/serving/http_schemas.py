@@ -44,7 +44,7 @@ class RowAnswer(BaseModel):
     """The answer to one id."""
 
     id: Annotated[str, Field(description="The requested id.")]
-    prediction: Annotated[str | float | None, Field(description="The most probable class, or the number.")]
+    prediction: Annotated[str | int | float | bool | None, Field(description="The most probable class, or the number.")]
     probabilities: Annotated[dict[str, float] | None, Field(description="By class; null for regression.")]
     took_part: Annotated[list[str], Field(description="The parties whose blocks were used.")]
     asked: Annotated[list[str], Field(description="The parties that hold this row and may take part.")]

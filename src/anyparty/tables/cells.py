@@ -7,6 +7,7 @@ two parties therefore gives the same result. A decimal number in a text column k
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -144,7 +145,7 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def cited(series: pl.Series, bad: pl.Series, most: int = 3) -> str:
+def cited(series: pl.Series, bad: pl.Series, most: int = 5) -> str:
     """List the first ``most`` cells of the mask ``bad`` with their row numbers, counted from 1 below the header.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
@@ -153,6 +154,22 @@ def cited(series: pl.Series, bad: pl.Series, most: int = 3) -> str:
     rows = bad.arg_true()
     named = [f"{str(series[row])!r} in row {row + 1}" for row in rows.head(most).to_list()]
     return ", ".join(named) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def without(series: pl.Series, marks: Collection[str]) -> pl.Series:
+    """Replace cells that equal one of the texts ``marks``, as text or as a number, by null.
+
+    >>> without(pl.Series(["-999", "7", "refused ", "-999.0"]), ["-999", "refused"]).to_list()
+    [None, '7', None, None]
+    """
+    if not marks:
+        return series
+    numbers = [number for number in pl.Series(list(marks)).cast(pl.Float64, strict=False) if number is not None]
+    text = series.cast(pl.String) if is_text(series) else series
+    found = text.cast(pl.Float64, strict=False).is_in(numbers)
+    if is_text(series):
+        found |= text.str.strip_chars().is_in(list(marks))
+    return series.zip_with(~found.fill_null(value=False), series.clear(len(series)))
 
 
 def _cast(series: pl.Series) -> pl.Series:

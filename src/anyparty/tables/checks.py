@@ -17,7 +17,6 @@ from anyparty.tables import cells
 from anyparty.tables.column_types import notation_of
 
 EMPTY = "are empty except for the id"
-MANY_MARKERS, MARKED_SHARE = 10, 0.05  # a note appears from this number, or above this share, of labels marked missing
 
 UNSEEN_SHARE = 0.5  # if a larger share of a column's cells differs from training, it may have another notation or unit
 FAR = 10  # standard deviations from the training mean
@@ -63,24 +62,6 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
     return tuple(notes)
 
 
-def marked(column: pl.Series, where: str) -> tuple[str, ...]:
-    """Report labels whose text marks a missing cell, if there are many such labels.
-
-    The user may have meant such a text as a class.
-    """
-    markers = cells.missing_markers(column) if cells.is_text(column) else {}
-    count = sum(markers.values())
-    labels = count + len(column) - cells.as_text(column).null_count() if count else 0
-    if count < MANY_MARKERS and count <= MARKED_SHARE * labels:
-        return ()
-    written = ", ".join(f"{text!r} ({rows:,})" for text, rows in markers.items())
-    note = (
-        f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands "
-        f"for missing: these rows are unlabelled. If it is meant as a class, give it another name in the table"
-    )
-    return (note,)
-
-
 def blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
     """Return the mask [n] of rows whose cells are all empty; all False if there are no columns."""
     if not columns.width:
@@ -99,18 +80,6 @@ def without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[s
         f"there the party counts as absent"
     )
     return (note,) if count else ()
-
-
-def cases(label: pl.Series, where: str) -> tuple[str, ...]:
-    """Report two classes that differ only in case or in spaces."""
-    pair = cells.differ_in_case(label) if label.dtype == pl.String else None
-    if pair is None:
-        return ()
-    note = (
-        f"{where}: {pair[0]!r} and {pair[1]!r} in label column {label.name!r} differ only in case or spaces, but "
-        "count as two classes"
-    )
-    return (note,)
 
 
 def unseen_levels(frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ...]], *, few: bool) -> Iterator[str]:

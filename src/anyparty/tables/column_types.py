@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from anyparty.errors import TableError, some
-from anyparty.tables import cells
+from anyparty.tables import cells, spellings
+from anyparty.tables.number_marks import (
+    NOT_A_NUMBER,
+    MarkedNumbers,
+    NumberFormat,
+    with_format,
+    without_limits,
+    without_marks,
+)
+from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
 Kind: TypeAlias = Literal["numeric", "categorical"]
 
@@ -58,6 +69,8 @@ NOTATIONS = {  # by name, the pattern of quantities in text, and advice; values 
 }
 OR_CATEGORY = ": correct them, leave them empty, or declare the column categorical with types"
 MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
+LITERALS = ("NA", "None")  # in a column of categories, these may be levels
+GROUPED = r"\d[,'’\s]\d"  # a comma or a space within a number
 LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
 
 
@@ -69,14 +82,34 @@ class Notation(NamedTuple):
     examples: pl.Series
 
 
-def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False) -> pl.Series:
-    """Read a feature column as numbers or, for categories, as String.
+@dataclass(frozen=True)
+class FeatureColumn:
+    """A feature column as it was read.
+
+    Attributes:
+        cells: [n] numbers or, for categories, String; null if missing.
+        note: what was recognized in the cells, as a sentence; may be empty.
+        format: the format of numbers with marks; ``None`` for plain numbers and categories.
+        literals: the texts of missing cells that are levels here.
+    """
+
+    cells: pl.Series
+    note: str = ""
+    format: NumberFormat | None = None
+    literals: tuple[str, ...] = ()
+
+
+def feature(
+    column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False, rules: ReadingRules = AS_WRITTEN
+) -> FeatureColumn:
+    """Read a feature column as numbers or as categories.
 
     Args:
         column: the cells as in the file.
         kind: the declared kind; ``None`` infers it.
         where: party and file, the beginning of an error.
         trained: whether a model fixed the kind, so that the user cannot change it.
+        rules: how the party's cells are read.
 
     Raises:
         TableError: the column has no name, an unusable type, numbers with a cell that is not a number, an infinite
@@ -89,38 +122,147 @@ def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool =
         into = ", as into days before a day of your choice" if column.dtype.is_temporal() else ""
         raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values or text: drop it, or "
                          f"convert it first{into}")  # fmt: skip
-    if kind is None:
-        return _inferred(column, where)
-    if kind == "categorical":
-        return cells.as_level(column)
-    return _numeric(column, where, MODELS) if trained else _numeric(column, where)
-
-
-def _inferred(column: pl.Series, where: str) -> pl.Series:
+    column = cells.without(column, rules.missing.get(column.name, ()))
+    if kind == "categorical" or (kind is None and cells.is_category(column)):
+        return as_categories(column, where, rules, trained=trained)
     if cells.is_number(column):
-        return _numeric(column, where)
-    if cells.is_category(column):
-        return cells.as_level(column)
+        return FeatureColumn(_numeric(column, where))
+    return _of_text(column, kind, where, rules, trained=trained)
+
+
+def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> FeatureColumn:
+    """Read a column as categories.
+
+    The texts None and NA are levels of a column that also has empty cells, because an empty cell may mean something
+    else. The same texts are levels at prediction. If ``rules.merge_spellings``, a level is written in lower case, and
+    without invisible characters and repeated spaces.
+    """
+    levels, raw = cells.as_level(column), column.cast(pl.String).str.strip_chars()
+    found, literals = raw.is_in(LITERALS), rules.literals.get(column.name, ())
+    if not trained and found.any() and (raw.is_null() | (raw == "")).any():
+        literals = tuple(sorted(raw.filter(found.fill_null(value=False)).unique()))
+    note = ""
+    if literals:
+        kept = raw.is_in(literals).fill_null(value=False)
+        levels = levels.zip_with(~kept, raw)
+        note = (
+            f"{where} has {_counted(raw.filter(kept))} beside empty cells: these texts are levels of their own; if "
+            f"they mean an empty cell, write missing = {_setting(column.name, literals)} in the party's settings"
+        )
+    if rules.merge_spellings:
+        return FeatureColumn(spellings.merged(levels), note, literals=literals)
+    several = "" if trained else spellings.several(column if cells.is_text(column) else levels)
+    if several:
+        more = f"{where} has levels that differ only in their spelling: {several}; merge_spellings = true merges them"
+        note = f"{note}\n{more}".strip()
+    return FeatureColumn(levels, note, literals=literals)
+
+
+def _of_text(
+    column: pl.Series, kind: Kind | None, where: str, rules: ReadingRules, *, trained: bool
+) -> FeatureColumn:  # fmt: skip
+    """Read a text column whose cells may be numbers, with or without marks."""
+    column = column.cast(pl.String)
     numbers, bad = cells.as_numbers(column)
+    known_format = rules.formats.get(column.name)
+    if not bad.any() and known_format is None and rules.decimal != ",":
+        return FeatureColumn(_finite(numbers, where))
+    text, limits = without_limits(cells.as_level(column), rules.limits.get(column.name))
+    dashes = text.is_in(NOT_A_NUMBER).fill_null(value=False)
+    text = text.set(dashes, None)
+    if trained and known_format is None:
+        known_format = NumberFormat(decimal=rules.decimal or ".")
+    read = with_format(text, known_format) if known_format else without_marks(text, rules.decimal)
+    if trained or kind == "numeric":
+        _check_numbers(column, read.bad, where, MODELS if trained else "", limits)
+    elif read.bad.any():
+        return _not_numbers(column, text, read, limits, where, rules)
+    elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
+        return as_categories(column, where, rules, trained=False)  # 1,2 may be a list of answers, and 1 200 a code
+    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, bad, where)
+
+
+def _with_note(column: pl.Series, read: MarkedNumbers, bad: pl.Series, where: str) -> FeatureColumn:
+    """Report how cells with marks were read."""
+    numbers = _finite(read.numbers, where)
+    marked = bad | (cells.as_numbers(column)[0].ne_missing(numbers) & numbers.is_not_null())
+    shown = numbers.filter(marked).is_not_null().arg_true()
+    text = column.filter(marked)
+    examples = [f"{text[row].strip()!r} as {numbers.filter(marked)[row]:.15g}" for row in shown.head(2).to_list()]
+    dashes = len(text) - len(shown)
+    parts = [f"{len(shown):,} cells are written with marks, such as {', '.join(examples)}"] if examples else []
+    parts += [f"{_counted(text.filter(numbers.filter(marked).is_null()))} stand for missing cells"] if dashes else []
+    note = (
+        f"{where} is read as numbers: {'; '.join(parts)}. If it holds no numbers, declare it categorical with types"
+        if parts else ""
+    )  # fmt: skip
+    plain = read.format == NumberFormat()
+    return FeatureColumn(numbers, note, None if plain and not text.str.contains(GROUPED).any() else read.format)
+
+
+def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
+    """Reject a column of numbers with cells that are not numbers."""
     if not bad.any():
-        return _finite(numbers, where)
-    text = cells.as_level(column)
+        return
+    if (bad & limits).any() and not why:
+        _stop_at_limits(column, bad & limits, where)
+    offer = missing_offer(column.name, cells.as_level(column.filter(bad)))
+    raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. "
+                     f"{why or f'Numbers are expected there{OR_CATEGORY}{offer}'}")  # fmt: skip
+
+
+def _stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> None:
+    raise TableError(
+        f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
+        f'limits = {{{spellings.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
+        'and 10-20 as 15; "value" reads <25 as 25; "missing" leaves these cells empty'
+    )
+
+
+def _not_numbers(
+    column: pl.Series, text: pl.Series, read: MarkedNumbers, limits: pl.Series, where: str, rules: ReadingRules
+) -> FeatureColumn:
+    """Read a text column with cells that are not numbers as categories, unless it seems to hold numbers or identifiers.
+
+    Raises:
+        TableError: it seems to hold numbers with a few other cells, quantities in another notation, or identifiers.
+    """
+    bad = read.bad
     known = len(text) - text.null_count()
-    if bad.sum() <= (1 - NUMERIC_SHARE) * known:
-        return _numeric(column, where, f"Nearly all others are{OR_CATEGORY}")
-    values = text.n_unique() - (text.null_count() > 0)
+    values = text.drop_nulls().n_unique()
+    limited, right = bad & limits, known - int(bad.sum())
+    if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
+        _stop_at_limits(column, limited, where)
+    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; integers, because 0.1 is not exact
+        offer = missing_offer(column.name, text.filter(bad))
+        raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
+                         f"{OR_CATEGORY}{offer}")  # fmt: skip
     notation = notation_of(text) if values > FEW_LEVELS else None
-    marks = None if notation else marks_among(numbers, text.filter(bad))
+    marks = None if notation else marks_among(read.numbers, text.filter(bad))
     if marks:
         raise TableError(f"{where} has numbers except for {marks}: leave these cells empty, or declare the column "
-                         f"categorical with types")  # fmt: skip
+                         f"categorical with types{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
     if notation or values > max(MANY_LEVELS, known / 2):
         name, advice, examples = notation or Notation("an identifier or free text", "", text.drop_nulls())
         raise TableError(
             f"{where} is text with {values} different values in {known} rows, such as {some(examples.head(2))}: it "
             f"looks like {name}; {advice}leave it out with drop, or keep it with types: categorical"
         )
-    return text
+    return as_categories(column, where, rules, trained=False)
+
+
+def missing_offer(name: str, texts: pl.Series) -> str:
+    """Return the setting that reads a few texts of a column as missing."""
+    found = [text for text, _ in cells.value_counts(texts.drop_nulls())[:MORE_TEXTS]]
+    return f", or write missing = {_setting(name, found)} in the party's settings if they mean an empty cell"
+
+
+def _setting(name: str, texts: Iterable[str]) -> str:
+    return f"{{{spellings.key(name)} = {spellings.listed(texts)}}}"
+
+
+def _counted(texts: pl.Series) -> str:
+    return spellings.counted(cells.value_counts(texts.cast(pl.String).str.strip_chars()))
 
 
 def notation_of(text: pl.Series) -> Notation | None:
@@ -168,16 +310,11 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
     return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found)
 
 
-def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected there{OR_CATEGORY}") -> pl.Series:
-    """Return a column as numbers, with null for missing cells. Integers and truth values keep their type."""
-    if column.dtype.is_integer() or column.dtype == pl.Boolean:
-        return column
+def _numeric(column: pl.Series, where: str) -> pl.Series:
+    """Return a column of numbers, with null for missing cells. Integers and truth values keep their type."""
     if column.dtype.is_float():
         return _finite(column.fill_nan(None), where)
-    numbers, bad = cells.as_numbers(column.cast(pl.String) if cells.is_category(column) else column)
-    if bad.any():
-        raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. {why}")
-    return _finite(numbers, where)
+    return column if column.dtype.is_integer() or column.dtype == pl.Boolean else cells.as_numbers(column)[0]
 
 
 def _finite(column: pl.Series, where: str) -> pl.Series:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
-from rich.table import Table as RichTable
 from rich.text import Text
 
+from anyparty.core.display import TextTable as RichTable
 from anyparty.tables.cells import differ_in_case
 from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
@@ -51,6 +51,15 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
     """
     kinds = table.kinds
     return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
+
+
+def files(tables: Sequence[Table]) -> RichTable:
+    """Return a terminal table of the format that was recognised in each party's file."""
+    shown = RichTable("party", "table", "format", title="how files were read", title_justify="left")
+    shown.add_column("rows", justify="right")
+    for table in tables[:PARTIES]:
+        shown.add_row(*map(Text, (table.party, table.source, table.read_as, f"{len(table):,}")))
+    return shown
 
 
 def remarked(tables: Sequence[Table]) -> RichTable | None:
@@ -120,7 +129,7 @@ def _outlier_remark(numbers: pl.Series) -> str:
     which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
     return (
         f"{_counted(len(away), 'cell')} far from all others ({which}): if they stand for missing values, leave them "
-        "empty"
+        "empty, or list them in the party's setting missing"
     )
 
 

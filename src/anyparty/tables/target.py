@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Task
+from anyparty.core.types import LabelType, Task
 from anyparty.errors import TableError, nearest, remark, some
 from anyparty.tables import cells
 from anyparty.tables.cells import RowNumbers
@@ -24,6 +24,7 @@ from anyparty.tables.column_types import (
     marks_among,
     notation_of,
 )
+from anyparty.tables.label_cells import check_classes, class_key, names_of
 
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
@@ -65,9 +66,9 @@ def infer_task(
     """
     where = f"party {party!r}, label column {label.name!r}"
     rows = np.arange(len(label)) if train_rows is None else train_rows
-    if without and cells.as_level(label).null_count() == len(label):
+    if without and names_of(label).null_count() == len(label):
         return Task(kind="classification")
-    if cells.as_level(label[rows]).null_count() == len(rows):
+    if names_of(label[rows]).null_count() == len(rows):
         raise TableError(f"{where}: no row for training has a label; at least two with different labels are needed")
     if kind == "regression" or (kind == "auto" and not _are_classes(label, where)):
         if positive is not None:
@@ -77,8 +78,19 @@ def infer_task(
         return _regression(_numbers(label, where)[rows].drop_nulls(), where)
     if kind == "auto":
         _check_notation(label, where)
-    task = _classification(cells.as_level(label), rows, where)
+    check_classes(label, where)
+    task = replace(_classification(names_of(label), rows, where), label_type=_type_of(label))
     return task if positive is None else _with_positive(task, positive, where)
+
+
+def _type_of(label: pl.Series) -> LabelType:
+    """Return the type in which predicted classes are returned: the type of the column."""
+    if label.dtype == pl.Boolean:
+        return "boolean"
+    if label.dtype.is_integer():
+        fits = label.cast(pl.Int64, strict=False).null_count() == label.null_count()
+        return "integer" if fits else "text"
+    return "number" if label.dtype.is_numeric() else "text"
 
 
 def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
@@ -104,7 +116,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
                 f"compute with: {cells.cited(label, pl.Series(np.isinf(y)))}; correct it, or leave the cell empty"
             )
         return torch.from_numpy(y), torch.from_numpy(~np.isnan(y))
-    names = cells.as_level(label)
+    names = _as_classes(label, task)
     places = pl.Series(range(len(task.classes)), dtype=pl.Int64)
     known = pl.Series(list(task.classes), dtype=pl.String)
     classes = names.replace_strict(known, places, default=-1, return_dtype=pl.Int64)
@@ -167,7 +179,16 @@ def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
     """
     if task.kind == "regression":
         return ()
-    return tuple(sorted(set(cells.as_level(label).drop_nulls()) - set(task.classes)))
+    return tuple(sorted(set(_as_classes(label, task).drop_nulls()) - set(task.classes)))
+
+
+def _as_classes(label: pl.Series, task: Task) -> pl.Series:
+    """Return the labels [n] as text; other spellings of a class become the class as training named it."""
+    names = names_of(label)
+    other = set(names.drop_nulls().unique()) - set(task.classes)
+    of = {class_key(name): name for name in task.classes}
+    known = {name: of[class_key(name)] for name in other if class_key(name) in of}
+    return names.replace(known) if known and len(of) == len(task.classes) else names
 
 
 def _are_classes(label: pl.Series, where: str) -> bool:
@@ -179,8 +200,8 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
         raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them")
-    marks = marks_among(known, cells.as_level(label.filter(bad))) if bad.any() else None
-    if marks and notation_of(cells.as_level(label)) is None:
+    marks = marks_among(known, names_of(label.filter(bad))) if bad.any() else None
+    if marks and notation_of(names_of(label)) is None:
         raise TableError(f"{where}: it has numbers except for {marks}; leave these cells empty, or set "
                          f'federation.task = "classification"')  # fmt: skip
     if bad.any():
@@ -188,7 +209,7 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     if known.is_infinite().any():
         endless = int(known.is_infinite().sum())
         raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or correct them")
-    values = cells.as_level(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
+    values = names_of(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
 
@@ -196,7 +217,7 @@ def _check_notation(label: pl.Series, where: str) -> None:
     """Reject text that looks like a quantity or an identifier, unless the user declared classes."""
     if not cells.is_text(label) or cells.is_category(label):
         return
-    names = cells.as_level(label).drop_nulls()
+    names = names_of(label).drop_nulls()
     values = names.n_unique()
     notation = notation_of(names) if values > FEW_LEVELS else None
     if notation is None and values > max(MANY_LEVELS, len(names) / 2):

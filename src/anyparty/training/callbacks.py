@@ -17,21 +17,46 @@ There, epochs are reported up to a second late, and batches are not reported.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import polars as pl
+
 from anyparty.alignment.overlap import Overlap
-from anyparty.errors import Stopped
+from anyparty.errors import ConfigError, Stopped
 
 
 class Callback:
     """Base class of callbacks: every hook does nothing.
 
     Hooks are called at the active party.  An exception in a hook ends the run, which is then recorded as failed.
+
+    ``embedder`` is set by a run whose parties are all in this process: see ``embeddings``.
     """
+
+    embedder: Callable[[Sequence[str] | None], dict[str, pl.DataFrame]] | None = None
+
+    def embeddings(self, parties: Sequence[str] | None = None) -> dict[str, pl.DataFrame]:
+        """Return each party's embeddings of all rows of its table with the present weights, for use in a hook.
+
+        Args:
+            parties: some of the parties; by default all that compute embeddings.
+
+        Returns:
+            By party, a frame with the columns id, h0, h1, ... as ``Model.embed``.  Without validation rows, a passive
+            party may still be before its last step of the epoch.
+
+        Raises:
+            ConfigError: there is no such party, or the parties run on their own machines.
+
+        """
+        if self.embedder is None:
+            raise ConfigError("embeddings: only a run with all parties in one process shows them, in its hooks after "
+                              "on_run_begin; between machines, embeddings stay with their party")  # fmt: skip
+        return self.embedder(parties)
 
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
         """Handle the start or the resumption of a run; ``settings`` has the groups of the TOML file."""

@@ -78,6 +78,8 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
 async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, RunPosition, StoredStages]:
     """Make or load the party's networks; return the stages, the networks, the progress and the best weights."""
     state = checked_begin(part.method, part.seat, part.seeds)
+    if part.hooks.on_begin is not None:
+        part.hooks.on_begin(state, part.rows)
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)

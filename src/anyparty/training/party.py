@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from anyparty.methods.method import Method, PartyContext
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import Table
 from anyparty.tables.target import encode
 from anyparty.training import control_messages
@@ -86,6 +88,7 @@ class PartyResult:
         rows: the party's part of the aligned rows.
         use: [N] int8, the use of each row: training, validation or test.
         label: the name of the party's label column, if it has one.
+        rules: how the cells of the party's table were read.
 
     """
 
@@ -95,6 +98,7 @@ class PartyResult:
     rows: Rows
     use: NDArray[np.int8]
     label: str | None = None
+    rules: ReadingRules = AS_WRITTEN
 
 
 async def take_part(
@@ -159,7 +163,8 @@ async def take_part(
     )
     trained = await play(part, net)
     label = None if house.table.label is None else house.table.label.name
-    return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label)
+    return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label,
+                       rules=table.rules)  # fmt: skip
 
 
 Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
@@ -207,6 +212,11 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
                            f"({str(error).splitlines()[0][:80]})") from None  # fmt: skip
 
 
+def public(task: Task) -> dict[str, Any]:
+    """Return the part of the task that other label holders receive: all fields except the type of the labels."""
+    return {name: value for name, value in asdict(task).items() if name != "label_type"}
+
+
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
     """Repeat the setup for a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
@@ -223,7 +233,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
     nothing = torch.empty(0, dtype=torch.uint8)
     said = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
     if name in roster.labelers:
-        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
+        about = torch.frombuffer(bytearray(json.dumps(public(task)).encode()), dtype=torch.uint8)
         said |= {"task": about, "observed": observed.flatten().byte()}
     await net.send(name, "setup", said)
 

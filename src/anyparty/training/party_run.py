@@ -32,6 +32,7 @@ class RunHooks:
         membership: the parties that are gone or wait to rejoin.
         welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
         secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
+        on_begin: a function that is called with the party's networks and rows before the first stage.
         on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's index in
             the history (from 0).
 
@@ -41,6 +42,7 @@ class RunHooks:
     membership: Membership = field(default_factory=StaticMembership)
     welcome: Callable[[Channel, str], Awaitable[None]] | None = None
     secret: bytes = field(default=b"", repr=False)
+    on_begin: Callable[[State, Rows], None] | None = None
     on_checkpoint: Callable[[list[dict[str, Any]], int], None] | None = None
 
 

@@ -286,6 +286,14 @@ class FalseVFL(ABC):
             await turn.answer(home)
         return None
 
+    def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """See ``HasEmbeddings``: the mean of z given the party's block alone, [B_k, D]."""
+        if rows.block is None:
+            return None
+        x, held = rows.block.take(places)
+        with torch.no_grad():
+            return held, feature_side(state, self.floor).encode(x)[:, : self.embedding]
+
     def chunks(self, rows: Tensor) -> Sequence[Tensor]:
         """Split rows [B] into one or more chunks, so that the samples of a chunk fit into one message."""
         return torch.split(rows, max(1, AT_ONCE // (self.predict_samples * self.embedding)))

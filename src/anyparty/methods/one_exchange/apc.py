@@ -220,6 +220,13 @@ class Apc:
         own = self._own(state, rows, places)
         return apc_variants.embed(state, rows, places, own) if self.classify_on == "either" else own
 
+    def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """See ``HasEmbeddings``: the classifier's input at the active party, else the local embedding Z_k."""
+        if "g3" in state.modules:
+            found = self.classified(state, rows, places)
+            return found.held, found.u
+        return distillation.embedded(state, "g1", rows, places) if "g1" in state.modules else None
+
     def _fitted_to(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         return apc_variants.both(state, rows, places, self._own(state, rows, places))
 

@@ -247,6 +247,14 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
         return net.encode(x)
 
 
+def embedded(state: State, name: str, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the party's rows among ``places`` [B] as positions [B_k], and their embeddings [B_k, H]."""
+    if rows.block is None:
+        return None
+    x, held = rows.block.take(places)
+    return held, embed(state, name, x)
+
+
 # Results that one stage keeps for a later one
 
 

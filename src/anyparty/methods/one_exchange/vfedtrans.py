@@ -189,6 +189,13 @@ class VFedTrans:
         """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
         return of_block(state, rows, places, self.features)
 
+    def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """See ``HasEmbeddings``: the classifier's input; only the active party has embeddings."""
+        if state.seat.me != state.seat.roster.active:
+            return None
+        found = self.classified(state, rows, places)
+        return found.held, found.u
+
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:

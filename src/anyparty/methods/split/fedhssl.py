@@ -339,6 +339,10 @@ class FedHSSL(SelfSupervised):
             for parameter, values in zip(mine, torch.split(vector[0], [p.numel() for p in mine]), strict=True):
                 parameter.copy_(values.view_as(parameter))
 
+    def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """See ``HasEmbeddings``: the embeddings that the party sends in prediction."""
+        return self.split.embed(state, rows, places)
+
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:

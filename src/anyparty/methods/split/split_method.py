@@ -228,6 +228,11 @@ class Split:
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
+    def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
+        """See ``HasEmbeddings``: the embeddings that the party sends in prediction."""
+        with torch.no_grad():
+            return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
+
     async def gather(
         self,
         net: Channel,

@@ -1,0 +1,117 @@
+"""The commands that train many runs: comparisons of methods, and sweeps over settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anyparty.cli.console import screen
+from anyparty.cli.errors import EXIT_ERROR, with_errors
+from anyparty.cli.options import AllowCode, Changes, SettingsFile, announce_user_code, search_modules_in
+
+
+@with_errors
+def compare(
+    config: SettingsFile,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods", metavar="A,B", help="Methods; one of your own is module:name. The first is the baseline."
+        ),
+    ],
+    changes: Changes = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds.")] = 5,
+    missing: Annotated[
+        str, typer.Option("--missing", metavar="P,P", help="Shares of each party's rows to remove, from 0 to below 1.")
+    ] = "0,0.3,0.5",
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="Metric of the tables.", show_default="accuracy or rmse")
+    ] = None,
+    tune: Annotated[
+        int, typer.Option("--tune", min=0, help="Configurations to try for each method on validation rows; 0 for none.")
+    ] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of parallel runs.")] = 1,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder", help="Folder of the records and the page.", show_default="runs/compare-NAME beside CONFIG"
+        ),
+    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="A joblib back end: ray or dask.")] = None,
+    allow_code: AllowCode = None,
+) -> None:
+    """Train several methods on identical rows and missing blocks, and compare their test scores.
+
+    Finished runs are skipped, so the same command continues a comparison that was stopped.
+
+    In Python: anyparty.compare("CONFIG.toml", ["laser", "plug"], seeds=5).
+    """
+    from anyparty import config as settings
+    from anyparty.errors import ConfigError
+    from anyparty.experiments.compare import compare as run
+
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen()
+    announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if any(":" in name for name in names):
+        search_modules_in(config.parent.absolute())
+    try:
+        rates = [float(rate) for rate in missing.split(",")]
+    except ValueError:
+        raise ConfigError(f"--missing {missing}: expected numbers, such as 0,0.3,0.5") from None
+    out = folder or config.parent / "runs" / f"compare-{config.stem}"
+    found = run(resolved, names, seeds=seeds, missing=rates, metric=metric, tune=tune, folder=out, jobs=jobs,
+                backend=backend, console=screen(stderr=True))  # fmt: skip
+    console.print(found)
+    console.print(f"The page is {out / 'index.html'}; scores.csv, differences.csv and plot.png are beside it.",
+                  soft_wrap=True)  # fmt: skip
+    if found.failed:
+        raise typer.Exit(EXIT_ERROR)
+
+
+@with_errors
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The federation's settings, and those to vary.")],
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of parallel runs.")] = 1,
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="I/N", help="Train only the I-th of N parts, for several machines.")
+    ] = "1/1",
+    if_done: Annotated[
+        str, typer.Option("--if-done", help="What to do with a finished run: skip, repeat or error.")
+    ] = "skip",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder of the runs.", show_default="SWEEP beside SWEEP.toml")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the frame of all runs, .parquet or .csv.")
+    ] = None,
+) -> None:
+    """Train a federation with many settings: a grid, random settings, or settings that Optuna chooses.
+
+    The same command continues a sweep that was stopped or killed: finished runs are not repeated.
+
+    In Python: anyparty.experiments.sweep.sweep("SWEEP.toml", jobs=2), and anyparty.runs.frame("SWEEP/*").
+    """
+    from anyparty.cli.console import render_head
+    from anyparty.core.export import write
+    from anyparty.errors import ConfigError
+    from anyparty.experiments.sweep import load_sweep
+    from anyparty.experiments.sweep import sweep as run
+
+    if if_done not in {"skip", "repeat", "error"}:
+        raise ConfigError(f"--if-done {if_done}: write skip, repeat or error")
+    settings, _ = load_sweep(file)
+    search_modules_in(settings.settings.parent.absolute())
+    found = run(file, jobs=jobs, shard=shard, if_done=if_done, folder=folder)  # type: ignore[arg-type]
+    console = screen()
+    counts = found["status"].value_counts().iter_rows()
+    console.print(", ".join(f"{count} runs {status}" for status, count in counts))
+    columns = [name for name in found.columns if name not in {"error", "epochs", "best_epoch", "bytes_sent"}]
+    score = next((name for name in columns if name.startswith("validation.")), None)
+    shown = found.select(columns[:8] + ([score] if score and score not in columns[:8] else []))
+    console.print(render_head(shown.sort(score) if score else shown))
+    if out is not None:
+        write(found, out)
+    console.print(f"The runs are in {folder or file.with_suffix('')}", soft_wrap=True)

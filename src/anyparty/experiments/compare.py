@@ -1,0 +1,218 @@
+"""``compare``: train several methods on identical rows with identical missing blocks, and compare their scores.
+
+comparison = anyparty.compare(federation, ["laser", "plug", "standard"], seeds=5, missing=[0, 0.3, 0.5])
+comparison.paired("standard")
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from anyparty.api import arguments
+from anyparty.api.federation import Federation
+from anyparty.config import Config
+from anyparty.core.seeds import Seeds
+from anyparty.errors import ConfigError, RunError, some
+from anyparty.experiments import runner
+from anyparty.experiments.compared_methods import ComparedMethod, check_methods, compared_methods, described_option
+from anyparty.experiments.comparison import Comparison
+from anyparty.experiments.comparison_run import ComparisonRun
+from anyparty.experiments.search_space import TUNED, search_space
+from anyparty.experiments.search_space import drawn as random_configurations
+from anyparty.metrics import METRICS, headline
+from anyparty.networks.optimizer import Optimizer
+
+
+def compare(
+    federation: Federation | Config | Path | str,
+    methods: Any,
+    *,
+    seeds: int | Sequence[int] = 5,
+    missing: float | Sequence[float] = (0.0, 0.3, 0.5),
+    metric: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    tune: int = 0,
+    space: Mapping[str, Any] | None = None,
+    folder: Path | str | None = None,
+    jobs: int = 1,
+    backend: str | None = None,
+    console: Console | None = None,
+    **training: Any,
+) -> Comparison:
+    """Train every method with every seed and every missing rate, and score all of them on the same test rows.
+
+    The test rows depend on the seed alone.  The missing blocks depend on the seed and the rate, and are equal for all
+    methods.
+
+    Args:
+        federation: the federation, or its settings or their file.
+        methods: names, ``"module:name"``, methods and rules, in a list or in a mapping from labels to these; in a
+            mapping also ``{"name": "laser", "embedding": 32}``.
+        seeds: the number of seeds, 0, 1, ..., or the seeds.
+        missing: probabilities that a party's block of a row is missing, in addition to the gaps of the tables.
+        metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
+        parameters: parameters for every named method that has them, such as ``{"embedding": 32}``.
+        tune: number of configurations that are tried for each method and missing rate with the first seed, the same
+            for all methods: the settings as given, and random ones of ``space``.  The configuration with the best
+            validation score trains all seeds.  0 uses the settings as given.  Test rows are not read in the search.
+        space: the settings to search, by name: a list of choices, or a range such as ``{"low": 1e-4, "high": 1e-1,
+            "log": True}``; by default learning rate, weight decay and batch size.
+        folder: folder of the records and the page.  Finished runs in it are not repeated, so the same call continues a
+            comparison that was stopped.  ``None`` keeps everything in memory.
+        jobs: number of parallel runs.
+        backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
+        console: console for the progress bar; ``None`` shows none.
+        training: further arguments of ``Federation.train``, for all methods: epochs, batch_size, encoder, optimizer ...
+
+    Raises:
+        ConfigError: an argument is unknown or out of range.
+        RunError: all runs failed.
+
+    """
+    if not isinstance(federation, Federation):
+        federation = Federation.from_config(arguments.settings(federation))
+    chosen, rates, drawn = compared_methods(methods, parameters), _rates(missing), _seeds(seeds)
+    _check(federation, chosen, training)
+    shown = _metric(federation, metric)
+    federation, training = _without_optimizer_object(federation, training)
+    plain = [planned(federation, each, rate, seed, training) for seed in drawn for rate in rates for each in chosen]
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch) if folder is None else Path(folder)
+        execute = partial(runner.run_all, jobs=jobs, backend=backend, console=console)
+        changes = _searched(plain, drawn[0], tune, space, partial(execute, folder=home / "search"))
+        plan = [replace(run, changes=changes.get((run.method, run.missing), {})) for run in plain]
+        result = execute(plan, home)
+    if not result.records:
+        raise RunError("\n".join(["all runs of the comparison failed:", *dict.fromkeys(result.failed.values())]))
+    finished = [result.records[run.key] for run in plan if run.key in result.records]
+    found = Comparison(
+        records=finished, methods=[each.label for each in chosen], metric=shown, failed=result.failed,
+        folder=None if folder is None else Path(folder), tuned=changes,
+    )  # fmt: skip
+    if folder is not None:
+        found.write()
+    return found
+
+
+def planned(
+    federation: Federation, method: ComparedMethod, rate: float, seed: int, training: Mapping[str, Any]
+) -> ComparisonRun:
+    """Return one run; its settings hold everything that determines its result, as data."""
+    config = federation.config.model_dump(mode="json", exclude={"parties", "run", "track"})
+    settings = {
+        "method": method.described,
+        "training": {key: described_option(value) for key, value in training.items() if key != "device"},
+        "tables": {name: table.fingerprint for name, table in federation.tables.items()},
+        "config": config,
+    }
+    return ComparisonRun(
+        suite="compare", dataset="", method=method.label, seed=seed, missing=rate, settings=settings,
+        federation=federation, compared=method, training=dict(training),
+    )  # fmt: skip
+
+
+def _searched(
+    runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
+    execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
+) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
+    """Return the best configuration of each method and missing rate by its validation score with one seed.
+
+    Raises:
+        ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
+    """
+    if not isinstance(tune, int) or tune < 0:
+        raise ConfigError(f"tune: expected a number of configurations, such as 20, or 0 for none, got {tune!r}")
+    if not tune:
+        if space is not None:
+            raise ConfigError("space has no effect without tune: give the number of configurations, such as tune=20")
+        return {}
+    configurations = [{}, *random_configurations(search_space(space or TUNED), Seeds(0).numpy("tune"), tune - 1)]
+    first = [run for run in runs if run.seed == seed]
+    tried = [replace(run, changes=each, scored=False) for run in first for each in configurations]
+    records = execute(tried).records
+    best: dict[tuple[str, float], tuple[float, dict[str, Any]]] = {}
+    for run in tried:
+        record = records.get(run.key)
+        if record is None:
+            continue
+        if record["validation"] is None:
+            raise ConfigError("tune: there are no validation rows to choose by; set validation above 0")
+        value = record["validation"] * (1 if METRICS[record["metric"]].greater else -1)
+        place = (run.method, run.missing)
+        if place not in best or value > best[place][0]:
+            best[place] = (value, dict(run.changes))
+    return {place: changes for place, (_, changes) in best.items()}
+
+
+def _without_optimizer_object(federation: Federation, training: dict[str, Any]) -> tuple[Federation, dict[str, Any]]:
+    """Move an ``Optimizer`` from the arguments into the settings, so that a search can change its values."""
+    if not isinstance(training.get("optimizer"), Optimizer):
+        return federation, training
+    config = federation.config
+    parties = {name: party.model_copy(update={"optimizer": None}) for name, party in config.parties.items()}
+    update = {"optimizer": training["optimizer"], "parties": parties}
+    rest = {key: value for key, value in training.items() if key != "optimizer"}
+    return replace(federation, config=config.model_copy(update=update)), rest
+
+
+def _check(federation: Federation, methods: Sequence[ComparedMethod], training: Mapping[str, Any]) -> None:
+    for key in ("seed", "folder", "resume", "watch", "progress", "method"):
+        if key in training:
+            instead = {"seed": "; seeds=[...] lists seeds", "folder": "", "method": "; list it in methods"}
+            raise ConfigError(f"compare: {key!r} cannot be set for all runs{instead.get(key, '')}")
+    own = {key: value for key, value in training.items() if key not in TRAIN_OBJECTS}
+    check_methods(methods, federation.config, own)
+    if not training.get("test", federation.config.train.test):
+        raise ConfigError("compare: there are no test rows to score, because train.test is 0; set test above 0")
+
+
+TRAIN_OBJECTS = {"encoder", "optimizer", "schedule", "clock"}
+"""Arguments of ``Federation.train`` that are not settings of [train]."""
+
+
+def _metric(federation: Federation, metric: str | None) -> str:
+    """Return the metric to show.
+
+    Raises:
+        ConfigError: the metric is unknown or does not fit the task.
+    """
+    task = federation.task(federation.split(federation.config.train))
+    return headline(task, metric or ("accuracy" if task.kind == "classification" else "rmse"))[0]
+
+
+def _rates(missing: float | Sequence[float]) -> list[float]:
+    """Return the missing rates.
+
+    Raises:
+        ConfigError: a rate is not a number of at least 0 and below 1, or the list is empty.
+    """
+    rates = [missing] if isinstance(missing, int | float) else list(missing)
+    for rate in rates:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise ConfigError(
+                f"missing: expected probabilities of at least 0 and below 1, such as [0, 0.3], got {rate!r}"
+            )
+    if not rates:
+        raise ConfigError("missing: the list is empty; [0] adds no missing blocks")
+    return sorted({float(rate) for rate in rates})
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    """Return the seeds.
+
+    Raises:
+        ConfigError: the number of seeds is below 1, or a seed is negative or not a whole number.
+    """
+    drawn = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    wrong = [seed for seed in drawn if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0]
+    if not drawn or wrong or len(set(drawn)) < len(drawn):
+        raise ConfigError(f"seeds: expected a number of seeds, such as 5, or a list of different whole numbers of at "
+                          f"least 0, got {seeds!r}{some(wrong) and f' with {some(wrong)}'}")  # fmt: skip
+    return drawn

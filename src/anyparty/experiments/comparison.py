@@ -1,0 +1,404 @@
+"""The result of ``compare``: scores of methods on identical rows, and differences from a baseline, paired by seed.
+
+A score is given for the test rows with the blocks that the missing rate leaves (``present`` is null), and for every
+number of present parties.  A row without an answer counts as answered with the class frequencies of the training rows,
+or with their mean in a regression; ``coverage`` is the share of rows that the method itself answered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from scipy.stats import t as student
+
+from anyparty.core.storage import writing
+from anyparty.errors import ConfigError, nearest
+from anyparty.metrics import METRICS
+from anyparty.report import style
+from anyparty.report.elements import (
+    PageTable,
+    decimal_places,
+    format_bytes,
+    format_number,
+    metric_label,
+)
+
+GROUPS = ("method", "missing", "present")
+COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
+LEVEL = 0.95
+SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # metrics that tables show in percent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The scores of several methods with the same seeds and the same missing blocks.
+
+    Attributes:
+        records: one record for each finished run.
+        methods: the labels of the methods, in order.
+        metric: the metric of tables and figures; ``frame(metric=...)`` gives others.
+        failed: the errors of failed runs, by run.
+        folder: the folder of the records; ``None`` if they were kept in memory.
+        tuned: by method and missing rate, the settings that a search chose; empty without a search.
+    """
+
+    records: Sequence[Mapping[str, Any]] = field(repr=False)
+    methods: Sequence[str]
+    metric: str
+    failed: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: Path | None = None
+    tuned: Mapping[tuple[str, float], Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        """Describe the size; ``rich.print`` shows the tables."""
+        return (f"<Comparison of {', '.join(self.methods)}: {len(self.records)} runs, {len(self.seeds)} seeds, "
+                f"missing {', '.join(f'{p:g}' for p in self.rates)}; {len(self.failed)} failed>")  # fmt: skip
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds."""
+        return sorted({record["run"]["seed"] for record in self.records})
+
+    @property
+    def rates(self) -> list[float]:
+        """The missing rates."""
+        return sorted({record["run"]["missing"] for record in self.records})
+
+    # Frames
+
+    def frame(self, by: str | Sequence[str] | None = None, metric: str | None = None) -> pl.DataFrame:
+        """Return the scores as a data frame.
+
+        Args:
+            by: columns to group by, of "method", "missing" and "present"; "method" is always included.  Without
+                "present", a score is of the test rows with the blocks that the missing rate leaves.  ``None`` returns
+                one row for each run and number of present parties, without grouping.
+            metric: another metric than ``metric``, such as "auroc".
+
+        Returns:
+            Grouped: the mean and the standard deviation over seeds (after a mean over other columns), the number of
+            seeds, the mean coverage and the mean costs: seconds of training, bytes sent, weights and epochs.
+
+        Raises:
+            ConfigError: a column or the metric does not exist.
+        """
+        long = self._long(metric)
+        if by is None:
+            return long
+        keys = _keys(by)
+        seeds = _per_seed(long, keys)
+        costs = [pl.col(name).mean() for name in ("coverage", *COSTS)]
+        return seeds.group_by(keys, maintain_order=True).agg(
+            pl.col("score").mean().alias("mean"), pl.col("score").std().alias("deviation"),
+            pl.col("score").count().alias("seeds"), *costs,
+        )  # fmt: skip
+
+    def _long(self, metric: str | None) -> pl.DataFrame:
+        name = self._checked(metric)
+        rows = [
+            {
+                "method": record["run"]["method"],
+                "missing": record["run"]["missing"],
+                "seed": record["run"]["seed"],
+                "present": each["present"],
+                "metric": name,
+                "score": _number(each.get(name)),
+                "coverage": _number(each.get("coverage")),
+                "rows": _number(each.get("rows")),
+                "missing_reached": record["rate"],
+                **{key: record[key] for key in COSTS},
+            }
+            for record in self.records
+            for each in record["scores"]
+        ]
+        types = {"present": pl.Int64, "score": pl.Float64, "coverage": pl.Float64, "missing": pl.Float64}
+        long = pl.DataFrame(rows, schema_overrides=types, infer_schema_length=None)
+        order = {name: place for place, name in enumerate(self.methods)}
+        return long.sort(pl.col("method").replace_strict(order), "missing", "seed",
+                         pl.col("present").fill_null(10**9), descending=[False, False, False, True])  # fmt: skip
+
+    def _checked(self, metric: str | None) -> str:
+        name, known = metric or self.metric, self._metrics
+        if name not in known:
+            raise ConfigError(f"metric: the comparison has no {name!r}{nearest(name, known)}")
+        return name
+
+    @cached_property
+    def _metrics(self) -> list[str]:
+        return [name for name in METRICS if name in self.records[0]["scores"][0]]
+
+    def paired(
+        self, baseline: str | None = None, by: str | Sequence[str] = ("missing",), metric: str | None = None
+    ) -> pl.DataFrame:
+        """Return the differences of all methods from a baseline, paired by seed.
+
+        Args:
+            baseline: the label of a method; by default the first method.
+            by: columns to group by, as in ``frame``.
+            metric: another metric than ``metric``.
+
+        Returns:
+            For each method and group: the mean difference (method minus baseline), its 95 % interval, the number of
+            seeds, and the number of seeds in which the method is better.  The interval is Student's with the variance
+            of Nadeau and Bengio (2003), (1/n + test rows / training rows) times the variance over n seeds, because the
+            training rows of different seeds overlap.  It is NaN for a single seed.
+
+        Raises:
+            ConfigError: a method, a column or the metric does not exist.
+        """
+        baseline = self.methods[0] if baseline is None else baseline
+        if baseline not in self.methods:
+            raise ConfigError(f"baseline: the comparison has no method {baseline!r}{nearest(baseline, self.methods)}")
+        name, keys = self._checked(metric), _keys(by)
+        seeds = _per_seed(self._long(metric), keys)
+        others = [key for key in keys if key != "method"]
+        base = seeds.filter(pl.col("method") == baseline).select(*others, "seed", pl.col("score").alias("base"))
+        joined = seeds.filter(pl.col("method") != baseline).join(base, on=[*others, "seed"], maintain_order="left")
+        better = (pl.col("score") > pl.col("base")) if METRICS[name].greater else (pl.col("score") < pl.col("base"))
+        found = joined.group_by(keys, maintain_order=True).agg(
+            (pl.col("score") - pl.col("base")).alias("each"), better.sum().alias("better")
+        )
+        rows = []
+        for row in found.iter_rows(named=True):
+            each = [value for value in row.pop("each") if value is not None and not math.isnan(value)]
+            mean, half = _mean_and_half_width(each, self._overlap)
+            values = {"difference": mean, "low": mean - half, "high": mean + half, "better": row.pop("better")}
+            rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(each)})
+        return pl.DataFrame(rows)
+
+    @cached_property
+    def _overlap(self) -> float:
+        """Test rows by training rows: how much the training rows of different seeds depend on each other."""
+        rows = self.records[0]["rows"]
+        return float(rows["test"] / max(1, rows["train"] + rows["validation"]))
+
+    # Tables, figure and page
+
+    def tables(self, baseline: str | None = None) -> list[PageTable]:
+        """Return the tables of scores, of differences from the baseline if there are several methods, and of costs."""
+        differences = [self._difference_table(baseline)] if len(self.methods) > 1 else []
+        searched = [self._tuned_table()] if self.tuned else []
+        return [self._score_table(), *differences, self._cost_table(), *searched]
+
+    def _tuned_table(self) -> PageTable:
+        rows = [
+            [f"{rate:.0%}", name, ", ".join(f"{key} = {_short(value)}" for key, value in changes.items()) or "as given"]
+            for (name, rate), changes in self.tuned.items()
+        ]
+        return PageTable(headers=["missing", "method", "settings"], rows=rows, text_columns=frozenset({1, 2}),
+                         caption="Settings with the best validation score of the search.")  # fmt: skip
+
+    def _score_table(self) -> PageTable:
+        drawn = {(row["method"], row["missing"]): row for row in self.frame(by="missing").iter_rows(named=True)}
+        counts = {(row["method"], row["missing"], row["present"]): row
+                  for row in self.frame(by=("missing", "present")).iter_rows(named=True)}  # fmt: skip
+        present = sorted({key[2] for key in counts}, reverse=True)
+        rows = [
+            [f"{rate:.0%}", name, self._cell(drawn[name, rate]),
+             *(self._cell(counts.get((name, rate, n))) for n in present)]
+            for rate in self.rates for name in self.methods if (name, rate) in drawn
+        ]  # fmt: skip
+        headers = ["missing", "method", "all rows", *(f"{n} present" for n in present)]
+        return PageTable(headers=headers, rows=rows, text_columns=frozenset({1}), caption=self._caption())
+
+    def _caption(self) -> str:
+        reached = {record["run"]["missing"]: record["rate"] for record in self.records}
+        rates = ", ".join(f"{rate:.0%} (reached: {reached[rate]:.0%})" for rate in self.rates if rate)
+        better = "more" if METRICS[self.metric].greater else "less"
+        many = f", mean ± standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ", one seed"
+        return (
+            f"Test {self._label} ({better} is better){many}. All rows: the test rows, with as large a share of missing "
+            f"blocks as in training. n present: the test rows that n parties hold, answered by these n parties; mean "
+            f"over the sets of n parties. In brackets: the share of rows with an answer, if it is not 100%. A row "
+            f"without an answer counts as answered with the class frequencies, or the mean, of the training rows. A "
+            f"dash: no row has an answer." + (f" Share of blocks removed: {rates}." if rates else "")
+        )
+
+    @property
+    def _label(self) -> str:
+        return metric_label(self.metric) + (", %" if self.metric in SHARES else "")
+
+    def _shown(self, value: float, *, sign: bool = False, digits: int | None = None) -> str:
+        if self.metric in SHARES:
+            return format_number(100 * value, 1, sign=sign)
+        return format_number(value, decimal_places(self.metric, value) if digits is None else digits, sign=sign)
+
+    def _cell(self, row: Mapping[str, Any] | None) -> str:
+        if row is None or row["mean"] is None or not row["coverage"]:
+            return "–"
+        digits = decimal_places(self.metric, row["mean"])
+        spread = f" ± {self._shown(row['deviation'], digits=digits)}" if row["deviation"] is not None else ""
+        share = f" ({row['coverage']:.0%})" if row["coverage"] < 1 else ""
+        return f"{self._shown(row['mean'])}{spread}{share}"
+
+    def _cost_table(self) -> PageTable:
+        rows = [
+            [row["method"], f"{row['seconds']:.1f} s", f"{row['epochs']:.0f}", format_bytes(row["bytes_sent"]),
+             f"{row['parameters']:,.0f}"]
+            for row in self.frame(by="method").iter_rows(named=True)
+        ]  # fmt: skip
+        headers = ["method", "training time", "epochs", "sent", "parameters"]
+        return PageTable(headers=headers, rows=rows, caption="Mean of all runs; parameters of all parties together.")
+
+    def _difference_table(self, baseline: str | None) -> PageTable:
+        found = self.paired(baseline)
+        baseline = baseline or self.methods[0]
+        rows = []
+        for row in found.iter_rows(named=True):
+            digits = decimal_places(self.metric, row["difference"])
+            value, low, high = (
+                self._shown(row[key], sign=True, digits=digits) for key in ("difference", "low", "high")
+            )
+            text = value if math.isnan(row["low"]) else f"{value} ({low} to {high})"
+            rows.append([f"{row['missing']:.0%}", row["method"], text, f"{row['better']} of {row['seeds']}"])
+        return PageTable(
+            headers=["missing", "method", f"minus {baseline}", "better in"], rows=rows, text_columns=frozenset({1}),
+            caption=f"Difference in test {self._label} on all rows, paired by seed, with the 95 % interval of "
+            "Student's t, corrected for overlapping training rows (Nadeau and Bengio, 2003).",
+        )  # fmt: skip
+
+    def plot(self, metric: str | None = None) -> Figure:
+        """Draw the score by number of present parties, one panel for each missing rate, one line for each method."""
+        name = self._checked(metric)
+        grouped = self.frame(by=("missing", "present"), metric=name)
+        with style.styled():
+            figure = Figure(figsize=(style.WIDTH, 3.4), layout="constrained")
+            panels = figure.subplots(1, len(self.rates), sharey=True, squeeze=False)[0]
+            for axes, rate in zip(panels, self.rates, strict=True):
+                self._draw(axes, grouped.filter(pl.col("missing") == rate))
+                axes.set_title(f"{rate:.0%} of blocks missing in training")
+                axes.set_xlabel("parties present in prediction")
+                style.lines(axes, "y")
+            panels[0].set_ylabel(f"test {metric_label(name)}")
+            handles, labels = panels[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+        return figure
+
+    def _draw(self, axes: Axes, grouped: pl.DataFrame) -> None:
+        present = sorted(grouped["present"].unique().to_list(), reverse=True)
+        axes.set_xticks(range(len(present)), [str(n) for n in present])
+        for m, name in enumerate(self.methods):
+            rows = grouped.filter((pl.col("method") == name) & (pl.col("coverage") > 0)).sort(
+                "present", descending=True
+            )
+            shift = (m - (len(self.methods) - 1) / 2) * 0.07
+            axes.errorbar(
+                [present.index(n) + shift for n in rows["present"]], rows["mean"].to_list(),
+                rows["deviation"].fill_null(0.0).to_list(), fmt="o-", color=f"C{m}", markersize=5, capsize=2.5,
+                label=name,
+            )  # fmt: skip
+
+    def __rich__(self) -> RenderableType:
+        """Let ``rich.print`` show the tables."""
+        parts: list[RenderableType] = []
+        for table in self.tables():
+            shown = Table()
+            for k, header in enumerate(table.headers):
+                shown.add_column(Text(header), justify="left" if k in table.text_columns else "right")
+            for row in table.rows:
+                shown.add_row(*map(Text, row))
+            parts += [shown, Text(table.caption), Text("")]
+        return Group(*parts, *(Text(f"{run} failed: {why}", style="red") for run, why in self.failed.items()))
+
+    def _repr_html_(self) -> str:
+        """Return the tables and the figure as HTML, for notebooks."""
+        drawn = style.inline_svg(style.svg(self.plot()), "comparison", "score by number of present parties")
+        colours = "; ".join(f"{name}: {colour}" for colour, name in style.VARIABLES.items())
+        failed = [f"<p>{escape(run)} failed: {escape(why)}</p>" for run, why in self.failed.items()]
+        tables = map(_html_table, self.tables())
+        return f'<div style="{colours}; --sans: sans-serif">{"".join(tables)}{drawn}{"".join(failed)}</div>'
+
+    def write(self, folder: Path | str | None = None) -> Path:
+        """Write one page, index.html, with scores.csv, differences.csv, plot.svg and plot.png beside it.
+
+        Args:
+            folder: by default the folder of the records.
+
+        Raises:
+            ConfigError: the records were kept in memory and no folder is given.
+            StorageError: a file cannot be written.
+        """
+        if folder is None and self.folder is None:
+            raise ConfigError("write: this comparison has no folder; name one")
+        out = Path(folder or self.folder or ".")
+        title = f"Comparison of {', '.join(self.methods)}"
+        page = (f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(title)}</title>"
+                f"<style>{CSS}</style><h1>{escape(title)}</h1>{self._repr_html_()}</html>")  # fmt: skip
+        figure = self.plot()
+        files = {
+            "scores.csv": self.frame().write_csv().encode(), "plot.svg": style.svg(figure),
+            "plot.png": style.png(figure), "index.html": page.encode(),
+        }  # fmt: skip
+        if len(self.methods) > 1:
+            both = [self.paired(by=by) for by in ("missing", ("missing", "present"))]
+            files["differences.csv"] = pl.concat(both, how="diagonal").write_csv().encode()
+        for name, content in files.items():
+            with writing(out / name) as unfinished:
+                unfinished.write_bytes(content)
+        return out / "index.html"
+
+
+CSS = (
+    "body{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}table{border-collapse:collapse}"
+    "td,th{padding:.25rem .6rem;border-bottom:1px solid #d8dee4;text-align:right}td.text,th.text{text-align:left}"
+    "caption{caption-side:bottom;text-align:left;color:#6e7781;font-size:.85rem;padding:.5rem 0 1.5rem}"
+)
+
+
+def _html_table(table: PageTable) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        kinds = ["text" if k in table.text_columns else "number" for k in range(len(cells))]
+        each = (f'<{tag} class="{kind}">{escape(cell)}</{tag}>' for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(each)}</tr>"
+
+    body = "".join(row(cells, "td") for cells in table.rows)
+    return f"<table><caption>{escape(table.caption)}</caption>{row(table.headers, 'th')}{body}</table>"
+
+
+def _keys(by: str | Sequence[str]) -> list[str]:
+    """Return the columns to group by, "method" first.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    wanted = {by} if isinstance(by, str) else set(by)
+    for each in wanted - set(GROUPS):
+        raise ConfigError(f"by: there is no column {each!r}{nearest(each, GROUPS)}")
+    return [name for name in GROUPS if name == "method" or name in wanted]
+
+
+def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return one row for each group and seed: the mean score, coverage and costs over all other columns."""
+    counted = pl.col("present").is_not_null() if "present" in keys else pl.col("present").is_null()
+    means = [pl.col(name).mean() for name in ("score", "coverage", *COSTS)]
+    return long.filter(counted).group_by([*keys, "seed"], maintain_order=True).agg(means)
+
+
+def _mean_and_half_width(values: Sequence[float], overlap: float) -> tuple[float, float]:
+    """Return the mean, and half the width of its 95 % interval; NaN without values, or for a single value."""
+    n = len(values)
+    mean = math.fsum(values) / n if n else math.nan
+    if n < 2:
+        return mean, math.nan
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    return mean, float(student.ppf((1 + LEVEL) / 2, n - 1)) * math.sqrt(variance * (1 / n + overlap))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or math.isnan(value) else float(value)

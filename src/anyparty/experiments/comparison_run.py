@@ -1,0 +1,237 @@
+"""One run of a comparison: blank some parties' blocks, train a method, and score it on the seed's test rows.
+
+Which rows are test rows depends on the seed alone.  Which blocks are missing depends on the seed and the missing rate.
+Therefore every method with the same seed sees the same rows and the same blocks, and a higher rate only removes more
+blocks of the same rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.api.runs import hold_out
+from anyparty.artifacts.record import versions
+from anyparty.config import TrainSettings
+from anyparty.config.loader import changed
+from anyparty.core.seeds import Seeds
+from anyparty.data.batching import TEST, TRAIN, VALIDATION
+from anyparty.data.missingness import MCAR
+from anyparty.errors import ConfigError
+from anyparty.experiments.compared_methods import ComparedMethod
+from anyparty.experiments.suite import SuiteRun
+from anyparty.metrics import headline
+from anyparty.metrics.scores import ScoreTable, score
+
+SETS_PER_COUNT = 8  # with many parties, only some sets of each size are scored
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonRun(SuiteRun):
+    """One method, trained with one seed and one missing rate.
+
+    Attributes:
+        federation: the tables of all parties, without added gaps.
+        compared: the method.
+        missing: the probability that a party's block of a row is blanked.
+        training: keyword arguments of ``Federation.train`` other than the method.
+        changes: settings of a search that replace those of the federation, such as ``{"optimizer.lr": 0.01}``.
+        scored: whether to score test rows; a run of a search only scores validation rows.
+    """
+
+    federation: Federation = field(repr=False)
+    compared: ComparedMethod
+    missing: float
+    training: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    scored: bool = True
+
+    @property
+    def label(self) -> str:
+        """The method, the missing rate and the seed."""
+        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method)
+        return f"{name}-missing{self.missing:g}-seed{self.seed}"
+
+    @property
+    def key(self) -> str:
+        """Name of the run's folder: its label and a hash of all values that determine the result."""
+        values = [self.method, self.seed, self.missing, self.scored, self.changes, self.settings]
+        text = json.dumps(values, sort_keys=True, default=str)
+        return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def execute(self, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG002 - the tables are in memory
+        """Train and score; return the record.
+
+        Raises:
+            AnypartyError: the run failed.
+        """
+        own = {key: value for key, value in self.training.items() if key in TrainSettings.model_fields}
+        rest = {key: value for key, value in self.training.items() if key not in own}
+        settings = {key: value for key, value in self.changes.items() if not key.startswith("method.")}
+        config = changed(self.federation.config, settings) if settings else self.federation.config
+        searched = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("train.")}
+        train = TrainSettings.of(config.train.model_dump() | own | searched | {"seed": self.seed}, "train")
+        full = replace(self.federation, config=config.model_copy(update={"train": train}))
+        masked, rate = without_blocks(full, self.missing, Seeds(self.seed))
+        began = time.perf_counter()
+        parameters = dict(self.compared.with_changes(self.changes).parameters) or None
+        model = masked.train(self.compared.method, parameters=parameters, **rest)
+        seconds = time.perf_counter() - began
+        metric, greater = headline(model.task, train.metric)
+        validation = [each["validation"][metric] for each in model.history if each.get("validation")]
+        return {
+            "run": {
+                "method": self.method,
+                "seed": self.seed,
+                "missing": self.missing,
+                "changes": dict(self.changes),
+                "settings": self.settings,
+            },
+            "seconds": seconds,
+            "rate": rate,
+            "bytes_sent": sum(tally.bytes_sent for tally in model.ledger.flows.values()),
+            "messages": sum(tally.messages for tally in model.ledger.flows.values()),
+            "parameters": parameter_count(model),
+            "epochs": len(model.history),
+            "metric": metric,
+            "validation": (max if greater else min)(validation) if validation else None,
+            "versions": versions(),
+            **(held_out_scores(model, full) if self.scored else {}),
+        }
+
+
+def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Federation, float]:
+    """Blank each party's block of each row with probability ``p``; labels and ids stay.
+
+    A row that would lose all of its blocks keeps one of them, which is drawn at random.
+
+    Returns:
+        The federation, and the share of blocks that was removed.
+    """
+    held, blocks = federation.observed, federation.roster.blocks
+    if p == 0:
+        return federation, 0.0
+    kept = held & MCAR(p=p).draw(seeds, "compare", *held.shape).observed
+    empty = held.any(axis=1) & ~kept.any(axis=1)
+    drawn = seeds.numpy("missing", "compare", "one block").random(held.shape)
+    kept[empty, np.where(held, drawn, -1.0).argmax(axis=1)[empty]] = True
+    tables = dict(federation.tables)
+    for k, name in enumerate(blocks):
+        table, position = tables[name], federation.alignment.position[name]
+        stays = np.zeros(len(table), dtype=np.bool_)
+        stays[position[kept[:, k]]] = True
+        stays |= table.blank
+        cells = [pl.select(pl.when(pl.Series(stays)).then(column).alias(column.name)).to_series()
+                 for column in table.columns.iter_columns()]  # fmt: skip
+        tables[name] = replace(table, columns=pl.DataFrame(cells), notes=())
+    return replace(federation, tables=tables), float(1 - kept.sum() / held.sum())
+
+
+def held_out_scores(model: Model, full: Federation) -> dict[str, Any]:
+    """Score the test rows with the blocks that training left, and with every number of present parties.
+
+    Returns:
+        ``scores``: one entry for the drawn blocks, with ``present`` None, and one entry for each number of parties.
+        For n parties, it is the mean over sets of n parties, each on the test rows that all n parties hold.  Also the
+        numbers of rows and a hash of the test rows' ids.
+    """
+    assert model.held_out is not None
+    _, alignment, test = model.held_out
+    use = full.split(full.config.train)
+    counts = {name: int((use == code).sum()) for name, code in
+              (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))}  # fmt: skip
+    if not len(test):
+        raise ConfigError("there are no test rows to score: train.test must be above 0")
+    assert alignment.ids is not None
+    ids = alignment.ids.gather(test.numpy()).to_list()
+    entries: list[dict[str, Any]] = [{"present": None, **score_of(model, None)}]
+    hold_out(model, full)
+    assert model.held_out is not None
+    rows, alignment, _ = model.held_out
+    assert alignment.ids is not None
+    places = torch.from_numpy(np.flatnonzero(alignment.ids.is_in(ids).to_numpy()))
+    model.held_out = (rows, alignment, places)
+    for count in range(len(model.roster.blocks), 0, -1):
+        found = [each for parties in party_sets(model.roster.blocks, count) if (each := score_of(model, parties))]
+        if found:
+            entries.append({"present": count, **mean_scores(found)})
+    return {"scores": entries, "rows": counts, "test": hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:12]}
+
+
+def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
+    """Yield all sets of ``count`` parties, or ``SETS_PER_COUNT`` of them, the same in every run.
+
+    >>> list(party_sets(["a", "b", "c"], 2))
+    [('a', 'b'), ('a', 'c'), ('b', 'c')]
+    """
+    if math.comb(len(names), count) <= SETS_PER_COUNT:
+        yield from combinations(names, count)
+        return
+    rng, drawn = Seeds(0).numpy("compare", "sets", str(count)), set[tuple[int, ...]]()
+    while len(drawn) < SETS_PER_COUNT:
+        drawn.add(tuple(sorted(rng.choice(len(names), count, replace=False).tolist())))
+    yield from (tuple(names[k] for k in each) for each in sorted(drawn))
+
+
+def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
+    """Score the labelled test rows that all of ``parties`` hold, with these parties only; empty without such rows.
+
+    A row without an answer counts as answered with the class frequencies of the labelled rows outside the test, or
+    with the mean in a regression.  ``coverage`` is the share of rows with an answer of the method.
+    """
+    assert model.held_out is not None
+    rows, alignment, test = model.held_out
+    lead = rows[model.roster.active]
+    assert lead.y is not None
+    assert lead.labeled is not None
+    assert lead.observed is not None
+    assert alignment.ids is not None
+    y, labeled, observed = lead.y.cpu(), lead.labeled.cpu(), lead.observed.cpu()
+    wanted = test[labeled[test]]
+    if parties is not None:
+        places = [model.roster.blocks.index(name) for name in parties]
+        wanted = wanted[observed[wanted][:, places].all(dim=1)]
+    if not len(wanted):
+        return {}
+    predicted = replace(model, held_out=(rows, alignment, wanted)).predict(parties=parties)
+    assert predicted.ids is not None
+    place = dict(zip(alignment.ids.gather(wanted.numpy()).to_list(), wanted.tolist(), strict=True))
+    at = torch.tensor([place[each] for each in predicted.ids])
+    known = labeled.clone()
+    known[test] = False
+    scores = torch.where(predicted.answered[:, None], predicted.scores, _constant(model, y[known]))
+    filled = replace(predicted, scores=scores, by_party=None)
+    return score(filled, y[at]) | {"coverage": float(predicted.answered.double().mean())}
+
+
+def _constant(model: Model, y: Tensor) -> Tensor:
+    if model.task.kind == "regression":
+        return torch.tensor([model.task.mean], dtype=torch.float64)
+    return torch.bincount(y, minlength=model.task.outputs).float() / len(y)
+
+
+def mean_scores(found: Sequence[ScoreTable]) -> ScoreTable:
+    """Return the mean of each metric over sets of parties; NaN values are left out."""
+    values: dict[str, NDArray[np.float64]] = {key: np.array([each[key] for each in found]) for key in found[0]}
+    return {key: float(np.nanmean(each)) if not np.isnan(each).all() else math.nan for key, each in values.items()}
+
+
+def parameter_count(model: Model) -> int:
+    """Return the number of weights of all parties together."""
+    modules = [module for member in model.members.values() for module in member.state.modules.values()]
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

@@ -1,0 +1,351 @@
+"""Estimators for scikit-learn: several parties' blocks of the same rows, of which any may be missing.
+
+    classifier = VerticalClassifier(blocks={"bank": ["income", "age"], "shop": ["visits", "town"]}, random_state=0)
+    cross_val_score(classifier, frame, labels)
+    classifier.fit({"bank": bank_frame, "shop": shop_frame}, labels).predict({"shop": new_shop_frame})
+
+A party does not have a row if all cells of its block are missing in that row.  For tables with ids, whose rows are not
+in the same order, use ``anyparty.Federation``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, check_consistent_length, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables import partition
+from anyparty.tables.checks import EMPTY
+
+Blocks = Mapping[str, Sequence[str | int]] | int | None
+PADDED = 64  # rows are predicted in multiples of this number
+FEW = 5  # a class with fewer training rows, or fewer rows per class in all, leaves no rows for validation
+
+
+class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
+    """The common part of both estimators."""
+
+    model_: Model
+    blocks_: dict[str, list[str]]
+    _task: Literal["classification", "regression"]
+
+    def __init__(
+        self, method: str = "laser", *, blocks: Blocks = None, epochs: int = 100, batch_size: int = 32,
+        hidden: tuple[int, ...] = (64,), lr: float = 0.003, validation: float = 0.15, patience: int = 20,
+        parameters: Mapping[str, Any] | None = None, no_answer: str = "prior", random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.method = method
+        self.blocks = blocks
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.hidden = hidden
+        self.lr = lr
+        self.validation = validation
+        self.patience = patience
+        self.parameters = parameters
+        self.no_answer = no_answer
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Declare that missing cells are allowed."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # Training
+
+    def _fit(self, X: Any, y: NDArray[Any], labels: pl.Series, validation: float) -> None:
+        if self.no_answer not in {"prior", "raise"}:
+            raise ConfigError(f"no_answer: expected 'prior' or 'raise', got {self.no_answer!r}")
+        frames = self._frames(X, reset=True)
+        check_consistent_length(*(frame.to_numpy() for frame in frames.values()), y)
+        active, id_column, label = next(iter(frames)), self._free("row"), self._free("label")
+        tables = _with_ids(frames, id_column)
+        tables[active] = tables[active].with_columns(labels.alias(label))
+        early: dict[str, Any] = {"validation": validation} | ({"patience": self.patience} if validation else {})
+        with _empty_blocks_allowed():
+            federation = Federation.from_tables(tables, id=id_column, label=label, active=active, task=self._task)
+            self.model_ = federation.train(
+                self.method, parameters=self.parameters, encoder=MLP(hidden=tuple(self.hidden)),
+                optimizer=Optimizer(lr=self.lr), seed=_seed(self.random_state), test=0.0, epochs=self.epochs,
+                batch_size=self.batch_size, **early,
+            )  # fmt: skip
+        self._id_column = id_column
+
+    # Blocks
+
+    def _frames(self, X: Any, *, reset: bool) -> dict[str, pl.DataFrame]:
+        """Return each party's block as a frame; all frames have the same rows."""
+        if isinstance(X, Mapping) and not issparse(X):  # a sparse matrix of the format "dok" is a mapping
+            return self._frames_of_mapping(X, reset=reset)
+        if self.blocks is None and not reset and set(self.blocks_) != {"all"}:
+            raise ConfigError("X: the estimator was fitted to a dict of frames; give a dict, or set blocks before fit")
+        frame = self._single_frame(X, reset=reset)
+        if reset:
+            self.blocks_ = self._named_blocks(frame.columns)
+        elif missing := [name for names in self.blocks_.values() for name in names if name not in frame.columns]:
+            raise TableError(f"X: there is no column {missing[0]!r}{nearest(missing[0], frame.columns)}")
+        return {party: frame.select(names) for party, names in self.blocks_.items()}
+
+    def _frames_of_mapping(self, X: Mapping[str, Any], *, reset: bool) -> dict[str, pl.DataFrame]:
+        frames = {party: _as_frame(block) for party, block in X.items() if block is not None}
+        if not frames:
+            raise ConfigError("X: the dict is empty; give a frame for at least one party")
+        if len({len(frame) for frame in frames.values()}) > 1:
+            sizes = ", ".join(f"{party}: {len(frame):,}" for party, frame in frames.items())
+            raise TableError(f"X: the frames need the same rows in the same order, but have different numbers of rows "
+                             f"({sizes}); leave all cells of a row empty where a party does not have it")  # fmt: skip
+        if reset:
+            self.blocks_ = {party: frame.columns for party, frame in frames.items()}
+            self.n_features_in_ = sum(map(len, self.blocks_.values()))
+            return frames
+        for party, frame in frames.items():
+            if party not in self.blocks_:
+                raise PredictionError(f"X: there is no party {party!r}{nearest(party, self.blocks_)}")
+            if lacking := [name for name in self.blocks_[party] if name not in frame.columns]:
+                raise TableError(f"X: party {party!r} has no column {lacking[0]!r}"
+                                 f"{nearest(lacking[0], frame.columns)}")  # fmt: skip
+        return {party: frames[party].select(names) for party, names in self.blocks_.items() if party in frames}
+
+    def _single_frame(self, X: Any, *, reset: bool) -> pl.DataFrame:
+        if hasattr(X, "columns") and hasattr(X, "shape") and 0 not in X.shape:
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return _as_frame(X)
+        return _as_frame(validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite="allow-nan"))
+
+    def _named_blocks(self, columns: Sequence[str]) -> dict[str, list[str]]:
+        """Return the columns of each party.
+
+        Raises:
+            ConfigError: ``blocks`` names a column that does not exist, or a column twice.
+        """
+        if self.blocks is None:
+            return {"all": list(columns)}
+        if isinstance(self.blocks, int):
+            cuts = partition.columns(columns, self.blocks, drop_rest=False)
+            return {f"block{k}": names for k, names in enumerate(cuts)}
+        named = {}
+        for party, block in self.blocks.items():
+            wrong = [place for place in block if not isinstance(place, str) and not 0 <= place < len(columns)]
+            if wrong:
+                raise ConfigError(f"blocks: party {party!r} has column {wrong[0]}, but X has {len(columns)} columns")
+            named[party] = [place if isinstance(place, str) else columns[place] for place in block]
+        return partition.named(list(columns), named)
+
+    def _free(self, name: str) -> str:
+        """Return ``name`` with underscores, so that no block has such a column."""
+        while any(name in names for names in self.blocks_.values()):
+            name += "_"
+        return name
+
+    # Prediction
+
+    def _scores(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the model's scores [n, C] in the order of rows, and the rows [n] with an answer."""
+        check_is_fitted(self)
+        frames = self._frames(X, reset=False)
+        n = len(next(iter(frames.values())))
+        scores = np.full((n, self.model_.task.outputs), np.nan)
+        if present := {party: frame for party, frame in frames.items() if _has_cells(frame)}:
+            padded = {party: _padded(frame) for party, frame in present.items()}
+            with _empty_blocks_allowed():
+                found = self.model_.predict(_with_ids(padded, self._id_column))
+            assert found.ids is not None
+            rows = np.array(found.ids, dtype=np.int64)
+            scores[rows[rows < n]] = found.scores.numpy()[rows < n]
+        answered = ~np.isnan(scores).any(axis=1)
+        if not answered.all():
+            self._report_missing_answers(int((~answered).sum()), n)
+        return scores, answered
+
+    def _report_missing_answers(self, lacking: int, n: int) -> None:
+        said = f"{self.method} has no answer for {lacking:,} of {n:,} rows from the parties that have them"
+        if self.no_answer == "raise":
+            raise PredictionError(f"{said}; no_answer='prior' answers with the frequencies of the training labels")
+        warnings.warn(f"{said}; they get the training labels' frequencies or mean", AnypartyWarning, stacklevel=4)
+
+
+class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[misc]
+    """A classifier of rows whose columns belong to several parties.
+
+    ``X`` is a dict of data frames or arrays by party, or one frame or array that ``blocks`` divides among the parties.
+    All frames of a dict have the same rows in the same order.  At prediction, a dict may lack parties.
+
+    Parameters
+    ----------
+        method: a name from ``anyparty methods``.
+        blocks: the columns of each party of a single frame, by name or place; or the number of contiguous blocks;
+            ``None`` gives all columns to one party.
+        epochs: the largest number of epochs.
+        batch_size: the rows of a batch.
+        hidden: the widths of the hidden layers of each party's encoder.
+        lr: the learning rate of Adam.
+        validation: the share of rows that choose the best epoch; 0 if a class has fewer than 5 rows.
+        patience: the number of epochs without improvement after which training stops.
+        parameters: parameters of the method, such as ``{"embedding": 32}``.
+        no_answer: the reaction to a row that the method cannot answer: "prior" answers with the frequencies of the
+            training labels and warns; "raise" raises ``PredictionError``.
+        random_state: the seed of all random draws.
+
+    Attributes
+    ----------
+        classes_: the classes.
+        model_: the trained ``anyparty.Model``; its ``predict`` also returns who took part.
+        blocks_: the columns of each party.
+        n_features_in_: the number of columns.
+        feature_names_in_: the names of the columns, if ``X`` is one frame whose columns have names.
+    """
+
+    _task = "classification"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on the rows of ``X`` with the labels ``y`` [n].
+
+        Raises:
+            ConfigError, TableError: see ``anyparty.errors``.
+        """
+        labels = _target(self, y)
+        check_classification_targets(labels)
+        self.classes_, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        if len(self.classes_) < 2:
+            raise TableError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
+        self._prior = counts / counts.sum()
+        few = counts.min() < FEW or len(labels) < FEW * len(counts)
+        self._fit(X, labels, pl.Series([str(c) for c in which]), 0.0 if few else self.validation)
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return the probabilities of the classes [n, C], in the order of ``classes_``.
+
+        Raises:
+            PredictionError: a row has no answer and ``no_answer`` is "raise".
+        """
+        scores, answered = self._scores(X)
+        found = np.zeros((len(scores), len(self.classes_)))
+        found[:, [int(name) for name in self.model_.task.classes]] = scores
+        found[~answered] = self._prior
+        return found
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable classes [n], with the type of the training labels.
+
+        Raises:
+            PredictionError: as ``predict_proba``.
+        """
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+
+class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[misc]
+    """A regressor of rows whose columns belong to several parties.
+
+    ``X`` and the parameters are as in ``VerticalClassifier``.  A row without an answer gets the mean of the training
+    labels if ``no_answer`` is "prior".
+
+    Attributes:
+        model_: the trained ``anyparty.Model``; its ``predict`` also returns who took part.
+        blocks_: the columns of each party.
+        n_features_in_: the number of columns.
+        feature_names_in_: the names of the columns, if ``X`` is one frame whose columns have names.
+    """
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on the rows of ``X`` with the numbers ``y`` [n].
+
+        Raises:
+            ConfigError, TableError: see ``anyparty.errors``.
+        """
+        labels = _target(self, y).astype(np.float64)
+        self._mean = float(labels.mean())
+        self._fit(X, labels, pl.Series(labels), self.validation if len(labels) >= 2 * FEW else 0.0)
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the predicted numbers [n].
+
+        Raises:
+            PredictionError: a row has no answer and ``no_answer`` is "raise".
+        """
+        scores, answered = self._scores(X)
+        return np.where(answered, scores[:, 0], self._mean)
+
+
+def _target(estimator: BaseEstimator, y: Any) -> NDArray[Any]:
+    """Return the labels as an array [n] without missing values."""
+    if y is None:
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    labels = np.asarray(column_or_1d(y, warn=True))
+    assert_all_finite(labels, input_name="y")
+    if len(labels) < 2:
+        raise TableError(f"y has {len(labels)} sample{'s' * (len(labels) != 1)}; at least 2 samples are needed")
+    return labels
+
+
+def _as_frame(block: Any) -> pl.DataFrame:
+    """Convert a frame or an array [n, d] to polars; NaN becomes a missing cell.
+
+    Raises:
+        TableError: the block has another form.
+    """
+    if isinstance(block, pl.DataFrame):
+        return block.with_columns(pl.selectors.float().fill_nan(None))
+    if hasattr(block, "columns"):
+        return pl.from_pandas(block.rename(columns=str).reset_index(drop=True), nan_to_null=True)
+    array = np.asarray(block)
+    if array.ndim != 2:
+        raise TableError(f"X: expected a frame or an array [n, d] for each party, got an array of shape {array.shape}")
+    names = [f"x{column}" for column in range(array.shape[1])]
+    return pl.from_numpy(array.astype(np.float64), schema=names).fill_nan(None)
+
+
+def _with_ids(frames: Mapping[str, pl.DataFrame], id_column: str) -> dict[str, pl.DataFrame]:
+    """Add row numbers of equal width as ids, so that their order as text is the order of rows."""
+    n = len(next(iter(frames.values())))
+    ids = pl.Series(id_column, [f"{row:09d}" for row in range(n)], dtype=pl.String)
+    return {party: frame.insert_column(0, ids) for party, frame in frames.items()}
+
+
+@contextmanager
+def _empty_blocks_allowed() -> Iterator[None]:
+    """Ignore the warning of rows without a cell, because here they are the way to say that a party lacks a row."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", f".*{EMPTY}", AnypartyWarning)
+        yield
+
+
+def _padded(frame: pl.DataFrame) -> pl.DataFrame:
+    """Repeat rows until their number is a multiple of ``PADDED``.
+
+    For few rows, the matrix product uses other functions, which add in another order.  Then the last digits of a row's
+    answer would depend on the number of rows.
+    """
+    extra = -len(frame) % PADDED
+    return pl.concat([frame, frame[[place % len(frame) for place in range(extra)]]]) if extra else frame
+
+
+def _has_cells(frame: pl.DataFrame) -> bool:
+    return any(column.null_count() < len(column) for column in frame.iter_columns())
+
+
+def _seed(random_state: Any) -> int:
+    """Return a seed from an int, a ``RandomState`` or ``None``."""
+    if isinstance(random_state, int):
+        return random_state
+    return int(check_random_state(random_state).randint(2**31 - 1))

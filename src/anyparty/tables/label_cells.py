@@ -1,0 +1,260 @@
+"""Read the cells of a label column: recognize marks of missing labels, and merge spellings of one class.
+
+Two spellings are one class if they differ in case, surrounding or repeated spaces, invisible or compatibility
+characters, the composed or decomposed form of Unicode, or in how a whole number is written. Spellings that may be two
+classes are not merged. ``check_classes`` rejects them, and names the settings that decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+import polars as pl
+
+from anyparty.errors import TableError, some
+from anyparty.tables import cells
+from anyparty.tables.rules import ReadingRules
+from anyparty.tables.spellings import counted, fold, listed, tidy
+from anyparty.tables.spellings import key as toml_key
+
+MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # these mean: no label
+WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
+SPELLED = 1000  # a column with more distinct texts than this holds numbers or free text, and is not searched
+VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
+LETTERS = {"t", "f", "y", "n", "j"}  # letters for yes and no, whose case has no meaning
+WORDS = """
+    (none) none na n.a. n.a n/k n.k. unknown unk unk. (unknown) missing (missing) (blank) blank undefined nil void
+    unspecified not_known not_available not_applicable not_recorded not_reported no_answer no_data refused tbd
+    #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
+"""
+MAY_BE_MISSING = frozenset(WORDS.split())
+SMALL = 5  # a possible mark of missing labels is rejected if it is in at most one of this many labels
+
+
+def class_key(text: str) -> str:
+    """Return the form that all spellings of a class share; whole numbers are written in plain digits.
+
+    >>> [class_key(text) for text in ("1.00", "1e0", "TRUE", "Yes ", "01", "1.5")]
+    ['1', '1', 'true', 'yes', '01', '1.5']
+    """
+    folded = fold(text)
+    if WHOLE.fullmatch(folded):
+        number = float(folded)
+        if number.is_integer() and abs(number) <= 2**53:
+            return str(int(number))
+    return folded
+
+
+def read_labels(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
+    """Read the labels [n] as classes or numbers, null if missing, with notes on what was merged and left out.
+
+    Numbers keep their type. Labels that ``rules.classes`` declares are Categorical.
+
+    Raises:
+        TableError: a label is not in ``rules.classes``.
+    """
+    column, notes = _without_missing(column, where, rules)
+    if rules.classes is not None:
+        return _declared(column, rules.classes, where), notes
+    if not cells.is_text(column):
+        return column, notes
+    if cells.is_category(column):
+        return cells.as_level(column).cast(pl.Categorical), notes  # the data frame declares the classes
+    counts = cells.value_counts(column.drop_nulls())
+    if len(counts) > SPELLED:
+        return cells.as_level(column), notes
+    names = _names(dict(counts))
+    merged = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
+    return column.replace_strict(*merged, default=None, return_dtype=pl.String), notes + _merged(names, counts, where)
+
+
+def _without_missing(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
+    """Replace marks of missing labels by null, except for texts that the user declares as classes."""
+    if column.dtype.is_float():
+        column = column.fill_nan(None)
+    declared = {class_key(text) for text in rules.missing.get(column.name, ())}
+    if not cells.is_text(column):
+        if not declared:
+            return column, ()
+        marked = cells.as_level(column).is_in(list(declared))
+        note = _marked(cells.value_counts(cells.as_level(column.filter(marked))), len(column), column.name, where)
+        return column.set(marked.fill_null(value=False), None), note
+    category, text = cells.is_category(column), column.cast(pl.String)
+    classes = {class_key(text) for texts in (rules.classes or {}).values() for text in texts}
+    found = cells.value_counts(text.drop_nulls())
+    signs = {"-", "\u2013", "\u2014"} if any(tidy(each) == "+" for each, _ in found[:SPELLED]) else set()
+    marks = [
+        (each, count)
+        for each, count in found
+        if class_key(each) in declared or (tidy(each) in MARKS - signs and class_key(each) not in classes)
+    ]
+    if not marks:
+        return column, ()
+    kept = text.set(text.is_in([each for each, _ in marks]).fill_null(value=False), None)
+    written = [(each.strip(), count) for each, count in marks if each.strip()]
+    return kept.cast(pl.Categorical) if category else kept, _marked(written, len(column), column.name, where)
+
+
+def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tuple[str, ...]:
+    if not marks:
+        return ()
+    count = sum(rows for _, rows in marks)
+    note = (
+        f"{where}: {count:,} of {n:,} cells of label column {name!r} are {counted(marks)}, which stands for missing: "
+        f"these rows are unlabelled. If it is a class, list all classes, federation.classes = [...]"
+    )
+    return (note,)
+
+
+def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
+    """Convert each label to the class whose texts contain it, first as written, then without regard to spelling."""
+    of = {class_key(text): name for name, texts in classes.items() for text in texts}
+    of |= {tidy(text): name for name, texts in classes.items() for text in texts}
+    text = column.cast(pl.String) if cells.is_text(column) else cells.as_level(column)
+    counts = cells.value_counts(text.drop_nulls())
+    names = {each: of.get(tidy(each), of.get(class_key(each))) for each, _ in counts}
+    if other := [(each, count) for each, count in counts if names[each] is None]:
+        bad = text.is_in([each for each, _ in other])
+        raise TableError(
+            f"{where}: label column {column.name!r} has {counted(other)}, which federation.classes does not list "
+            f"({cells.cited(text, bad)}); its classes are {some(classes, 20)}: add the text to one of them, or write "
+            f"missing = {{{column.name} = {listed(each for each, _ in other)}}} in the party's settings"
+        )
+    texts, found = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
+    return text.replace_strict(texts, found, default=None, return_dtype=pl.String).cast(pl.Categorical)
+
+
+def _names(counts: Mapping[str, int]) -> dict[str, str]:
+    """Return the name of the class of each text: a number or truth value in plain form, or the commonest spelling."""
+    keys = {text: class_key(text) for text in counts}
+    alone = set(keys.values()) if len(set(keys.values())) == 1 else set()
+    if len({tidy(text) for text in counts}) > 1 and any(not WHOLE.fullmatch(key) for key in alone):
+        return {text: tidy(text) for text in counts}  # the case is all that distinguishes the labels
+    spellings: dict[str, dict[str, int]] = {}
+    for text, count in counts.items():
+        written = spellings.setdefault(keys[text], {})
+        written[tidy(text)] = written.get(tidy(text), 0) + count
+    names = {key: min((-count, text) for text, count in written.items())[1] for key, written in spellings.items()}
+    plain = {key for key in names if WHOLE.fullmatch(key) or key in {"true", "false"}}
+    letters = {key for key in names if len(key) == 1 and key.isalpha() and key not in LETTERS}
+    return {
+        text: key if key in plain else tidy(text) if key in letters else names[key]
+        for text, key in keys.items()
+    }  # fmt: skip
+
+
+def _merged(names: Mapping[str, str], counts: list[tuple[str, int]], where: str) -> tuple[str, ...]:
+    """Report the classes that are written in several ways, beyond spaces around them."""
+    spelled: dict[str, dict[str, int]] = {}
+    for text, count in counts:
+        spelled.setdefault(names[text], {})[text] = count
+    several = {name: of for name, of in spelled.items() if len({text.strip(" ") for text in of}) > 1}
+    if not several:
+        return ()
+    each = "; ".join(f"{counted(of.items())} as {name!r}" for name, of in sorted(several.items()))
+    return (f"{where}: spellings of one class are read as one: {each}",)
+
+
+def names_of(label: pl.Series) -> pl.Series:
+    """Return the classes of labels [n] as text, null if missing."""
+    return label.cast(pl.String) if label.dtype == pl.Categorical else cells.as_level(label)
+
+
+def check_classes(label: pl.Series, where: str) -> None:
+    """Check that the classes of labels [n] are evident: spelled in one way, and without marks of missing labels.
+
+    Raises:
+        TableError: two classes may be one, or a rare class may mark missing labels.
+    """
+    if cells.is_category(label):
+        return
+    names = cells.as_level(label)
+    counts = dict(cells.value_counts(names.drop_nulls()))
+    if len(counts) > SPELLED:
+        return
+    problem = _alike(counts) or _mixture(counts)
+    if problem:
+        raise TableError(f"{where}: {problem}")
+    for name in _suspicious(counts):
+        others = [other for other in sorted(counts) if other != name]
+        value = listed([name])
+        raise TableError(
+            f"{where}: {name!r} in {counts[name]:,} of {sum(counts.values()):,} labels beside {some(others, 5)} may "
+            f"stand for a missing label ({cells.cited(names, names == name)}): if it does, write missing = "
+            f"{{{label.name} = {value}}} in the party's settings (in Python: missing = {{PARTY: {{{label.name!r}: "
+            f"{value}}}}}); if it is a class, write federation.classes = {listed(sorted(counts))}"
+        )
+
+
+def _alike(counts: Mapping[str, int]) -> str:
+    """Describe two classes that may be one; empty if there are no such classes."""
+    seen: dict[object, str] = {}
+    for name in sorted(counts):
+        key: object = fold(name)
+        with suppress(ValueError):
+            key = float(str(key))
+        if key in seen:
+            pair = [(seen[key], counts[seen[key]]), (name, counts[name])]
+            return (
+                f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
+                f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
+                "for two"
+            )
+        seen[key] = name
+    return ""
+
+
+def _mixture(counts: Mapping[str, int]) -> str:
+    """Describe words for yes and no from several vocabularies; empty if there is no such mixture."""
+    if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
+        return ""
+    folded = {fold(name) for name in counts}
+    used = [words for words in VOCABULARIES if words & folded]
+    if len(used) < 2 or not folded <= set().union(*VOCABULARIES):
+        return ""
+    yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (_YES, _NO))
+    return (
+        f"the labels {counted(sorted(counts.items()))} mix several ways to write yes and no: write "
+        f"federation.classes = {{yes = {listed(yes)}, no = {listed(no)}}} if this is what they mean"
+    )
+
+
+_YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}
+
+
+def _suspicious(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the rare classes that may mark missing labels, if at least two other classes remain."""
+    total = sum(counts.values())
+    for name, count in counts.items():
+        others = [other for other in counts if other != name]
+        if len(others) >= 2 and SMALL * count <= total and (_is_odd_word(name, others) or _is_odd_number(name, others)):
+            yield name
+
+
+def _is_odd_word(name: str, others: list[str]) -> bool:
+    """Return whether a class is a word for missing, or the only word among numbers."""
+    if fold(name).replace(" ", "_") in MAY_BE_MISSING:
+        return True
+    return _number(name) is None and all(_number(other) is not None for other in others)
+
+
+def _is_odd_number(name: str, others: list[str]) -> bool:
+    """Return whether a class is a number among words, the only negative number, or nines far from the other numbers."""
+    number = _number(name)
+    if number is None:
+        return False
+    numbers = [found for other in others if (found := _number(other)) is not None]
+    if not numbers:
+        return bool(re.fullmatch(r"-\d+|9+|8+|7+", name))
+    if len(numbers) < len(others):
+        return False
+    if number < 0 <= min(numbers):
+        return True
+    gap = min(abs(number - other) for other in numbers)
+    return bool(re.fullmatch(r"-?(9+|8+|7+)", name)) and gap > max(1.0, max(numbers) - min(numbers))
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"[+-]?\d+(\.\d+)?", text) else None

@@ -1,0 +1,166 @@
+"""User functions in training: loss, optimizer, scheduler, and callbacks that read embeddings; typed keywords."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from anyparty import Callback, Federation, Optimizer
+from anyparty.api.train_options import TrainOptions
+from anyparty.config import TrainSettings
+from anyparty.core.types import Task
+from anyparty.errors import ConfigError
+from anyparty.networks.objective import custom_loss, losses
+
+QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "patience": None}
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    draw = np.random.default_rng(0)
+    X, ids = draw.normal(size=(60, 2)), [f"r{n:02d}" for n in range(60)]
+    tables = {"a": pl.DataFrame({"id": ids, "x": X[:, 0], "y": (X.sum(1) > 0).astype(int)}),
+              "b": pl.DataFrame({"id": ids[:50], "x": X[:50, 1]})}  # fmt: skip
+    return Federation.from_tables(tables, label="y")
+
+
+def weights(model: Any) -> Tensor:
+    modules = [module for member in model.members.values() for module in member.state.modules.values()]
+    return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
+
+
+def test_the_usual_loss_as_a_function_trains_the_same_model(federation: Federation) -> None:
+    plain = weights(federation.train("laser", **QUICK))
+    rowwise = weights(federation.train("laser", loss=lambda out, y: functional.cross_entropy(out, y, reduction="none"),
+                                       **QUICK))  # fmt: skip
+    mean = weights(federation.train("laser", loss=functional.cross_entropy, **QUICK))
+    torch.testing.assert_close(rowwise, plain, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(mean, plain, atol=1e-5, rtol=1e-4)
+    other = weights(federation.train("laser", loss=partial(functional.cross_entropy, label_smoothing=0.5), **QUICK))
+    assert (other - plain).abs().max() > 1e-3
+    torch.testing.assert_close(
+        weights(federation.train("laser", **QUICK)), plain, atol=0, rtol=0
+    )  # it ends with the run
+
+
+def test_a_loss_of_another_shape_is_refused() -> None:
+    task, out, y = Task(kind="classification", classes=("a", "b")), torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
+    with custom_loss(lambda out, _: out), pytest.raises(ConfigError, match=r"each of 4 rows.*\[4, 2\]"):
+        losses(task, out, y)
+    with custom_loss(lambda out, y: functional.cross_entropy(out, y, reduction="none")):
+        weighted = losses(Task(kind="classification", classes=("a", "b"), weights=(3.0, 1.0)), out, y)
+    torch.testing.assert_close(weighted, torch.full((4,), 3 * float(np.log(2))))
+    with custom_loss(lambda out, y: (out - y) ** 2):
+        assert losses(Task(kind="regression"), torch.full((4, 1), 2.0), torch.zeros(4)).tolist() == [4.0] * 4
+
+
+def test_the_usual_optimizer_as_a_function_trains_the_same_model(federation: Federation) -> None:
+    plain = weights(federation.train("plug", optimizer=Optimizer(name="sgd", lr=0.1), **QUICK))
+    own = weights(federation.train("plug", optimizer=lambda params: torch.optim.SGD(params, lr=0.1), **QUICK))
+    torch.testing.assert_close(own, plain, atol=1e-6, rtol=1e-5)
+    step = Optimizer(name="sgd", lr=0.1, schedule="step", milestones=(2,), gamma=0.5)
+    falling = weights(federation.train("plug", optimizer=step, **QUICK))
+    scheduled = federation.train(
+        "plug", optimizer=Optimizer(name="sgd", lr=0.1), scheduler=lambda o: StepLR(o, 2, 0.5), **QUICK
+    )
+    torch.testing.assert_close(weights(scheduled), falling, atol=1e-6, rtol=1e-5)
+    assert (falling - plain).abs().max() > 1e-4
+    assert federation.train("plug", optimizer={"a": torch.optim.RMSprop, "b": "sgd"}, **QUICK).test_rows
+
+
+def rmsprop(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(parameters, lr=0.01)
+
+
+def test_a_resumed_run_repeats_the_scheduler(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = QUICK | {
+        "optimizer": rmsprop,
+        "scheduler": lambda o: StepLR(o, 1, 0.5),
+        "checkpoint_every": 1,
+    }
+    whole = weights(federation.train("laser", folder=tmp_path / "whole", **options))
+
+    class Stop(Callback):
+        def on_epoch_end(self, record: dict[str, Any]) -> None:
+            if record["epoch"] == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        federation.train("laser", folder=tmp_path / "run", watch=Stop(), **options)
+    resumed = federation.train("laser", folder=tmp_path / "run", resume=True, **options)
+    torch.testing.assert_close(weights(resumed), whole, atol=0, rtol=0)
+    assert "rmsprop with" in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "rmsprop"}, r"sgd, adam, adamw.*lambda parameters: torch\.optim\.RMSprop"),
+        ({"optimizer": 3}, "lambda parameters"),
+        ({"optimizer": lambda _: None}, "expected a torch.optim.Optimizer"),
+        ({"scheduler": ReduceLROnPlateau}, "epoch only"),
+        ({"scheduler": 0.5}, "StepLR"),
+        ({"loss": "focal"}, "cross_entropy"),
+        ({"optimizer": rmsprop, "schedule": "flex"}, "which sets the rates"),
+        ({"encoder": nn.Linear(1, 1)}, r"function of \(inputs, outputs\)"),
+    ],
+)
+def test_mistakes_name_the_callable_form(federation: Federation, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        federation.train("laser", **options, **QUICK)
+
+
+def test_false_vfl_takes_no_loss(federation: Federation) -> None:
+    with pytest.raises(ConfigError, match="likelihood"):
+        federation.train("false-vfl-1", loss=functional.cross_entropy, **QUICK)
+
+
+def test_a_callback_reads_the_embeddings_of_every_epoch(federation: Federation) -> None:
+    class Look(Callback):
+        def __init__(self) -> None:
+            self.seen: list[dict[str, pl.DataFrame]] = []
+
+        def on_epoch_end(self, record: dict[str, Any]) -> None:
+            self.seen.append(self.embeddings())
+
+    look = Look()
+    model = federation.train("laser", watch=look, keep="last", **QUICK)
+    torch.testing.assert_close(weights(model), weights(federation.train("laser", keep="last", **QUICK)), atol=0, rtol=0)
+    assert len(look.seen) == 3
+    assert {name: len(frame) for name, frame in look.seen[0].items()} == {"a": 60, "b": 50}
+    assert not look.seen[0]["b"].equals(look.seen[1]["b"])
+    assert look.seen[2]["a"].equals(look.embeddings(["a"])["a"])
+    with pytest.raises(ConfigError, match="no party 'c'"):
+        look.embeddings(["c"])
+    with pytest.raises(ConfigError, match="one process"):
+        Callback().embeddings()
+
+
+def test_the_typed_keywords_are_the_settings() -> None:
+    assert TrainOptions.__annotations__.keys() == TrainSettings.model_fields.keys()
+
+
+@pytest.mark.slow
+def test_mypy_rejects_a_misspelt_keyword(tmp_path: Path) -> None:
+    script = tmp_path / "use.py"
+    call = "from anyparty import Federation\ndef use(f: Federation) -> None:\n    f.train('laser', {}=3)\n"
+    found = {}
+    for word in ("epochs", "epohcs"):
+        script.write_text(call.format(word))
+        words = [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
+        found[word] = subprocess.run([*words, str(script)], capture_output=True, text=True, check=False)  # noqa: S603
+    assert found["epochs"].returncode == 0, found["epochs"].stdout
+    assert 'Unexpected keyword argument "epohcs"' in found["epohcs"].stdout

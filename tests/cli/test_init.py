@@ -1,0 +1,60 @@
+"""`anyparty init`, and training without a settings file."""
+
+from pathlib import Path
+
+import pytest
+
+from anyparty import config
+from tests.conftest import Call, write_tables
+
+
+@pytest.fixture(autouse=True)
+def _tables_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_init_finds_the_tables_and_writes_settings_once(call: Call) -> None:
+    shown = call("init")
+    assert shown.exit_code == 0, shown.output
+    assert "anyparty train settings.toml" in shown.output
+    assert config.load("settings.toml").federation.label == "default"
+    again = call("init")
+    assert again.exit_code == 2
+    assert "settings.toml exists and is not overwritten" in again.output
+
+
+def test_init_asks_in_a_terminal(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["bank.csv shop.csv", "customer", "town"])
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda _: True})())
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
+    from anyparty.cli.init import init  # noqa: PLC0415
+
+    init(out=Path("asked.toml"))
+    federation = config.load("asked.toml").federation
+    assert (federation.label, federation.active) == ("town", "shop")
+
+
+def test_train_without_a_settings_file(call: Call) -> None:
+    trained = call("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1", "-q")
+    assert trained.exit_code == 0, trained.output
+    settings = config.load("runs/bank-shop-laser-seed0/config.toml")
+    assert settings.federation.id == "customer"
+    assert settings.federation.active == "bank"
+    assert call("evaluate", "runs/bank-shop-laser-seed0").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bank.csv", "shop.csv"), "name the column to predict: --label COLUMN"),
+        (("bank.csv", "shop.csv", "--label", "defalt"), "did you mean 'default'?"),
+        (("s.toml", "shop.csv"), "give one settings file, or only tables"),
+        (("s.toml", "--label", "default"), "--set federation.id=COLUMN"),
+        (("nothing",), "no such settings file"),
+    ],
+)
+def test_mistakes_in_the_words(call: Call, words: tuple[str, ...], message: str) -> None:
+    shown = call("train", *words)
+    assert shown.exit_code == 2
+    assert message in shown.output

@@ -1,0 +1,283 @@
+"""``anyparty.compare``: identical rows and blocks for all methods, paired differences, and resuming."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+from torch import Tensor
+from typer.testing import CliRunner
+
+import anyparty
+from anyparty import Comparison, Federation
+from anyparty.cli.app import app
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities
+from anyparty.errors import ConfigError, RunError
+from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
+from anyparty.methods.method import Batch
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
+from anyparty.networks.objective import losses
+
+QUICK: dict[str, Any] = {"epochs": 2, "test": 0.3, "batch_size": 32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Rule):
+    """One head on the mean of the present embeddings."""
+
+    @property
+    def can(self) -> Capabilities:
+        return Capabilities(title="Mean", paper="none", trains_on="all labelled rows", predicts_for="any row",
+                            needs="any", messages=(EMBEDDING, GRADIENT))  # fmt: skip
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        return losses(fusion.task, self.outputs(fusion, h, observed)[0].squeeze(1), y).mean()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        kept = h.masked_fill(~observed.unsqueeze(2), 0.0).sum(1, keepdim=True)
+        return fusion.heads(kept / observed.sum(1).clamp(min=1).view(-1, 1, 1)), observed.any(1, keepdim=True)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    draw, ids = np.random.default_rng(0), [f"r{n:03d}" for n in range(90)]
+    X = draw.normal(size=(90, 3))
+    y = np.where(X.sum(axis=1) > 0, "yes", "no")
+    tables = {name: pl.DataFrame({"id": ids, "x": X[:, k]}) for k, name in enumerate(("a", "b", "c"))}
+    tables["a"] = tables["a"].with_columns(label=pl.Series(y))
+    tables["b"] = tables["b"].filter(pl.col("id") > "r015")  # a gap of the table itself
+    return Federation.from_tables(tables, label="label")
+
+
+@pytest.fixture(scope="module")
+def comparison(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    methods = {"laser": "laser", "standard": "standard", "<b>own</b>": Mean()}
+    folder = tmp_path_factory.mktemp("comparison")
+    return anyparty.compare(federation, methods, seeds=2, missing=[0.5, 0], folder=folder, **QUICK)
+
+
+def test_all_methods_and_rates_have_the_same_test_rows(comparison: Comparison) -> None:
+    assert len(comparison.records) == 2 * 2 * 3
+    assert not comparison.failed
+    for seed in (0, 1):
+        assert len({record["test"] for record in comparison.records if record["run"]["seed"] == seed}) == 1
+    assert len({record["test"] for record in comparison.records}) == 2
+
+
+def test_blocks_are_blanked_and_labels_stay(federation: Federation) -> None:
+    half, rate = without_blocks(federation, 0.5, Seeds(3))
+    more, _ = without_blocks(federation, 0.8, Seeds(3))
+    assert half.alignment.ids is not None
+    assert half.alignment.ids.equals(federation.alignment.ids)
+    assert half.observed.any(axis=1).all()
+    assert half.labeled.all()
+    assert not (half.observed & ~federation.observed).any()
+    assert rate == pytest.approx(1 - half.observed.sum() / federation.observed.sum())
+    assert 0.3 < rate < 0.6
+    lost = (more.observed & ~half.observed).sum()  # only rows that would be empty keep another block
+    assert lost <= (more.observed.sum(axis=1) == 1).sum()
+    assert (without_blocks(federation, 0.5, Seeds(3))[0].observed == half.observed).all()
+    assert (without_blocks(federation, 0.5, Seeds(4))[0].observed != half.observed).any()
+    assert without_blocks(federation, 0.0, Seeds(3))[0] is federation
+
+
+def test_scores_of_each_number_of_parties(comparison: Comparison, federation: Federation) -> None:
+    frame = comparison.frame(by=("missing", "present"))
+    standard = frame.filter(pl.col("method") == "standard")
+    assert standard.filter(pl.col("present") == 3)["coverage"].to_list() == [1.0, 1.0]
+    assert standard.filter(pl.col("present") < 3)["coverage"].to_list() == [0.0] * 4
+    model = federation.train("standard", seed=0, **QUICK)
+    assert model.held_out is not None
+    _, alignment, test = model.held_out
+    assert alignment.ids is not None
+    names = alignment.ids.to_list()
+    label = dict(zip(federation.tables["a"].ids, federation.label("a"), strict=True))
+    common = max(("no", "yes"), key=[label[name] for k, name in enumerate(names) if k not in set(test.tolist())].count)
+    found = score_of(model, ["a"])
+    assert found["coverage"] == 0
+    assert found["accuracy"] == pytest.approx(np.mean([label[names[k]] == common for k in test.tolist()]))
+    drawn = score_of(model, None)
+    assert drawn["coverage"] == pytest.approx(np.mean([names[k] > "r015" for k in test.tolist()]))
+    evaluated = model.evaluate().overall
+    assert drawn["rows"] == evaluated["rows"]
+    assert score_of(model, ["a", "b", "c"])["accuracy"] == pytest.approx(evaluated["accuracy"])
+
+
+def test_frames_and_paired_differences(comparison: Comparison) -> None:
+    long = comparison.frame()
+    assert len(long) == 12 * 4
+    assert long["present"].to_list()[:4] == [None, 3, 2, 1]
+    scores = {
+        (row["method"], row["seed"]): row["score"]
+        for row in long.filter(pl.col("present").is_null(), pl.col("missing") == 0.5).iter_rows(named=True)
+    }
+    each = [scores["laser", seed] - scores["standard", seed] for seed in (0, 1)]
+    row = comparison.paired("standard").row(
+        by_predicate=(pl.col("method") == "laser") & (pl.col("missing") == 0.5), named=True
+    )
+    rows = comparison.records[0]["rows"]
+    overlap = rows["test"] / (rows["train"] + rows["validation"])
+    half = stats.t.ppf(0.975, 1) * math.sqrt(np.var(each, ddof=1) * (1 / 2 + overlap))
+    assert row["difference"] == pytest.approx(np.mean(each))
+    assert (row["low"], row["high"]) == (pytest.approx(np.mean(each) - half), pytest.approx(np.mean(each) + half))
+    assert row["better"] == sum(value > 0 for value in each)
+    assert set(comparison.paired()["baseline"]) == {"laser"}
+    assert (
+        comparison.frame(by="method", metric="auroc")["mean"].to_list()
+        != comparison.frame(by="method")["mean"].to_list()
+    )
+    loss = comparison.paired(metric="log_loss", by=("missing", "present"))
+    assert (loss.filter(pl.col("better") == 2)["difference"] < 0).all()  # less is better
+    for wrong in ({"by": "colour"}, {"metric": "rmse"}):
+        with pytest.raises(ConfigError, match=r"colour|rmse"):
+            comparison.frame(**wrong)
+    with pytest.raises(ConfigError, match="did you mean 'laser'"):
+        comparison.paired("lasr")
+
+
+def test_the_page_escapes_and_lists_everything(comparison: Comparison) -> None:
+    assert comparison.folder is not None
+    page = (comparison.folder / "index.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;own" in page
+    assert "<b>own" not in page
+    assert "<svg" in comparison._repr_html_()
+    assert {"scores.csv", "differences.csv", "plot.png", "plot.svg"} <= {
+        each.name for each in comparison.folder.iterdir()
+    }
+    assert len(comparison.plot().axes) == 2
+
+
+def test_finished_runs_are_not_repeated(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    execute = ComparisonRun.execute
+
+    def counted(run: ComparisonRun, data_dir: Path | None) -> dict[str, Any]:
+        ran.append(run.method)
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return execute(run, data_dir)
+
+    monkeypatch.setattr(ComparisonRun, "execute", counted)
+
+    def again(**changed: Any) -> Comparison:
+        return anyparty.compare(
+            federation, ["local", "ensemble"], seeds=1, missing=0, folder=tmp_path, **(QUICK | changed)
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        again()
+    first = again()
+    assert ran == ["local", "ensemble", "ensemble"]
+    assert again().frame().equals(first.frame())
+    assert len(ran) == 3
+    again(epochs=3)
+    assert len(ran) == 5
+
+
+def test_an_edited_method_is_trained_again() -> None:
+    from anyparty.experiments.compared_methods import compared_methods  # noqa: PLC0415
+
+    [named, own] = compared_methods(["laser", Mean()], {"embedding": 8})
+    assert named.parameters == {"embedding": 8}
+    assert named.described == {"name": "laser", "embedding": 8}
+    assert len(own.described["code"]) == 12
+    assert own.label == "Mean"
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "message"),
+    [
+        (["lazer"], {}, "did you mean 'laser'"),
+        (["laser", "laser"], {}, "occurs more than once"),
+        ([], {}, "the list is empty"),
+        (["laser"], {"parameters": {"embeding": 3}}, "embeding"),
+        ({"wide": {"name": "laser", "embeding": 3}}, {}, "did you mean 'embedding'"),
+        (["laser"], {"epohcs": 3}, "epohcs"),
+        (["laser"], {"seed": 3}, "seeds="),
+        (["laser"], {"missing": [1.5]}, "below 1"),
+        (["laser"], {"seeds": 0}, "seeds"),
+        (["laser"], {"metric": "rmse"}, "regression"),
+        (["laser"], {"test": 0.0}, "test rows"),
+    ],
+)
+def test_mistakes_are_reported_before_training(
+    federation: Federation, methods: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        anyparty.compare(federation, methods, **(QUICK | options))
+
+
+def test_a_failed_method_is_listed_and_the_others_go_on(federation: Federation) -> None:
+    found = anyparty.compare(federation, ["local", Broken()], seeds=1, missing=0, **QUICK)
+    assert ["Broken" in name and "ZeroDivisionError" in why for name, why in found.failed.items()] == [True]
+    assert found.frame(by="method")["method"].to_list() == ["local"]
+    with pytest.raises(RunError, match="all runs"):
+        anyparty.compare(federation, [Broken()], seeds=1, missing=0, **QUICK)
+
+
+class Broken(Mean):
+    """A rule with an error."""
+
+    def loss(self, *values: Any) -> Tensor:
+        raise ZeroDivisionError
+
+
+def test_sets_of_many_parties() -> None:
+    names = [f"p{k}" for k in range(9)]
+    sets = list(party_sets(names, 4))
+    assert len(sets) == len(set(sets)) == 8
+    assert sets == list(party_sets(names, 4))
+
+
+def test_a_search_gives_every_method_the_same_configurations(federation: Federation, tmp_path: Path) -> None:
+    space = {
+        "optimizer.lr": {"low": 1e-3, "high": 0.1, "log": True},
+        "method.embedding": [4, 8],
+        "train.batch_size": [16],
+    }
+    found = anyparty.compare(
+        federation, ["local", Mean()], seeds=2, missing=0, tune=3, space=space, folder=tmp_path, **QUICK
+    )
+    tried: dict[str, dict[str, float]] = {"local": {}, "Mean": {}}
+    for path in (tmp_path / "search").glob("*/record.json"):
+        record = json.loads(path.read_text())
+        assert record["run"]["seed"] == 0
+        assert "scores" not in record
+        tried[record["run"]["method"]][json.dumps(record["run"]["changes"])] = record["validation"]
+    assert tried["local"].keys() == tried["Mean"].keys()
+    assert len(tried["local"]) == 3
+    for method, each in tried.items():
+        best = min(each, key=lambda name: each[name])  # the metric of validation is the log-loss
+        assert found.tuned[method, 0.0] == json.loads(best)
+        assert {
+            json.dumps(record["run"]["changes"]) for record in found.records if record["run"]["method"] == method
+        } == {best}
+    with pytest.raises(ConfigError, match="tune=20"):
+        anyparty.compare(federation, ["local"], space=space)
+    with pytest.raises(ConfigError, match=r"optimizer\.lr.*low < high"):
+        anyparty.compare(federation, ["local"], tune=2, space={"optimizer.lr": {"low": 1, "high": 0}})
+
+
+def test_the_command_compares(federation: Federation, tmp_path: Path) -> None:
+    for name, table in federation.tables.items():
+        label = [] if table.label is None else [table.label.alias("label")]
+        pl.DataFrame([table.ids.alias("id"), *table.columns, *label]).write_csv(tmp_path / f"{name}.csv")
+    text = "[federation]\nlabel = 'label'\n[train]\nepochs = 1\n"
+    (tmp_path / "own.toml").write_text(text + "".join(f"[parties.{k}]\ntable = '{k}.csv'\n" for k in "abc"))
+    words = ["compare", str(tmp_path / "own.toml"), "--methods", "local,plug", "--seeds", "1", "--missing", "0.4"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "minus local" in shown.output
+    assert (tmp_path / "runs" / "compare-own" / "index.html").exists()
+    wrong = CliRunner().invoke(app, [*words[:3], "lokal"])
+    assert "did you mean 'local'" in wrong.output

@@ -1,0 +1,221 @@
+"""Numbers, categories and missing cells as people write them."""
+
+import warnings
+
+import polars as pl
+import pytest
+
+from anyparty import Federation
+from anyparty.errors import AnypartyWarning, TableError
+from anyparty.tables.number_marks import NumberFormat
+from anyparty.tables.rules import ReadingRules
+from anyparty.tables.table import read_table
+
+CLEAN = [round(10 + 1.3 * i, 1) for i in range(60)]  # 60 different numbers with one decimal
+THOUSANDS = [round(1000 * each) for each in CLEAN]
+
+
+def read(cells, *, expect=None, types=None, **rules):
+    frame = pl.DataFrame({"id": range(len(cells)), "income": pl.Series(cells, dtype=pl.String)})
+    return read_table(frame, party="bank", id="id", expect=expect, types=types, rules=ReadingRules(**rules))
+
+
+def stops(cells, *parts, **rules):
+    with pytest.raises(TableError) as stopped:
+        read(cells, **rules)
+    for part in ("column 'income'", *parts):
+        assert part in str(stopped.value)
+
+
+def with_some(texts, every=12):
+    """Return the clean numbers, with texts in every twelfth cell, in turn."""
+    return [texts[i // every % len(texts)] if i % every == 0 else str(each) for i, each in enumerate(CLEAN)]
+
+
+class TestMarks:
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda x: f"{x}%",
+            lambda x: f"{x} %",
+            lambda x: f"{x}‰",
+            lambda x: f"${x}",
+            lambda x: f"{x} €",
+            lambda x: f"EUR {x}",
+            lambda x: f"£ {x:.2f}",
+            lambda x: f"{x}".replace(".", ","),
+            lambda x: f"{x} €".replace(".", ","),
+            lambda x: f"+{x}%",
+        ],
+    )
+    def test_one_decimal(self, write):
+        table = read([write(x) for x in CLEAN])
+        assert table.columns["income"].to_list() == CLEAN
+        (note,) = table.notes
+        assert f"60 cells are written with marks, such as '{write(10.0)}' as 10" in note
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda x: f"{x:,}",
+            lambda x: f"{x:,}.00",
+            lambda x: f"${x:,}",
+            lambda x: f"{x:,}".replace(",", " "),
+            lambda x: f"{x:,}".replace(",", "\u00a0"),
+            lambda x: f"{x:,}".replace(",", "\u202f") + " €",
+            lambda x: f"{x:,}".replace(",", "'"),
+            lambda x: f"{x:,}".replace(",", ".") + ",00",
+        ],
+    )
+    def test_thousands(self, write):
+        table = read([write(x) for x in THOUSANDS])
+        assert table.columns["income"].to_list() == THOUSANDS
+
+    def test_minus(self):
+        assert read([f"\u2212{x}" for x in CLEAN]).columns["income"].to_list() == [-x for x in CLEAN]
+        assert read([f"-${x}" for x in CLEAN]).columns["income"].to_list() == [-x for x in CLEAN]
+
+    def test_some_cells_without_marks(self):
+        cells = [f"{x:,}" for x in THOUSANDS[:-2]] + ["950", "", "7"]
+        assert read(cells).columns["income"].to_list()[-3:] == [950, None, 7]
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            [f"{x}%" for x in CLEAN[:30]] + [str(x / 100) for x in CLEAN[30:]],  # percent and shares
+            [f"${x}" for x in CLEAN[:30]] + [f"€{x}" for x in CLEAN[30:]],  # two currencies
+            [f"{x},5" for x in range(30)] + [f"{x}.25" for x in range(30)],  # two decimal marks
+            [f"{x}.500 €" for x in range(1, 31)],  # 500 thousandths, or a mark between thousands
+            ["1.234", "12,345"] * 5 + [f"{x}.234" for x in range(1, 26)] + [f"{x},345" for x in range(1, 26)],
+        ],
+    )
+    def test_what_would_be_a_guess_stops(self, cells):
+        stops(cells)
+
+    def test_prediction_reads_the_format_of_training(self):
+        trained = read([f"{x:,}" for x in THOUSANDS])
+        assert trained.rules.formats == {"income": NumberFormat()}
+        again = read(
+            ["39,400", "7"],
+            expect=trained.kinds,
+            **trained.rules.model_dump(exclude={"formats"}),
+            formats=trained.rules.formats,
+        )
+        assert again.columns["income"].to_list() == [39400, 7]
+        decimal = read([f"{x}".replace(".", ",") for x in CLEAN]).rules.formats
+        assert read(["39,400", "1.234,5"], expect={"income": "numeric"}, formats=decimal).columns[
+            "income"
+        ].to_list() == [39.4, 1234.5]
+
+    def test_another_unit_at_prediction_stops(self):
+        euros = read([f"{x} €" for x in CLEAN]).rules.formats
+        stops(["$5", "7"], "'$5' in row 1", expect={"income": "numeric"}, formats=euros)
+        stops(["5%"], "'5%' in row 1", expect={"income": "numeric"})
+
+    @pytest.mark.parametrize("cells", [["1,2", "2,3"] * 10, ["1 200", "1 500"] * 10])
+    def test_few_values_may_be_answers(self, cells):
+        table = read(cells)
+        assert table.kinds == {"income": "categorical"}
+        assert "is read as categories, and its cells look like numbers with" in table.notes[0]
+        assert read(cells, types={"income": "numeric"}).kinds == {"income": "numeric"}
+
+
+class TestMissing:
+    @pytest.mark.parametrize("mark", ["-", ".", "*", "\\N", "\u2013"])
+    def test_marks_that_are_no_words(self, mark):
+        table = read(with_some([mark]))
+        assert table.columns["income"].null_count() == 5
+        assert f"'{mark}' (5) stand for missing cells" in table.notes[0]
+
+    @pytest.mark.parametrize("words", [["refused"], ["n.k."], ["refused", "unknown"], ["#REF!"]])
+    def test_words_stop(self, words):
+        cells = with_some(words)
+        stops(cells, f"'{words[0]}' in row 1", "missing = {income = [", f'"{words[-1]}"')
+        assert read(cells, missing={"income": tuple(words)}).columns["income"].null_count() == 5
+
+    @pytest.mark.parametrize("n", [10, 30, 110, 990])
+    def test_nine_of_ten_are_counted_with_integers(self, n):
+        words = [f"word {i}" for i in range(n // 10)]
+        numbers = [str(i) for i in range(n - len(words))]
+        stops(numbers + words, "has cells that are not numbers: 'word 0' in row")
+
+    @pytest.mark.parametrize("mark", [-999, 9999, -1.5])
+    def test_sentinels_are_named_in_the_settings(self, mark):
+        cells = with_some([str(mark)])
+        assert read(cells).columns["income"].null_count() == 0
+        assert read(cells, missing={"income": (str(mark),)}).columns["income"].null_count() == 5
+        frame = pl.DataFrame({"id": range(60), "income": [float(cell) for cell in cells]})
+        rules = ReadingRules(missing={"income": (str(mark),)})
+        assert read_table(frame, party="bank", id="id", rules=rules).columns["income"].null_count() == 5
+
+
+class TestLimits:
+    @pytest.mark.parametrize("limits", [["<25"], [">90"], ["<= 25", "> 90"], ["10-20"], ["10 to 20", "<5"], ["≥7.5"]])
+    def test_limits_stop(self, limits):
+        stops(with_some(limits), "limits or ranges", f"'{limits[0]}' in row 1", 'limits = {income = "half"}')
+
+    @pytest.mark.parametrize(
+        ("how", "read_as"), [("half", [12.5, 90, 15]), ("value", [25, 90, 15]), ("missing", [None] * 3)]
+    )
+    def test_the_setting(self, how, read_as):
+        table = read(with_some(["<25", ">90", "10-20"]), limits={"income": how})
+        assert table.columns["income"].gather([0, 12, 24]).to_list() == read_as
+        assert table.columns["income"][1] == CLEAN[1]
+        expected = read(["<25", "7"], limits={"income": how}, expect={"income": "numeric"}).columns["income"]
+        assert expected.to_list() == [read_as[0], 7]
+
+    def test_ranges_alone_are_categories(self):
+        assert read(["10-20", "20-30", "30-40"] * 10).kinds == {"income": "categorical"}
+
+
+class TestLevels:
+    def test_spellings_are_listed_and_merged(self):
+        cells = ["Yes", "yes", "YES ", "no", "No", "n\u200bo"] * 4
+        table = read(cells)
+        assert "differ only in their spelling" in table.notes[0]
+        assert "'YES ' (4), 'Yes' (4), 'yes' (4)" in table.notes[0]
+        assert r"'n\u200bo' (4)" in table.notes[0]
+        merged = read(cells, merge_spellings=True)
+        assert merged.columns["income"].unique().sort().to_list() == ["no", "yes"]
+        assert merged.notes == ()
+
+    @pytest.mark.parametrize(
+        "pair", [("caf\u00e9", "cafe\u0301"), ("S\u00fcd", "s\u00dcd"), ("not  paid", "not paid"), ("\uff21", "A")]
+    )
+    def test_forms_of_unicode(self, pair):
+        cells = [*pair, "other"] * 5
+        assert f"'{pair[0]}' (5)" in read(cells).notes[0]
+        assert read(cells, merge_spellings=True).columns["income"].n_unique() == 2
+
+    def test_levels_that_differ_otherwise_are_not_listed(self):
+        assert read(["S", "M", "L", "XL"] * 5).notes == ()
+
+    @pytest.mark.parametrize("level", ["None", "NA"])
+    def test_a_level_beside_empty_cells(self, level):
+        table = read([level, "", "garage"] * 5)
+        assert table.columns["income"].value_counts().sort("count", "income").height == 3
+        assert table.columns["income"].null_count() == 5
+        assert f"'{level}' (5) beside empty cells: these texts are levels of their own" in table.notes[0]
+        again = read([level, ""], expect=table.kinds, literals=table.rules.literals)
+        assert again.columns["income"].to_list() == [level, None]
+        assert read([level, "", "garage"] * 5, missing={"income": (level,)}).columns["income"].null_count() == 10
+
+    def test_without_empty_cells_it_marks_them(self):
+        assert read(["NA", "garage"] * 5).columns["income"].null_count() == 5
+
+
+def test_python_and_a_saved_model(tmp_path):
+    cells = with_some(["<25", "refused"])
+    tables = {
+        "bank": pl.DataFrame({"id": range(60), "income": cells, "member": ["Yes", "yes", "no"] * 20, "y": [0, 1] * 30}),
+        "shop": pl.DataFrame({"id": range(60), "sum": CLEAN}),
+    }
+    warnings.simplefilter("ignore", AnypartyWarning)
+    federation = Federation.from_tables(
+        tables, label="y", missing={"bank": {"income": ["refused"]}}, limits={"bank": {"income": "half"}},
+        merge_spellings=True,
+    )  # fmt: skip
+    model = federation.train("local", epochs=1, validation=0, folder=tmp_path / "run")
+    again = type(model).load(tmp_path / "run")
+    assert again.members["bank"].prepare.names == ("income", "member=no", "member=yes")
+    assert again.predict(tables).scores.tolist() == model.predict(tables).scores.tolist()

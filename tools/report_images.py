@@ -1,0 +1,62 @@
+"""Draw the pictures of the report in the documentation: docs/images/report.png and report-several.png.
+
+    python -m tools.report_images    # needs a headless Chromium; takes about a minute
+
+The runs learn scikit-learn's handwritten digits. Four parties each hold a quarter of every picture, and each passive
+party lacks 30 % of the rows, at random.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from sklearn.datasets import load_digits
+from tools.browser import screenshot
+
+from anyparty import Federation
+from anyparty.report import page
+
+ROOT = Path(__file__).parents[1]
+PARTIES = ("north-west", "north-east", "south-west", "south-east")
+METHODS = ("laser", "ensemble", "local")
+SEEDS = (0, 1, 2)
+LACKING = 0.3
+
+
+def write_tables(folder: Path) -> dict[str, Path]:
+    """Write each party's quarter of the pictures as CSV; the first party also has the labels."""
+    digits, rng = load_digits(), np.random.default_rng(0)
+    halves = np.split(digits.images, 2, axis=1)
+    quarters = [quarter.reshape(len(quarter), -1) for half in halves for quarter in np.split(half, 2, axis=2)]
+    tables = {}
+    for name, pixels in zip(PARTIES, quarters, strict=True):
+        frame = pl.DataFrame(pixels, schema=[f"pixel{k}" for k in range(pixels.shape[1])]).with_row_index("id")
+        if name == PARTIES[0]:
+            frame = frame.with_columns(digit=pl.Series(digits.target.astype(str)))
+        else:
+            frame = frame.filter(pl.Series(rng.random(len(frame)) >= LACKING))
+        tables[name] = folder / f"{name}.csv"
+        frame.write_csv(tables[name])
+    return tables
+
+
+def main() -> None:
+    """Train the runs, write both pages, and take their pictures."""
+    images = ROOT / "docs" / "images"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        federation = Federation.from_tables(write_tables(folder), id="id", label="digit", task="classification")
+        for method in METHODS:
+            for seed in SEEDS:
+                federation.train(method, folder=folder / f"digits-{method}-{seed}", epochs=20, seed=seed)
+        runs = [folder / f"digits-{method}-{seed}" for method in METHODS for seed in SEEDS]
+        one, several = (page.write(paths, folder / f"{len(paths)}.html", model=True) for paths in (runs[:1], runs))
+        screenshot(one, images / "report.png", width=1000, height=900)
+        screenshot(several, images / "report-several.png", width=1000, height=900)
+
+
+if __name__ == "__main__":
+    main()
