@@ -140,8 +140,8 @@ class RowIndex:
     def find(self, ids: Sequence[str]) -> list[int | None]:
         """Return the index of each id, ``None`` for an unknown id.
 
-        Ids are compared as in tables: trimmed, and changed by ``normalize``.  An id with a lone surrogate, which JSON can hold, is unknown,
-        because no table has such an id.
+        Ids are compared as in tables: trimmed, and changed by ``normalize``.  An id with a lone surrogate, which JSON
+        can hold, is unknown, because no table has such an id.
         """
         text = [name.encode(errors="ignore").decode() for name in ids]
         compared = normalized(cells.as_text(pl.Series(text, dtype=pl.String)), self.normalize)
