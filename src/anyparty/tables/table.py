@@ -162,7 +162,7 @@ def read_table(
     ids = _ids(raw[id], where)
     columns, rules, notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
     notes += checks.without_cells(columns, where, labels=label is not None)
-    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
+    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     if label is None:
         return Table(party, file, ids, columns, notes=notes, rules=rules)
@@ -270,6 +270,9 @@ def _features(
             }
         )
     notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
+    if read and all(each.left_out for each in read):
+        raise TableError("\n".join((*notes, f"{where}: no other feature column remains: keep one, or drop them all")))
+    read = [each for each in read if not each.left_out]
     return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
