@@ -19,6 +19,7 @@ READY := .venv/.ready
 DOCS_READY := .venv/.ready-docs
 TORCH_INDEX ?=
 JOBS ?= 2
+STEP = @printf '%s %s\n' "$$(date +%H:%M:%S)"
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: setup demo test test-slow test-security test-all test-lowest check format bench docs
@@ -28,10 +29,19 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "anyparty needs Python 3.11 or newer; choose one with make PYTHON=python3.12"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	$(STEP) "1 of 3: virtual environment .venv ($$($(PYTHON) --version))"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && [ -z "$(TORCH_INDEX)" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; \
+	  then echo "         PyTorch with CUDA is a download of 2 to 4 GB.  Without an NVIDIA GPU, press Ctrl-C and run"; \
+	  echo "             make setup TORCH_INDEX=URL"; \
+	  echo "         with the URL of PyTorch's index of CPU builds (see pytorch.org): about 0.2 GB."; fi
+	$(STEP) "2 of 3: install anyparty and its dependencies"
+	@$(BIN)/python -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	  -c constraints.txt -e ".[dev]"
-	touch $@
+	$(STEP) "3 of 3: check the installation"
+	@$(BIN)/anyparty --version
+	@touch $@
+	$(STEP) "ready; type: source .venv/bin/activate"
 
 demo: $(READY)
 	$(BIN)/anyparty demo anyparty-demo

@@ -4,6 +4,8 @@
 - ``<!-- result: SUITE/FILE.md METHOD; METHOD -->`` becomes these methods' rows of a published table, each with the
   paper's row below it if there is one. So no page repeats a number that a new run would change.
 - ``<!-- generated: NAME -->`` becomes a text from ``_generate/reference.py``.
+- ``<!-- diagram: METHOD -->`` becomes a drawing of the method's messages.
+- A Mermaid block becomes a drawing.
 - Formulas between ``$$`` and ``$$``, or within a line between ``$`` marks and backticks, become MathML, which browsers
   show without a script.
 """
@@ -17,11 +19,12 @@ from typing import Any
 
 LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<place>\.\.?/[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 RESULT = re.compile(r"<!-- result: (?P<file>\S+) (?P<methods>.+?) -->")
+DIAGRAM = re.compile(r"<!-- diagram: (\S+) -->")
 FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|\$`(?P<inline>[^`]+)`\$", re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Rewrite a page's links that leave docs/, and insert results, generated texts and formulas.
+    """Rewrite a page's links that leave docs/, and insert results, generated texts, diagrams and formulas.
 
     Raises:
         FileNotFoundError: the target of a link does not exist.
@@ -31,11 +34,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     here = (docs / page.file.src_path).parent
     results = docs.parent / "benchmarks" / "results"
     sys.path.insert(0, str(docs / "_generate"))
-    from reference import GENERATED, generated  # noqa: PLC0415 - beside this file, and not a package
+    import mermaid  # noqa: PLC0415 - beside this file, and not a package
+    from diagrams import diagram  # noqa: PLC0415
+    from reference import GENERATED, generated  # noqa: PLC0415
 
     markdown = RESULT.sub(lambda mark: rows_of((results / mark["file"]).read_text(encoding="utf-8"), mark["methods"]),
                           markdown)  # fmt: skip
     markdown = GENERATED.sub(lambda mark: generated(mark[1]), markdown)
+    markdown = mermaid.BLOCK.sub(mermaid.drawn, markdown)
+    markdown = DIAGRAM.sub(lambda mark: diagram(mark[1]), markdown)
 
     def rewritten(link: re.Match[str]) -> str:
         target = (here / link["place"]).resolve()

@@ -15,16 +15,21 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     [
         ("your_csvs.py", ["all 3", "auroc", "T6f4992", "error worst"]),
         ("your_own_method.py", ["Maximum", "LASER-VFL", "mean error worst"]),
+        ("compare_methods.py", ["laser", "plug", "ensemble", "standard", "missing", "Test accuracy"]),
+        ("attention.py", ["attention", "minus attention"]),
+        ("your_own_network.py", ["Evaluation of", "accuracy"]),
     ],
 )
 @pytest.mark.slow
 def test_an_example_runs(tmp_path: Path, name: str, shows: list[str]) -> None:
     words = [sys.executable, str(EXAMPLES / name), str(tmp_path / "files")]
-    quick = os.environ | {"OMP_NUM_THREADS": "1"}
+    quick = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     shown = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=quick)  # noqa: S603
     assert shown.returncode == 0, shown.stderr
     assert [what for what in shows if what not in shown.stdout] == []
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"your_csvs.py", "your_own_method.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "attention.py", "compare_methods.py", "your_csvs.py", "your_own_method.py", "your_own_network.py",
+    }  # fmt: skip

@@ -62,21 +62,23 @@ def evaluate(page: Path, script: str, *, scheme: str = "light", width: int = 140
             f"(async () => {{ {script} }})().then(value => {{ {message} p.textContent = JSON.stringify(value);"
             "(window.top.document.body || document.body).append(p); })"
         )
-        source = page.read_text(encoding="utf-8")
-        copy.write_text(f"{source}<script>window.addEventListener('load', () => {run})</script>", encoding="utf-8")
-        shown = _call(_framed(copy, width, 900), "--dump-dom", scheme=scheme, width=max(width, NARROWEST))
+        base, source = f'<base href="{page.as_uri()}">', page.read_text(encoding="utf-8")
+        with_script = f"{source}<script>window.addEventListener('load', () => {run})</script>"
+        copy.write_text(with_script.replace("<head>", f"<head>{base}", 1), encoding="utf-8")
+        shown = _call(_framed(copy, width, 900, Path(folder)), "--dump-dom", scheme=scheme, width=max(width, NARROWEST))
     found = re.search(r'<pre id="result-of-script">(.*?)</pre>', shown, flags=re.DOTALL)
     if found is None:
         raise ValueError(f"the script gave no value in {page}")
     return json.loads(unescape(found[1]))
 
 
-def _framed(page: Path, width: int, height: int) -> Path:
+def _framed(page: Path, width: int, height: int, folder: Path) -> Path:
     if width >= NARROWEST:
         return page
-    frame = page.with_name(f"frame-{width}.html")
-    style = f"border: 0; width: {width}px; height: {height}px"
-    frame.write_text(f'<body style="margin: 0"><iframe src="{page.name}" style="{style}"></iframe>', encoding="utf-8")
+    frame, style = folder / "frame.html", f"border: 0; width: {width}px; height: {height}px"
+    frame.write_text(
+        f'<body style="margin: 0"><iframe src="{page.as_uri()}" style="{style}"></iframe>', encoding="utf-8"
+    )
     return frame
 
 
@@ -89,10 +91,8 @@ def screenshot(page: Path, out: Path, *, width: int = 1400, height: int | None =
     """Write a screenshot of a page: of its first ``height`` pixels, or of the whole page."""
     height = height or min(height_of(page, width), 16000)
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "page.html"
-        copy.write_bytes(page.read_bytes())
-        window = max(width, NARROWEST)
-        _call(_framed(copy, width, height), f"--screenshot={out.resolve()}", width=window, height=height, scheme=scheme)
+        shown, window = _framed(page, width, height, Path(folder)), max(width, NARROWEST)
+        _call(shown, f"--screenshot={out.resolve()}", width=window, height=height, scheme=scheme)
 
 
 def printed(page: Path, out: Path) -> None:

@@ -1,6 +1,6 @@
 """Pages of the reference that are generated when the site is built.
 
-A mark ``<!-- generated: settings -->`` or ``<!-- generated: commands -->`` in a page stands for the text from here.
+A mark ``<!-- generated: NAME -->`` in a page stands for a text from here: ``settings``, ``commands`` or ``results``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def generated(name: str) -> str:
     Raises:
         KeyError: there is no such text.
     """
-    return {"settings": settings, "commands": commands}[name]()
+    from results import results  # noqa: PLC0415 - beside this file, and not a package
+
+    return {"settings": settings, "commands": commands, "results": results}[name]()
 
 
 def settings() -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from anyparty.api import runs
     from anyparty.api.federation import Federation
     from anyparty.api.imputation import impute, log_likelihood
     from anyparty.api.model import Model
@@ -51,6 +52,7 @@ __all__ = [
     "impute",
     "log_likelihood",
     "method",
+    "runs",
 ]
 
 
@@ -60,6 +62,8 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"anyparty.{name} is now called anyparty.{new}", DeprecationWarning, stacklevel=2)
         return __getattr__(new)
+    if name == "runs":  # the only public module
+        return import_module("anyparty.api.runs")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anyparty' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)

@@ -75,7 +75,10 @@ def test_a_party_that_shares_no_row_is_noted():
 @pytest.mark.parametrize(
     ("third", "guess"),
     [
-        (["001", "004"], ": some would be equal but for leading zeros"),
+        (
+            ["001", "004"],
+            f": 1 would be equal but for leading zeros; {join.NearMatch(1, ('strip-zeros',)).remedy}",
+        ),
         (["c-1", "c-4"], ": some would be equal but for letters around the numbers"),
         (["8", "9"], ""),
     ],

@@ -568,3 +568,34 @@ def test_a_small_party_whose_rows_a_large_one_has_is_no_cause_for_a_warning():
 def test_parties_apart_are_admitted_where_asked():
     found = play({"a": ["x"], "b": ["y"]}, apart=True)
     assert sorted(rows_of(together(found))) == [(-1, 0), (0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["7", "8"], "id_normalize = []"),
+        (["7\x1f1", "8\x1f1"], "id_normalize = [] and 2 id columns"),
+    ],
+)
+def test_parties_with_different_id_settings_stop_before_an_id_is_sent(ids, said):
+    names, tape = ("a", "b"), []
+    roster = roster_of(names, "a")
+    parts = {
+        "a": lambda net: private.align(Tapped(net, tape), roster, ids, salt=SALT),
+        "b": lambda net: private.align(Tapped(net, tape), roster, ["07", "8"], salt=SALT, normalize=["strip-zeros"]),
+    }
+    with pytest.raises(ConfigError, match="write the same settings at both") as stopped:
+        memory.play(parts)
+    assert said in str(stopped.value)
+    assert "id_normalize = ['strip-zeros']" in str(stopped.value)
+    assert {tag for _, _, tag, _ in tape} == {"align-terms"}
+
+
+def test_normalized_ids_match():
+    roster = roster_of(("a", "b"), "a")
+    ids = {"a": ["007", "x-1"], "b": ["7", "X1"]}
+    changes = ["strip-zeros", "lower-case", "strip-hyphens"]
+    found = memory.play(
+        {name: partial(private.align, roster=roster, ids=ids[name], salt=SALT, normalize=changes) for name in ids}
+    )
+    assert found["a"].n == 2

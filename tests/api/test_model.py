@@ -159,13 +159,13 @@ class TestTablesAtPrediction:
         given = {name: shuffled[name] for name in ("lab", "shop", "bank")}  # the order of the arguments must not matter
         seen, wanted = set(), []
         for name in ("bank", "shop", "lab"):
-            ids = [str(one) for one in shuffled[name]["id"] if str(one) not in seen]
+            ids = [one for one in shuffled[name]["id"] if one not in seen]
             seen, wanted = seen | set(ids), wanted + ids
         answered = laser.predict(given)
         assert list(answered.ids) == answered.frame()["id"].to_list() == wanted
         assert np.array_equal(laser.predict_proba(given), answered.scores.numpy())
         shop = laser.predict({"lab": given["lab"], "shop": given["shop"]})
-        assert list(shop.ids[:60]) == [str(one) for one in shuffled["shop"]["id"]]
+        assert list(shop.ids[:60]) == shuffled["shop"]["id"].to_list()
         held = laser.predict()  # on the training tables
         assert [int(one) for one in held.ids] == sorted(map(int, held.ids)), "not as text"
 

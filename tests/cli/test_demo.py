@@ -1,17 +1,15 @@
 """The demo: its files, its protection of changed files, its table and plot."""
 
-import math
 from pathlib import Path
 
 import polars as pl
 import pytest
-from matplotlib.figure import Figure
+from rich.console import Console
 
 from anyparty import Federation, config
 from anyparty.cli import demo, demo_data
-from anyparty.cli.demo import DemoScore, DemoStudy, method_title
 from anyparty.errors import ConfigError
-from anyparty.methods.method_registry import SPLIT
+from anyparty.experiments.comparison import Comparison
 from tests.conftest import Call
 
 
@@ -26,31 +24,31 @@ def table(folder: Path, name: str) -> pl.DataFrame:
     return pl.read_csv(folder / f"{name}.csv")
 
 
-def test_a_third_of_each_partys_rows_is_absent(folder: Path) -> None:
-    ids = {name: set(table(folder, name)["id"]) for name in demo_data.PARTIES}
-    assert {len(held) for held in ids.values()} == {265}  # of 398
-    assert len(set.union(*ids.values())) > 265
-    assert len(set.intersection(*ids.values())) > 80
+def test_half_of_each_partys_rows_are_absent(folder: Path) -> None:
+    ids = {name: set(table(folder, name)["image"]) for name in demo_data.PARTIES}
+    assert {len(held) for held in ids.values()} == {599}  # of 1,198
+    assert len(set.union(*ids.values())) > 1_000
+    assert len(set.intersection(*ids.values())) > 50
 
 
 def test_all_have_the_test_rows_and_nobody_trains_on_them(folder: Path) -> None:
-    tests = [set(table(folder, f"test/{name}")["id"]) for name in demo_data.PARTIES]
-    assert tests[0] == tests[1] == tests[2]
-    assert len(tests[0]) == 171
-    assert all(not set(table(folder, name)["id"]) & tests[0] for name in demo_data.PARTIES)
+    tests = [set(table(folder, f"test/{name}")["image"]) for name in demo_data.PARTIES]
+    assert all(held == tests[0] for held in tests)
+    assert len(tests[0]) == 599
+    assert all(not set(table(folder, name)["image"]) & tests[0] for name in demo_data.PARTIES)
 
 
 def test_tables_are_in_orders_of_their_own(folder: Path) -> None:
-    orders = [table(folder, f"test/{name}")["id"].to_list() for name in demo_data.PARTIES]
+    orders = [table(folder, f"test/{name}")["image"].to_list() for name in demo_data.PARTIES]
     assert orders[0] != orders[1] != orders[2]
     assert sorted(orders[0]) != orders[0]
 
 
 def test_only_the_lead_knows_labels(folder: Path) -> None:
     federation = Federation.from_config(config.load(folder / "federation.toml"))
-    assert federation.roster.active == "mean"
-    assert int(federation.labeled.sum()) == 265
-    assert [name for name, held in federation.tables.items() if held.label is not None] == ["mean"]
+    assert federation.roster.active == "top_left"
+    assert int(federation.labeled.sum()) == 599
+    assert [name for name, held in federation.tables.items() if held.label is not None] == ["top_left"]
 
 
 def test_files_are_the_same_every_time(folder: Path, tmp_path: Path) -> None:
@@ -62,10 +60,10 @@ def test_files_are_the_same_every_time(folder: Path, tmp_path: Path) -> None:
 def test_it_writes_over_its_own_files_only(folder: Path, tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     demo_data.write(folder)
-    (folder / "mean.csv").write_text("mine", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"mean\.csv was changed since"):
+    (folder / "top_left.csv").write_text("mine", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"top_left\.csv was changed since"):
         demo_data.write(folder)
-    assert (folder / "mean.csv").read_text(encoding="utf-8") == "mine"
+    assert (folder / "top_left.csv").read_text(encoding="utf-8") == "mine"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
     with pytest.raises(ConfigError, match="has other files"):
@@ -75,55 +73,57 @@ def test_it_writes_over_its_own_files_only(folder: Path, tmp_path: Path) -> None
 
 
 def test_its_settings_train_from_the_shell(folder: Path, call: Call) -> None:
-    assert call("train", folder / "federation.toml", "--set", "train.epochs=3").exit_code == 0
+    assert call("train", folder / "federation.toml", "--set", "train.epochs=1").exit_code == 0
     tables = [word for name in demo_data.PARTIES for word in ("--table", f"{name}={folder / 'test' / name}.csv")]
     scored = call("evaluate", folder / "runs" / "federation-laser-seed0", *tables)
-    assert "171" in scored.stdout
+    assert "599" in scored.stdout
 
 
-def test_a_small_demo(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_data, "SETTINGS", demo_data.SETTINGS.replace("epochs = 60", "epochs = 2"))
-    study = demo.run(tmp_path / "demo", seeds=1, jobs=1)
-    assert study.rows == 171
-    assert study.counts == [3, 2, 1]
-    assert {score.method for score in study.scores} == set(SPLIT)
-    assert {"accuracy.csv", "accuracy.png", "accuracy.svg"} <= {path.name for path in (tmp_path / "demo").iterdir()}
-    assert "±" not in str(vars(demo.render_table(study).renderables[0].columns[1])["_cells"])  # one seed has no spread
-    assert demo.caption(study).startswith("One seed, with random gaps (")
-    standard = [score for score in study.scores if score.method == "standard"]
-    assert [score.coverage for score in standard] == [1, 0, 0]
-    assert math.isnan(standard[1].accuracy)
+@pytest.mark.slow
+def test_a_small_demo_and_its_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_data, "SETTINGS", demo_data.SETTINGS.replace("epochs = 40", "epochs = 2"))
+    console = Console(record=True, width=100)
+    comparison = demo.run(tmp_path / "demo", seeds=1, jobs=1, console=console)
+    shown = console.export_text()
+    assert shown.count("no answer") == 3
+    assert [line.split()[0] for line in shown.splitlines()[-3:]] == ["You", "Files:", "Next:"]
+    assert demo.counts(comparison) == [4, 3, 2, 1]
+    files = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "accuracy-dark.svg"} <= files
+    monkeypatch.setattr("anyparty.api.federation.train", None)  # a second run would fail
+    again = demo.run(tmp_path / "demo", seeds=1, jobs=1)
+    assert again.frame().equals(comparison.frame())
 
 
-def test_the_table_says_where_laser_is_below() -> None:
-    accuracy = dict.fromkeys(SPLIT, 0.9) | {"plug": 0.95, "laser": 0.92}
-    scores = [
-        DemoScore(method=name, seed=seed, present=n, accuracy=value if n == 2 else 0.9, coverage=1.0)
-        for name, value in accuracy.items()
-        for seed in range(2)
-        for n in (3, 2)
+def made_up(accuracies: dict[str, list[float | None]]) -> Comparison:
+    """Return a comparison of three seeds with the given mean accuracies, with 2 and 1 parties present."""
+    records = [
+        {
+            "run": {"method": name, "seed": seed, "missing": 0.5}, "rate": 0.5, "seconds": 1.0, "bytes_sent": 1,
+            "parameters": 1, "epochs": 1, "rows": {"train": 50, "validation": 10, "test": 40},
+            "scores": [
+                {"present": count, "accuracy": (mean or 0.1) + spread, "coverage": float(mean is not None), "rows": 40}
+                for count, mean in zip((2, 1), means, strict=True)
+            ],
+        }
+        for name, means in accuracies.items()
+        for seed, spread in enumerate((-0.01, 0.0, 0.01 + 0.001 * len(name)))
+    ]  # fmt: skip
+    return Comparison(records=records, methods=list(accuracies), metric="accuracy")
+
+
+def test_the_verdicts_say_who_leads_who_is_level_and_who_cannot_answer() -> None:
+    study = made_up({"Standard VFL": [0.7, None], "PlugVFL": [0.9, 0.6], "LASER-VFL": [0.9001, 0.8]})
+    assert list(demo.verdicts(study)) == [
+        "LASER-VFL has the highest mean with all 2 present and 1 away.",
+        "PlugVFL is level with it with all 2 present.",
+        "Standard VFL cannot answer if a party is away.",
     ]
-    study = DemoStudy(tuple(scores), 10)
-    assert study.better_than(2) == [("plug", pytest.approx(0.03), pytest.approx(0.0, abs=1e-9))]
-    assert study.better_than(3) == []
-    said = demo.verdicts(study)
-    assert said == [
-        "LASER-VFL is at or above every baseline with 3 present.",
-        "With 2 present LASER-VFL is below PlugVFL by 3.0 ± 0.0 (± standard error).",
-    ]
+    assert demo.leader(made_up({"PlugVFL": [0.9, 0.8], "LASER-VFL": [0.8, 0.7]})) == "PlugVFL"
 
 
-def test_the_legend_covers_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The location "best" may cover points, and warns that its search is slow."""
-    scores = [
-        DemoScore(method=name, seed=0, present=n, accuracy=0.9, coverage=1.0) for name in SPLIT for n in (3, 2, 1)
-    ]
-    drawn: list[Figure] = []
-    monkeypatch.setitem(demo.FORMATS, "png", lambda figure: drawn.append(figure) or b"")
-    demo.plot(DemoStudy(tuple(scores), 10), "png")
-    (figure,) = drawn
-    figure.draw_without_rendering()
-    (axes,), (legend,) = figure.axes, figure.legends
-    assert axes.get_legend() is None
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-    assert [text.get_text() for text in legend.get_texts()] == [method_title(name) for name in SPLIT]
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_plot_has_its_own_background(theme: str) -> None:
+    drawn = demo.plot(made_up({"Standard VFL": [0.7, None], "LASER-VFL": [0.9, 0.8]}), "svg", theme).decode()
+    assert demo.COLOURS[theme][3] in drawn
+    assert drawn == demo.plot(made_up({"Standard VFL": [0.7, None], "LASER-VFL": [0.9, 0.8]}), "svg", theme).decode()

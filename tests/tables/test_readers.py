@@ -73,22 +73,12 @@ def test_missing_file(tmp_path):
         read(tmp_path / "nowhere.csv")
 
 
-def test_folder(tmp_path):
-    with pytest.raises(TableError, match=r"is a folder; name one \.csv"):
-        read(tmp_path)
-
-
-def test_unknown_extension(tmp_path):
-    with pytest.raises(TableError, match=r"t\.xlsx is not a \.csv, \.csv\.gz or \.parquet file; convert it"):
-        read(write(tmp_path / "t.xlsx", "id\n1\n"))
-
-
 def test_unreadable_file(tmp_path, monkeypatch):
     def refuse(*_args, **_settings):
         raise PermissionError("permission denied")
 
     monkeypatch.setattr(pl, "read_parquet", refuse)
-    with pytest.raises(TableError, match=r"cannot be read as \.parquet: permission denied"):
+    with pytest.raises(TableError, match=r"cannot be read as Parquet: permission denied"):
         read(write(tmp_path / "t.parquet", b"PAR1"))
 
 
@@ -102,12 +92,11 @@ def test_empty_file(tmp_path, text):
     ("name", "content"),
     [
         ("t.csv.gz", gzip.compress(b"id,age\n1,2\n", mtime=0)[:20]),
-        ("t.csv.gz", b"id,age\n1,2\n"),
-        ("t.parquet", b"id,age\n1,2\n"),
+        ("t.parquet", b"PAR1 is not enough"),
     ],
 )
 def test_malformed_file(tmp_path, name, content):
-    with pytest.raises(TableError, match=rf"{name} cannot be read as .*; export it again"):
+    with pytest.raises(TableError, match=rf"{name} cannot be read.*; export it again"):
         read(write(tmp_path / name, content))
 
 
@@ -118,33 +107,27 @@ LONG = "id,age\n" + "".join(f"{i},{i * 0.37:.3f}\n" for i in range(5000))  # mor
     ("name", "content"),
     [
         ("t.csv.gz", gzip.compress(b"id,age\n1,2\n", mtime=0)[:14]),
-        ("t.csv.gz", b"id,age\n1,2\n"),
         ("t.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:30] + b"\xff" * 40),  # an error of zlib
-        ("t.parquet", b"id,age\n1,2\n"),
+        ("t.parquet", b"PAR1 is not enough"),
     ],
 )
 def test_names_of_a_malformed_file(tmp_path, name, content):
-    with pytest.raises(TableError, match=rf"party 'clinic': .*{name} cannot be read as .*; export it again"):
+    with pytest.raises(TableError, match=rf"party 'clinic': .*{name} cannot be read.*; export it again"):
         names(write(tmp_path / name, content), "clinic")
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-@pytest.mark.parametrize(
-    "content",
-    [
-        "id,\xe9\n1,2\n".encode("latin-1"),
-        (LONG + "x,\xe9\n").encode("latin-1"),
-        LONG.encode("utf-16"),
-        LONG.encode("utf-16-le"),
-    ],
-)
-def test_not_utf8(tmp_path, name, content):
-    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(TableError, match=rf"party 'clinic': .*{name} is not UTF-8 text.*; save it as UTF-8"):
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-le"])
+def test_another_encoding_far_below_the_header(tmp_path, name, encoding):
+    content = LONG.replace("age", "town").replace("\n1,0.370", "\n1,x") + "x,Málaga\n"
+    path = write(
+        tmp_path / name, gzip.compress(content.encode(encoding)) if name.endswith("gz") else content.encode(encoding)
+    )
+    assert names(path, "clinic") == ["id", "town"]
+    with pytest.raises(
+        TableError, match="column 'town' has cells that are not numbers: 'x' in row 2, 'Málaga' in row 5001"
+    ):
         read(path)
-    if not content.startswith(LONG[:50].encode()):  # otherwise the error is far below the header
-        with pytest.raises(TableError, match=rf"party 'clinic': .*{name} is not UTF-8 text.*; save it as UTF-8"):
-            names(path, "clinic")
 
 
 def test_a_reader_that_panics(tmp_path, monkeypatch):
@@ -152,20 +135,12 @@ def test_a_reader_that_panics(tmp_path, monkeypatch):
         raise pl.exceptions.PanicException("assertion failed: offset + length <= self.length")
 
     monkeypatch.setattr(pl, "read_parquet", panic)
-    with pytest.raises(TableError, match=r"cannot be read as \.parquet: assertion failed.*; export it again"):
+    with pytest.raises(TableError, match=r"cannot be read as Parquet: assertion failed.*; export it again"):
         read(write(tmp_path / "t.parquet", b"PAR1"))
 
 
-def test_semicolons(tmp_path):
-    path = write(tmp_path / "t.csv", "id;age\n1;2\n")
-    for reading in (read, lambda file: names(file, "clinic")):
-        with pytest.raises(TableError, match=r"seems to be separated by ';'; save it with commas"):
-            reading(path)
-
-
 def test_semicolons_below_a_name_with_a_comma(tmp_path):
-    with pytest.raises(TableError, match=r"seems to be separated by ';'; save it with commas"):
-        read(write(tmp_path / "t.csv", 'id;"age, years"\n1;2\n'))
+    assert read(write(tmp_path / "t.csv", 'id;"age, years"\n1;2\n')).columns.columns == ["age, years"]
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
@@ -225,15 +200,6 @@ def test_a_row_with_too_many_cells(tmp_path, name, text, line):
     path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
     with pytest.raises(TableError, match=rf"party 'clinic': .*{name}, line {line} has 3 cells, where 2 are expected"):
         read(path)
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-@pytest.mark.parametrize("content", [b"id,age\r1,2\r3,4\r", b"id\r1\r", b'"id"\r1\r'])
-def test_bare_carriage_returns(tmp_path, name, content):
-    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
-    for reading in (read, lambda file: names(file, "clinic")):
-        with pytest.raises(TableError, match=rf"party 'clinic': the lines of .*{name} end in bare carriage returns"):
-            reading(path)
 
 
 def test_a_carriage_return_within_a_name_or_a_cell(tmp_path):
@@ -303,7 +269,7 @@ def test_pandas_categories_that_are_one_as_text(column):
 
 
 def test_a_pandas_series_is_no_table():
-    with pytest.raises(TableError, match="from a polars or pandas data frame, not from Series"):
+    with pytest.raises(TableError, match="a numpy structured array, not from Series"):
         read(pd.Series([1.0, 2.0], index=["a", "b"]))
 
 
@@ -369,7 +335,7 @@ def test_a_number_that_no_column_holds():
 
 
 def test_ids_of_a_kind_that_is_no_text():
-    with pytest.raises(TableError, match=r"id column 'id' is of type .*; expected text or numbers"):
+    with pytest.raises(TableError, match=r"column 'id' has cells that are neither numbers nor text, such as Period"):
         read(pd.DataFrame({"id": pd.period_range("2020-01", periods=2, freq="M"), "age": [1, 2]}))
 
 
@@ -404,13 +370,20 @@ def test_pandas_objects_that_are_no_scalars():
         read(pd.DataFrame({"id": [1, 2], "age": [[1], {}]}))
 
 
-def test_pandas_without_pyarrow(monkeypatch):
-    def missing(*_args, **_settings):
-        raise ModuleNotFoundError("pyarrow")
+def test_pandas_without_pyarrow():
+    """polars asks for pyarrow to convert text of pandas."""
+    import subprocess  # noqa: PLC0415
 
-    monkeypatch.setattr(pl, "from_pandas", missing)
-    with pytest.raises(TableError, match=r"needs pyarrow: pip install 'anyparty\[pandas\]'"):
-        read(pd.DataFrame({"id": [1]}))
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; import pandas as pd; from anyparty.tables.table import read_table;"
+        "f = pd.DataFrame({'town': pd.Categorical(['x', None]), 'n': pd.array([1, None], 'Int64'),"
+        "'o': [True, None], "
+        "'id': pd.to_datetime(['2020-01-01', '2020-01-02'], utc=True)});"
+        "t = read_table(f, party='a', id='id'); assert t.ids[0] == '2020-01-01 00:00:00 UTC';"
+        "assert t.columns.rows() == [('x', 1, 1),"
+        " (None, None, None)], t.columns"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
 
 
 def test_pandas_is_not_imported_to_read_a_table():

@@ -25,6 +25,7 @@ class Alignment:
         position: by party, [N] int64: the number of the party's own row that is aligned row n; -1 if the party does not
             hold the row.
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
+        id_columns: [N, m] the m id columns with the names and types of one table; ``None`` under private alignment.
         blocks: as ``position``, but also -1 if all cells of the party's own row are empty; by default ``position``.
     """
 
@@ -33,6 +34,7 @@ class Alignment:
     position: dict[str, NDArray[np.int64]]
     ids: pl.Series | None = None
     blocks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    id_columns: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
         self.blocks.update({name: at for name, at in self.position.items() if name not in self.blocks})
@@ -51,6 +53,12 @@ class Alignment:
             np.greater_equal(self.blocks[party], 0, out=out[:, k])
         return out
 
+    def identities(self, rows: NDArray[np.int64]) -> pl.DataFrame | None:
+        """Return the id columns [b, m] of aligned rows [b]; ``None`` if the ids are not known."""
+        if self.id_columns is not None:
+            return self.id_columns[rows]
+        return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
+
     def take(self, rows: NDArray[np.int64]) -> Alignment:
         """Return the alignment of the rows at ``rows`` [n], in this order."""
         return Alignment(
@@ -59,6 +67,7 @@ class Alignment:
             {name: at[rows] for name, at in self.position.items()},
             None if self.ids is None else self.ids.gather(rows),
             {name: at[rows] for name, at in self.blocks.items()},
+            None if self.id_columns is None else self.id_columns[rows],
         )
 
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:

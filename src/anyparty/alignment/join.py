@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -11,27 +12,18 @@ from numpy.typing import NDArray
 
 from anyparty.alignment.alignment import Alignment
 from anyparty.errors import AlignmentError, some
+from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
+from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
 from anyparty.tables.table import Table
 
-CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
-    "upper and lower case": lambda ids: ids.str.to_lowercase(),
-    "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
-    "zeros after the decimal point": lambda ids: ids.str.replace(r"^(\d+)(?:\.0+|(\.\d*[1-9])0+)$", "${1}${2}"),
-    "Unicode normalization, or invisible characters": lambda ids: ids.str.normalize("NFKC").str.replace_all(
-        r"\p{Cf}", ""
-    ),
-    "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
-    "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
-}
-"""Normalizations that often make differently written ids equal."""
 
-
-def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
+def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
     The order of rows in a file only changes positions. ``apart`` accepts parties that share no id, and rows without any
-    cell or label, as prediction needs.
+    cell or label, as prediction needs. Ids keep the names and types of the id columns of party ``first``, by default
+    the first table's.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -46,6 +38,7 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
     _check_names(tables)
+    _check_widths(tables)
     ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.has_content) for table in tables]
     union = pl.concat(ids).unique().sort()
     if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
@@ -58,7 +51,31 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
         position=position,
         ids=union,
         blocks={table.party: table.blocks_at(position[table.party]) for table in tables},
+        id_columns=_id_columns(position, tables, first or tables[0].party),
     )
+
+
+def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
+    """Return the id columns [N, m] of the aligned rows, with the names and types of a party's table.
+
+    The cells of a row are those of the party ``first``, or else of the first table with the row. If cells of other
+    tables do not fit the types, the column is text.
+    """
+    held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
+    if len(held) < len(tables):
+        return None
+    held.sort(key=lambda each: each[0] != first)
+    rows = [pl.Series(position[party]) for party, _ in held]
+    columns = []
+    for place, lead in enumerate(held[0][1].iter_columns()):
+        series = [own.to_series(place) for _, own in held]
+        found = [each.gather(at.set(at < 0, None)) for each, at in zip(series, rows, strict=True)]
+        dtype = lead.dtype
+        cast = [each.cast(dtype, strict=False) for each in found]
+        if any(after.null_count() > before.null_count() for before, after in zip(found, cast, strict=True)):
+            cast = [cells.as_text(each) for each in found]
+        columns.append(pl.select(pl.coalesce(*cast)).to_series().alias(lead.name))
+    return pl.DataFrame(columns)
 
 
 def _check_names(tables: Sequence[Table]) -> None:
@@ -66,6 +83,15 @@ def _check_names(tables: Sequence[Table]) -> None:
     if twice:
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
+
+
+def _check_widths(tables: Sequence[Table]) -> None:
+    """Reject parties with different numbers of id columns."""
+    names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
+    if len({len(each) for each in names.values()}) > 1:
+        listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
+        raise AlignmentError(f"the parties have different numbers of id columns ({listed}); name equally many, in the "
+                             "same order, with id in [parties.NAME]")  # fmt: skip
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
@@ -79,7 +105,9 @@ def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
 
 def _no_overlap(tables: Sequence[Table]) -> str:
     """Return the error message for parties that share no id, with examples and a possible cause."""
-    examples = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
+    examples = "; ".join(
+        f"{table.party} ({table.source}): {some(map(shown, table.ids.sort().head(2)))}" for table in tables
+    )
     blank = "".join(f". {note}" for table in tables for note in table.notes if EMPTY in note)
     return (
         f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {examples}. "
@@ -89,44 +117,89 @@ def _no_overlap(tables: Sequence[Table]) -> str:
 
 
 def hint(ids_of: Sequence[pl.Series]) -> str:
-    """Return a possible reason why ids differ: a normalization that makes some of them equal.
+    """Return a possible reason why ids differ: the normalization that makes most of them equal.
 
-    >>> hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])])
-    ': some would be equal but for leading zeros'
-    >>> hint([pl.Series(["7.50", "x"]), pl.Series(["7.5", "y"])])
-    ': some would be equal but for zeros after the decimal point'
+    >>> print(hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])]))
+    : 1 would be equal but for leading zeros; id_normalize = ["strip-zeros"] in [federation] removes this difference
     >>> hint([pl.Series(["1"]), pl.Series(["2"])])
     ''
 
     Args:
         ids_of: each party's ids; no id is known to two parties.
     """
-    for name, change in CHANGES.items():
-        changed = [change(ids).unique() for ids in ids_of]
-        if pl.concat([ids.alias("id") for ids in changed]).is_duplicated().any():
-            return f": some would be equal but for {name}"
-    return ""
+    ids = pl.concat([each.alias("id") for each in ids_of])
+    owner = np.repeat(np.arange(len(ids_of)), [len(each) for each in ids_of])
+    own = owner[:, None] == np.arange(len(ids_of))
+    best = max(nearly(ids, own, ~own), key=lambda each: each.count)
+    if best.count:
+        return f": {best.count:,} would be equal but for {best.difference}; {best.remedy}"
+    digits = [each.str.replace_all(r"\D", "").replace("", None).drop_nulls().unique().alias("id") for each in ids_of]
+    return ": some would be equal but for letters around the numbers" if pl.concat(digits).is_duplicated().any() else ""
 
 
-def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[tuple[int, str]]:
+@dataclass(frozen=True)
+class NearMatch:
+    """The number of a party's ids that a normalization would make equal to other parties' ids.
+
+    Attributes:
+        count: the number of ids.
+        changes: the changes of ids, as ``id_normalize`` names them.
+    """
+
+    count: int = 0
+    changes: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> str:
+        """The differences that the changes remove."""
+        return " and ".join(NORMALIZATIONS[name].difference for name in self.changes)
+
+    @property
+    def remedy(self) -> str:
+        """The setting that removes the differences."""
+        named = ", ".join(f'"{name}"' for name in self.changes)
+        return f"id_normalize = [{named}] in [federation] removes this difference"
+
+
+def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
     """Return, for each party, the number of its ids that a normalization would make equal to other parties' ids.
 
-    For each party, this is the normalization with the largest number. The result contains the number and the name of
-    the normalization, which is "" if the number is 0.
+    For each party, these are the fewest changes that make as many ids equal as all changes together.
 
     Args:
         ids: [N], distinct.
         own: [N, K] bool, True if only party k has the id.
         others: [N, K] bool, True if party k does not have the id.
     """
-    best = [(0, "")] * own.shape[1]
-    for name, change in list(CHANGES.items())[:-1]:  # without the last, because digits alone match by chance
-        changed = change(ids)
-        alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids
-        changed = changed.gather(alike)
-        for k, (most, _) in enumerate(best if len(alike) else []):
-            local, remote = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
-            found = int(local.unique().is_in(remote.unique().implode()).sum())
-            if found > most:
-                best[k] = found, name
-    return best
+    every = tuple(NORMALIZATIONS)
+    most = _equal(ids, own, others, every)
+    if not any(most):
+        return [NearMatch()] * own.shape[1]
+    single = {name: _equal(ids, own, others, (name,)) for name in every}
+    found = []
+    for k, count in enumerate(most):
+        alone = max(every, key=lambda name: single[name][k])
+        if single[alone][k] >= count:
+            found.append(NearMatch(single[alone][k], (alone,) if single[alone][k] else ()))
+            continue
+        changes = every
+        for name in every:
+            fewer = tuple(each for each in changes if each != name)
+            if _equal(ids, own[:, [k]], others[:, [k]], fewer)[0] == count:
+                changes = fewer
+        found.append(NearMatch(count, changes))
+    return found
+
+
+def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
+    """Return, for each party, the number of its changed ids that equal another party's changed ids."""
+    changed = normalized(ids, changes)
+    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids
+    if not len(alike):
+        return [0] * own.shape[1]
+    changed = changed.gather(alike)
+    counts = []
+    for k in range(own.shape[1]):
+        local, remote = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
+        counts.append(int(local.unique().is_in(remote.unique().implode()).sum()))
+    return counts

@@ -214,9 +214,12 @@ def _partly(
 ) -> Iterator[str]:
     """Yield a note on a party if many of the ids that only it has would match other ids after a normalization."""
     own = observed & (observed.sum(axis=1) == 1)[:, None]
-    for k, (count, difference) in enumerate(nearly(ids, own, ~observed)):
-        if k not in strangers and count > PARTLY * own[:, k].sum():
-            yield f"{blocks[k]} would share {count:,} rows more but for {difference}: check how its ids are written"
+    for k, near in enumerate(nearly(ids, own, ~observed)):
+        if k not in strangers and near.count > PARTLY * own[:, k].sum():
+            yield (
+                f"{blocks[k]} would share {near.count:,} rows more but for {near.difference}: check how its ids are "
+                f"written; {near.remedy}"
+            )
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:

@@ -52,6 +52,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,7 @@ from numpy.typing import NDArray
 
 from anyparty.alignment import list_plan
 from anyparty.alignment.alignment_state import AlignmentState
+from anyparty.alignment.id_terms import IdTerms
 from anyparty.alignment.list_plan import ListPlan, plan_alone, plan_with_state
 from anyparty.alignment.rounds import BlindingProgress, Rounds
 from anyparty.alignment.token_union import FEW, TokenUnion
@@ -68,13 +70,14 @@ from anyparty.alignment.x25519 import SIZE, Secret
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, some
 from anyparty.tables import cells
+from anyparty.tables.ids import normalized, shown
 
 MESSAGES = (
     MessageSpec(
         tag="align-terms",
         frm="any",
         to="any",
-        holds="how many rows the party has, and a hash of salt, batch and parties",
+        holds="how many rows the party has, and a hash of salt, batch, parties and changes of ids",
         learns="how many rows each party has",
     ),
     MessageSpec(
@@ -158,6 +161,7 @@ async def align(
     secret: bytes | None = None,
     batch: int = BATCH,
     apart: bool = False,
+    normalize: Sequence[str] = (),
     progress: BlindingProgress | None = None,
     state: Path | None = None,
 ) -> PrivateAlignment:
@@ -171,6 +175,7 @@ async def align(
         secret: 32 bytes that determine all secrets, for tests; by default they come from the operating system.
         batch: the number of ids in a message, the same at every party.
         apart: accept parties that share no id, as in prediction.
+        normalize: changes of ids, such as "strip-zeros", the same at every party.
         progress: called after each step of this party's work, with the points done and the total, including those of
             an interrupted alignment that this one continues.
         state: a folder on the party's own disk, which no other process uses meanwhile. If the alignment is interrupted,
@@ -183,14 +188,17 @@ async def align(
 
     Raises:
         AlignmentError: an id is missing or repeated, or (at every party) no id is known to two parties.
-        ConfigError: the parties have different salts, batches or rosters.
+        ConfigError: the parties have different salts, batches, rosters, changes of ids or numbers of id columns. Then
+            nothing but the hashes of these terms and the numbers of ids was sent.
         MessageError: another party sent an impossible message.
         PartyLost: another party left.
         StorageError: ``state`` cannot be written.
     """
-    own = await asyncio.to_thread(_checked, ids, net.me)
-    terms = f"{salt}\n{batch}\n{apart}\n{roster}" + ("" if state is None else "\nstate")
-    sizes = await _exchange_sizes(net, roster, len(own), terms)
+    own = await asyncio.to_thread(_checked, ids, net.me, normalize)
+    common = f"{salt}\n{batch}\n{apart}\n{roster}" + ("" if state is None else "\nstate")
+    id_terms = IdTerms.of(own, normalize)
+    terms = common + id_terms.text()
+    sizes = await _exchange_sizes(net, roster, len(own), common, id_terms)
     plan = await (
         plan_alone(net, roster, sizes, secret)
         if state is None
@@ -244,23 +252,25 @@ def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
     return union.reordered(Secret.of().order(union.n)) if plan.continued else union
 
 
-def _checked(ids: pl.Series | Sequence[str], me: str) -> pl.Series:
-    """Return the ids as trimmed text; reject missing and repeated ones."""
+def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) -> pl.Series:
+    """Return the ids as trimmed and changed text; reject missing and repeated ones."""
     own = cells.as_text(ids if isinstance(ids, pl.Series) else pl.Series(values=list(ids), dtype=pl.String))
     if own.null_count():
         rows = some((row + 1 for row in own.is_null().arg_true()), 5)
         raise AlignmentError(f"party {me!r}: there is no id in row {rows}; give each row one, or leave it out")
+    own = normalized(own, normalize)
     if own.n_unique() < len(own):
-        twice = own.filter(own.is_duplicated()).unique(maintain_order=True)
+        twice = map(shown, own.filter(own.is_duplicated()).unique(maintain_order=True))
         raise AlignmentError(f"party {me!r}: each id must occur once, but {some(twice)} occur more often")
     return own
 
 
-async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -> dict[str, int]:
-    """Send the number of own ids and the hash of ``terms`` to all others, and return every party's number of ids.
+async def _exchange_sizes(net: Channel, roster: Roster, size: int, common: str, id_terms: IdTerms) -> dict[str, int]:
+    """Send the number of own ids and the hash of the terms to all others, and return every party's number of ids.
 
-    The numbers are in the roster's order.
+    The numbers are in the roster's order. The terms are the text ``common`` and ``id_terms``.
     """
+    terms = common + id_terms.text()
     others = [name for name in roster.names if name != net.me]
     fingerprint = torch.frombuffer(bytearray(_hash(terms)), dtype=torch.uint8)
     for name in others:
@@ -270,6 +280,10 @@ async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -
     for name in others:
         received = await net.recv(name, "align-terms", expect)
         if not torch.equal(received["terms"], fingerprint):
+            digest = received["terms"].numpy().tobytes()
+            if (other := id_terms.other_with(partial(_has_hash, digest, common))) is not None:
+                raise ConfigError(f"party {name!r} aligns with {other}, and {net.me!r} with {id_terms}; write the same "
+                                  "settings at both. No id was sent")  # fmt: skip
             raise ConfigError(f"party {name!r} has another salt, batch, list of parties or value of 'apart' for the "
                               f"alignment than {net.me!r}, or only one of them can continue an interrupted alignment; "
                               f"give both the same settings and the same version of anyparty")  # fmt: skip
@@ -277,6 +291,10 @@ async def _exchange_sizes(net: Channel, roster: Roster, size: int, terms: str) -
         if sizes[name] < 0:
             raise MessageError(f"party {name!r} reports {sizes[name]} rows")
     return sizes
+
+
+def _has_hash(digest: bytes, common: str, id_terms: str) -> bool:
+    return _hash(common + id_terms) == digest
 
 
 def _hash(terms: str) -> bytes:
@@ -339,8 +357,9 @@ def _check_overlap(
     The messages quote the party's own ids.
     """
     examples = (
-        f"Ids of {me} look like this: {some(own.sort().head(2))}. Ask the other parties whether theirs are written the "
-        f"same way (upper and lower case, leading zeros, blanks and dashes)"
+        f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are "
+        "written the same way (upper and lower case, leading zeros, blanks and dashes); id_normalize in [federation] "
+        "removes such differences"
     )
     if not len(own):
         examples = f"All rows of {me} are empty"

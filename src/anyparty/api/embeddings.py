@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anyparty.alignment.alignment import Alignment
 from anyparty.artifacts.model_files import Member
+from anyparty.core.predictions import named_ids
 from anyparty.data.blocks import Rows
 from anyparty.methods.method import HasEmbeddings, Method
 from anyparty.training.prediction import ROWS_AT_ONCE
@@ -45,6 +46,7 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
     held, h = (torch.cat(parts) for parts in zip(*values, strict=True))
     whole = torch.full((len(places), h.shape[1]), torch.nan)
     whole[held] = h
-    assert alignment.ids is not None
-    ids = alignment.ids.gather(places.numpy()).alias("id")
-    return pl.DataFrame([ids, *pl.from_numpy(whole.numpy(), [f"h{c}" for c in range(h.shape[1])]).fill_nan(None)])
+    identities = alignment.identities(places.numpy())
+    assert identities is not None
+    ids = named_ids(identities).values()
+    return pl.DataFrame([*ids, *pl.from_numpy(whole.numpy(), [f"h{c}" for c in range(h.shape[1])]).fill_nan(None)])

@@ -43,6 +43,7 @@ from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.readers import located
 from anyparty.tables.table import Table, of_each, read_table
 from anyparty.training.callbacks import Callback
 
@@ -75,12 +76,15 @@ class Federation:
         cls,
         tables: Mapping[str, Any],
         *,
-        id: str | Mapping[str, str] = "id",  # noqa: A002 - the user's word
+        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the user's word
+        id_normalize: Sequence[str] = (),
+        duplicates: str | Mapping[str, str] = "error",
         label: str | None = None,
         active: str | None = None,
         task: str = "auto",
         positive: str | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
+        file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
@@ -88,15 +92,18 @@ class Federation:
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
-        """Build a federation from the parties' tables: file names, or polars or pandas data frames.
+        """Build a federation from the parties' tables: files, data frames, pyarrow tables or numpy structured arrays.
 
         Args:
             tables: each party's table, by party.
-            id: the id column: one name for all parties, or a name for every party.
+            id: the id column, or a list of columns that together identify a row: the same for all parties, or by party.
+            id_normalize: changes of ids at every party, such as ["strip-zeros"].
+            duplicates: "error", "first", "last" or "mean" for rows with the same id: for all parties, or by party.
             label: the label column, in the active party's table.
             active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
+            file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
@@ -110,9 +117,12 @@ class Federation:
 
         """
         arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
-        ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
+        ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
+        again = duplicates if isinstance(duplicates, Mapping) else dict.fromkeys(tables, duplicates)
         for what, each in (
             ("id", ids),
+            ("duplicates", again),
+            ("file", file or {}),
             ("types", types or {}),
             ("drop", drop or {}),
             ("missing", missing or {}),
@@ -128,19 +138,27 @@ class Federation:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
         parties = {
             name: {
-                "id": ids[name],
+                **dict((file or {}).get(name, {})),
+                "id": ids[name] if isinstance(ids[name], str) else tuple(ids[name]),
+                "duplicates": again.get(name, "error"),
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
             }
-            | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
+            | ({"table": located(Path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
         asked = {
-            "label": label, "active": active, "task": task, "positive": positive, "classes": classes,
-            "merge_spellings": merge_spellings, "max_cell_bytes": max_cell_bytes,
-        }  # fmt: skip
+            "id_normalize": tuple(id_normalize),
+            "label": label,
+            "active": active,
+            "task": task,
+            "positive": positive,
+            "classes": classes,
+            "merge_spellings": merge_spellings,
+            "max_cell_bytes": max_cell_bytes,
+        }
         config = Config.of({"federation": asked, "parties": parties})
         return cls.from_config(config, tables)
 
@@ -165,9 +183,7 @@ class Federation:
         if not found:
             raise ConfigError("no parties: give each a group [parties.NAME] with its table")
         holders = label_columns(config, found)
-        files = {
-            name: Path(table).absolute() for name, table in (tables or {}).items() if isinstance(table, str | Path)
-        }
+        files = {name: located(Path(table)) for name, table in (tables or {}).items() if isinstance(table, str | Path)}
         kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
@@ -186,7 +202,7 @@ class Federation:
     @cached_property
     def alignment(self) -> Alignment:
         """The alignment: the rows that each party has."""
-        return join.align(list(self.tables.values()))
+        return join.align(list(self.tables.values()), first=self.roster.active)
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
@@ -240,6 +256,11 @@ class Federation:
         """
         asked = self.config.federation
         return predicted(self.teaching(self.roster.active), asked.task, asked.positive)
+
+    @property
+    def files(self) -> RichTable:
+        """A printable table of the format of each party's file, such as separator and encoding."""
+        return summary.files(list(self.tables.values()))
 
     @property
     def reading(self) -> RichTable:
@@ -327,7 +348,6 @@ def read_party(config: Config, name: str, source: Any, label: str | None) -> Tab
     """
     own = config.parties.get(name, PartySettings())
     return read_table(
-        source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
-        expect=None if own.columns else {}, rules=config.rules_of(name),
-        max_cell_bytes=config.federation.max_cell_bytes,
+        source, party=name, label=label, drop=own.drop, types=own.types, expect=None if own.columns else {},
+        rules=config.rules_of(name), **config.reading(name),
     )  # fmt: skip

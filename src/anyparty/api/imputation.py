@@ -18,11 +18,10 @@ import torch
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
-from anyparty.alignment.alignment import Alignment
 from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run, own_tables
 from anyparty.artifacts.model_files import Member
-from anyparty.core.predictions import members, patterns
+from anyparty.core.predictions import id_values, members, named_ids, patterns
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
@@ -31,7 +30,9 @@ from anyparty.methods.false_vfl import generation as uses
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method import Batch
 from anyparty.tables import readers
+from anyparty.tables.ids import id_names
 from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.table import Table
 from anyparty.transport.ledger import Ledger
 
 
@@ -41,8 +42,9 @@ class Imputation:
 
     Attributes:
         party: the party that owns the columns; only this party gets the result.
-        ids: the rows' ids as text; ``None`` if the tables have no ids.
-        id: the id column of the party's table.
+        ids: the rows' ids with the type of the table; ``None`` if the tables have no ids.
+        id: the id columns of the party's table.
+        id_columns: [n, m], the id columns of the rows.
         prepare: the preprocessing of the party's table.
         mean: [n, F], numeric columns in their own units, levels of categories as numbers around 0 and 1; NaN if none of
             the requested parties has the row.
@@ -57,8 +59,8 @@ class Imputation:
     """
 
     party: str
-    ids: tuple[str, ...] | None
-    id: str
+    ids: tuple[Any, ...] | None
+    id: tuple[str, ...]
     prepare: Prepare
     mean: NDArray[np.float64]
     samples: NDArray[np.float64]
@@ -66,6 +68,7 @@ class Imputation:
     own: pl.DataFrame | None = None
     whole: pl.DataFrame | None = None
     places: NDArray[np.int64] | None = None
+    id_columns: pl.DataFrame | None = None
 
     def __repr__(self) -> str:
         """Return the party and the numbers of rows, columns and samples, but no data of a row."""
@@ -100,21 +103,23 @@ class Imputation:
         """
         if not samples:
             return self._as_own(self.mean)
-        if "sample" in {self.id, *self.prepare.kinds, *(() if self.whole is None else self.whole.columns)}:
+        if "sample" in {*self.id, *self.prepare.kinds, *(() if self.whole is None else self.whole.columns)}:
             raise PredictionError(f"party {self.party!r} has a column named 'sample', but the result needs this name "
                                   "for the number of each sample: rename it, or take "
                                   "impute(...).samples in Python")  # fmt: skip
         if not len(self.samples):
             raise PredictionError("there are no samples: request them with impute(..., samples=20)")
         each = [self._as_own(one) for one in (self.samples if self.drawn is None else self.drawn)]
-        behind = each[0].columns.index(self.id) + 1 if self.id in each[0].columns else 0
+        behind = 1 + max((place for place, name in enumerate(each[0].columns) if name in self.id), default=-1)
         return pl.concat(one.insert_column(behind, pl.repeat(s, one.height, eager=True).alias("sample"))
                          for s, one in enumerate(each, 1))  # fmt: skip
 
     def frame(self) -> pl.DataFrame:
         """Return the means, one row for each id; null if none of the requested parties has the row."""
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
-        return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
+        if self.id_columns is None:
+            return filled
+        return pl.DataFrame(list(named_ids(self.id_columns).values())).hstack(filled)
 
     @property
     def unknown(self) -> int:
@@ -148,8 +153,11 @@ class Imputation:
 
         If the party's table was given, its other columns are added; they are empty in rows that it does not have.
         """
-        ids = [] if self.ids is None else [pl.Series(self.id, self.ids, dtype=pl.String)]
-        columns = [*ids, *map(self._likely, self.prepare.table(values).iter_columns())]
+        ids = [] if self.id_columns is None else self.id_columns.get_columns()
+        columns = [
+            *(column.alias(name) for name, column in zip(self.id, ids, strict=False)),
+            *map(self._likely, self.prepare.table(values).iter_columns()),
+        ]
         if self.whole is None or self.places is None:
             return pl.DataFrame(columns)
         at = pl.Series(self.places)
@@ -223,7 +231,7 @@ def impute(
     filled, prepare = model.play(part, ledger)[party], model.members[party].prepare
     assert isinstance(filled, uses.Imputed)
     assert prepare is not None
-    whole = readers.read(tables[party], party)[1] if party in read else None
+    whole = _whole(tables[party], read[party], model.members[party]) if party in read else None
     mean, sampled, centers = (prepare.units(each.numpy()) for each in (filled.mean, filled.samples, filled.centers))
     truths = [] if whole is None else whole.select(pl.col(pl.Boolean)).columns
     drawn = prepare.with_levels(sampled, centers, truths, Seeds(model.seed).numpy("levels"))
@@ -237,8 +245,10 @@ def impute(
         numbers = own.select(by_name(prepare.numeric.columns)).to_numpy()
         known[:, : numbers.shape[1]] = numbers  # NaN where empty
         mean, sampled, drawn = (np.where(np.isnan(known), each, known) for each in (mean, sampled, drawn))
+    identities = alignment.identities(wanted.numpy())
     return Imputation(
-        party=party, ids=_ids(alignment, wanted), id=model.members[party].id, prepare=prepare, mean=mean,
+        party=party, ids=None if identities is None else id_values(identities), id_columns=identities,
+        id=id_names(model.members[party].id), prepare=prepare, mean=mean,
         samples=sampled, drawn=drawn, own=own, whole=whole,
         places=alignment.position[party][wanted.numpy()] if party in read else None,
     )  # fmt: skip
@@ -284,7 +294,8 @@ def log_likelihood(
     there = _observed(model, rows) & torch.tensor([name in asked for name in model.roster.blocks])
     distinct, which = patterns(there[order])
     names = [" ".join(members(row, model.roster.blocks)) for row in distinct]
-    columns: dict[str, Any] = {} if alignment.ids is None else {"id": _ids(alignment, order)}
+    identities = alignment.identities(order.numpy())
+    columns: dict[str, Any] = {} if identities is None else dict(named_ids(identities))
     columns["log_likelihood"] = pl.Series(scores[order].numpy()).fill_nan(None)
     return pl.DataFrame(columns | {"parties": [names[p] for p in which.tolist()]})
 
@@ -316,5 +327,7 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
     return observed.cpu()
 
 
-def _ids(alignment: Alignment, rows: torch.Tensor) -> tuple[str, ...] | None:
-    return None if alignment.ids is None else tuple(alignment.ids.gather(rows.numpy()).cast(pl.String).to_list())
+def _whole(source: Any, table: Table, member: Member) -> pl.DataFrame:
+    """Return all columns of a party's table, without the rows that were left out."""
+    whole = readers.read(source, table.party, member.file).cells
+    return whole if table.rows is None else whole[table.rows]

@@ -207,7 +207,7 @@ class Model:
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
-        The rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids.
+        The rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.
 
         Raises:
             PredictionError, TableError: as ``predict``.
@@ -266,15 +266,7 @@ class Model:
         def one(name: str) -> Table:
             member = self.members[name]
             expect, label = member.prepare.kinds if member.prepare else {}, member.label if name == labels else None
-            return read_table(
-                tables[name],
-                party=name,
-                id=member.id,
-                label=label,
-                expect=expect,
-                rules=member.rules,
-                max_cell_bytes=member.max_cell_bytes,
-            )
+            return read_table(tables[name], party=name, label=label, expect=expect, **member.reading)
 
         read = of_each([name for name in self.roster.names if name in tables], one)
         for note in (note for table in read.values() for note in table.notes):
@@ -285,8 +277,8 @@ class Model:
         self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
     ) -> tuple[dict[str, Rows], Alignment]:
         """Return each party's rows and the alignment, sorted by id, or with ``as_given`` in the order of the tables."""
-        task = replace(self.task, classes=(*self.task.classes, *unseen))
-        alignment = join.align(tables, apart=True)
+        task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
+        alignment = join.align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
         if as_given:
             alignment = alignment.take(alignment.as_given(np.arange(alignment.n), self.roster.active))
         for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
@@ -310,8 +302,8 @@ class Model:
 
         answered = self.play(part, ledger)[self.roster.active]
         assert isinstance(answered, Predictions)
-        ids = None if alignment.ids is None else tuple(alignment.ids.gather(wanted.numpy()).to_list())
-        return replace(answered, ids=ids)
+        identities = alignment.identities(wanted.numpy())
+        return answered if identities is None else answered.identified(identities)
 
     # Files
 

@@ -17,6 +17,7 @@ import torch
 from anyparty import config as settings
 from anyparty.api.federation import Federation, read_party
 from anyparty.api.model import Model
+from anyparty.api.run_frame import frame
 from anyparty.artifacts.record import RunRecord, has_model
 from anyparty.config import Config
 from anyparty.config.method_factory import chosen
@@ -29,9 +30,15 @@ from anyparty.errors import ConfigError, ModelError, TableError, UserError, rema
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
 from anyparty.networks.mlp import Factory
+from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode
 from anyparty.training.loop import device_of
+
+__all__ = [
+    "default_folder", "evaluate_run", "federation_of_run", "frame", "hold_out", "model_for_run", "own_tables",
+    "predict_run", "settings_of", "tables_from",
+]  # fmt: skip
 
 
 def default_folder(path: Path | str, config: Config) -> Path:
@@ -217,7 +224,7 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
         ModelError: the run does not exist, or was trained from data frames.
     """
     own = {name: Path(str(party.table)) for name, party in _with_tables(Path(folder)).parties.items()}
-    return {name: path for name, path in own.items() if parties is None or name in parties or path.exists()}
+    return {name: path for name, path in own.items() if parties is None or name in parties or readers.exists(path)}
 
 
 def hold_out(model: Model, federation: Federation) -> None:

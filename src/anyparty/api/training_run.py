@@ -111,10 +111,9 @@ class TrainingRun:
 
     def member(self, outcome: PartyResult) -> Member:
         """Return a party's part of the model."""
-        own = self.config.parties.get(outcome.seat.me)
         return Member(
-            state=outcome.trained.state, prepare=outcome.prepare, id=(own and own.id) or self.config.federation.id,
-            label=outcome.label, rules=outcome.rules, max_cell_bytes=self.config.federation.max_cell_bytes,
+            state=outcome.trained.state, prepare=outcome.prepare, label=outcome.label, rules=outcome.rules,
+            **self.config.reading(outcome.seat.me),
         )  # fmt: skip
 
     def about(self, outcome: PartyResult) -> ModelSummary:

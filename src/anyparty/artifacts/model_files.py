@@ -35,6 +35,8 @@ from anyparty.networks.allocation import AllocationLimit
 from anyparty.networks.encoder_registry import describe, restore
 from anyparty.networks.mlp import Factory
 from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.file_settings import DETECT, FileSettings
+from anyparty.tables.ids import Duplicates
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 from anyparty.training import checkpoint
@@ -124,19 +126,31 @@ class Member:
     Attributes:
         state: the party's networks.
         prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
-        id: the name of the id column.
+        id: the name of the id column, or the names of several.
         label: the name of the label column, if the party has one.
         rules: how the cells of the party's table are read.
         max_cell_bytes: the maximum size of a text cell of the party's table.
+        id_normalize: the changes of ids.
+        duplicates: the reaction to rows with the same id.
+        file: the settings of the party's table file.
 
     """
 
     state: State
     prepare: Prepare | None
-    id: str
+    id: str | tuple[str, ...]
     label: str | None = None
     rules: ReadingRules = AS_WRITTEN
     max_cell_bytes: int = MAX_BYTES
+    id_normalize: tuple[str, ...] = ()
+    duplicates: Duplicates = "error"
+    file: FileSettings = DETECT
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the party's table is read, as arguments of ``read_table``."""
+        names = ("id", "id_normalize", "duplicates", "file", "rules", "max_cell_bytes")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +160,13 @@ class _PartyFile:
     inputs: Annotated[int, Field(ge=0)]
     encoder: dict[str, Any] | None
     prepare: dict[str, Any] | None
-    id: str
+    id: str | tuple[str, ...]
     label: str | None
     rules: ReadingRules = AS_WRITTEN
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
+    id_normalize: tuple[str, ...] = ()
+    duplicates: Duplicates = "error"
+    file: FileSettings = DETECT
 
     @classmethod
     def load(cls, path: Path) -> _PartyFile:
@@ -202,10 +219,10 @@ def save_member(home: Path, member: Member) -> str:
         "inputs": seat.inputs,
         "encoder": describe(seat.encoder),
         "prepare": member.prepare.to_json() if member.prepare else None,
-        "id": member.id,
         "label": member.label,
+        **member.reading,
+        "file": asdict(member.file),
         "rules": member.rules.to_json(),
-        "max_cell_bytes": member.max_cell_bytes,
     }
     write_json(home / "party.json", about)
     return sha256(home / WEIGHTS)
@@ -316,6 +333,7 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
     return Member(
         state=state, prepare=prepare, id=about.id, label=about.label, rules=about.rules,
         max_cell_bytes=about.max_cell_bytes,
+        id_normalize=about.id_normalize, duplicates=about.duplicates, file=about.file,
     )  # fmt: skip
 
 

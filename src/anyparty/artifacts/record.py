@@ -16,13 +16,15 @@ Fields of every record:
     costs: messages and bytes by the formulas of papers, see ``artifacts.run_costs``
     title, declared: the method's title, and the messages that the method declares
 
-A run in one process also has ``tables``, the fingerprints of the tables by party.  Its settings are in ``config.toml``.
+    settings: the settings as TOML; of one party's record, those that all parties share
+
+A run in one process also has ``tables``, the fingerprints of the tables by party.  Earlier versions kept its settings
+only in ``config.toml``.
 
 Further fields of one party's record:
 
     party, active, parties: the party, the active party, all parties
     job: the run's name at its transport
-    settings: the shared settings as TOML
     agreed: a hash of each group of settings that all parties must share
     table: the fingerprint of the party's table
     alignment: the number that identifies the alignment, the same at all parties

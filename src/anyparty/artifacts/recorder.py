@@ -164,6 +164,7 @@ class LocalRecorder(Recorder):
             "overlap": overlap.to_json(),
             "history": [],
             "ledger": [],
+            "settings": config.to_toml(),
         }
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
@@ -172,7 +173,7 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
-            values = old | {"status": "running", "error": ""}
+            values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:

@@ -18,6 +18,7 @@ from anyparty.core.storage import refuse_file, sweep
 from anyparty.errors import ConfigError
 
 LOCK = ".lock"
+LOCK_HELD = "another run is at work in this folder"
 ID_HASHES = "trained.safetensors"  # hashes of training ids, written by earlier versions; deleted when found
 WAIT_S = 20.0  # a party's new process may start while its old process is still ending
 LOOK_S = 0.2  # the time between two attempts to lock the folder
@@ -37,7 +38,7 @@ def take(folder: Path) -> FileLock:
         StorageError: the folder cannot be written to, or is a file.
     """
     refuse_file(folder)
-    lock = storage.take(folder / LOCK, f"{folder}: another run is at work in this folder; wait for its end, stop it, "
+    lock = storage.take(folder / LOCK, f"{folder}: {LOCK_HELD}; wait for its end, stop it, "
                                        f"or name another folder")  # fmt: skip
     for place in (folder, folder / "checkpoints", *folder.glob("parties/*"), *folder.glob("parties/*/checkpoints")):
         sweep(place, WRITTEN)

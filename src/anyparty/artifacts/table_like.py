@@ -32,21 +32,13 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
     Raises:
         TableError: the table cannot be used.
     """
-    columns = readers.names(source, me)
+    columns = readers.names(source, me, member.file)
     needed = NONE if member.prepare is None else member.prepare.kinds
     label = member.label if member.label in columns else None
 
     def read(names: Mapping[str, Kind]) -> Table:
         expect = {name: names[name] for name in names if name in columns} | dict(needed)
-        return read_table(
-            source,
-            party=me,
-            id=member.id,
-            label=label,
-            expect=expect,
-            rules=member.rules,
-            max_cell_bytes=member.max_cell_bytes,
-        )
+        return read_table(source, party=me, label=label, expect=expect, **member.reading)
 
     alone = {name: needed[name] for name in columns if name in needed}
     if not aligned:

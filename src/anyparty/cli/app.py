@@ -12,7 +12,7 @@ import typer
 import anyparty
 from anyparty.cli.bench import bench
 from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
-from anyparty.cli.compare import compare
+from anyparty.cli.compare import compare, sweep
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
 from anyparty.cli.federate import federate, party
@@ -164,15 +164,15 @@ def align(
     label: LabelColumn = None,
     changes: Changes = None,
 ) -> None:
-    """Show which party has which rows, the types of columns, and the task, without training.
+    """Show how files were read, which party has which rows, the types of columns, and the task, without training.
 
-    In Python: the overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
+    In Python: the files, overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
     from anyparty.api.federation import Federation
 
     federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
     console = screen()
-    console.print(federation.overlap.render(), federation.reading, sep="\n")
+    console.print(federation.files, federation.overlap.render(), federation.reading, sep="\n")
     console.print(federation.predicted(), soft_wrap=True)
 
 
@@ -213,6 +213,7 @@ def demo(
 
 
 app.command()(compare)
+app.command()(sweep)
 app.command()(init)
 app.command()(bench)
 app.command()(doctor)

@@ -1,4 +1,4 @@
-"""The command that compares methods on the tables of a settings file."""
+"""The commands that train many runs: comparisons of methods, and sweeps over settings."""
 
 from __future__ import annotations
 
@@ -69,3 +69,49 @@ def compare(
                   soft_wrap=True)  # fmt: skip
     if found.failed:
         raise typer.Exit(EXIT_ERROR)
+
+
+@with_errors
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="The federation's settings, and those to vary.")],
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of parallel runs.")] = 1,
+    shard: Annotated[
+        str, typer.Option("--shard", metavar="I/N", help="Train only the I-th of N parts, for several machines.")
+    ] = "1/1",
+    if_done: Annotated[
+        str, typer.Option("--if-done", help="What to do with a finished run: skip, repeat or error.")
+    ] = "skip",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder of the runs.", show_default="SWEEP beside SWEEP.toml")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the frame of all runs, .parquet or .csv.")
+    ] = None,
+) -> None:
+    """Train a federation with many settings: a grid, random settings, or settings that Optuna chooses.
+
+    The same command continues a sweep that was stopped or killed: finished runs are not repeated.
+
+    In Python: anyparty.experiments.sweep.sweep("SWEEP.toml", jobs=2), and anyparty.runs.frame("SWEEP/*").
+    """
+    from anyparty.cli.console import render_head
+    from anyparty.core.export import write
+    from anyparty.errors import ConfigError
+    from anyparty.experiments.sweep import load_sweep
+    from anyparty.experiments.sweep import sweep as run
+
+    if if_done not in {"skip", "repeat", "error"}:
+        raise ConfigError(f"--if-done {if_done}: write skip, repeat or error")
+    settings, _ = load_sweep(file)
+    search_modules_in(settings.settings.parent.absolute())
+    found = run(file, jobs=jobs, shard=shard, if_done=if_done, folder=folder)  # type: ignore[arg-type]
+    console = screen()
+    counts = found["status"].value_counts().iter_rows()
+    console.print(", ".join(f"{count} runs {status}" for status, count in counts))
+    columns = [name for name in found.columns if name not in {"error", "epochs", "best_epoch", "bytes_sent"}]
+    score = next((name for name in columns if name.startswith("validation.")), None)
+    shown = found.select(columns[:8] + ([score] if score and score not in columns[:8] else []))
+    console.print(render_head(shown.sort(score) if score else shown))
+    if out is not None:
+        write(found, out)
+    console.print(f"The runs are in {folder or file.with_suffix('')}", soft_wrap=True)

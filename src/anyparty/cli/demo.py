@@ -1,14 +1,12 @@
-"""The demo: three parties' tables with gaps, all split methods trained on them, one table and one plot.
+"""The demo: four parties' blocks of handwritten digits with gaps, six methods, one table and one plot.
 
     from anyparty.cli import demo
-    study = demo.run("anyparty-demo", seeds=5)
+    comparison = demo.run("anyparty-demo", seeds=5)
 
-A seed draws the gaps, the validation rows, the first weights and the batches; the test rows are equal for all seeds.
-Several draws of gaps are needed, because the ranks of methods change from draw to draw.  With 2 of the 3 parties
-present, an accuracy is the mean over the three pairs of parties.  With 1 party present, it is the mean over the three
-parties.
+``anyparty.compare`` trains the methods.  A seed draws the test rows, the gaps, the first weights and the batches, equal
+for all methods.  With 2 of the 4 parties present, an accuracy is the mean over the six pairs of parties.
 
-Learning rate, widths and epochs are equal for all methods.  They were chosen only on validation rows, by the mean
+Learning rate, widths and epochs are equal for all methods.  They were chosen on validation rows alone, by the mean
 validation log-loss over the six methods: see ``benchmarks.demo_settings``.
 """
 
@@ -16,96 +14,39 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import polars as pl
-from joblib import Parallel, delayed, parallel_config
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from anyparty import config
 from anyparty.api.federation import Federation
-from anyparty.api.model import Model
 from anyparty.cli import demo_data
-from anyparty.config import Config
+from anyparty.experiments.compare import compare
+from anyparty.experiments.comparison import Comparison
 from anyparty.methods.method_registry import SPLIT, method
 from anyparty.report import style
-from anyparty.report.style import WIDTH, lines, styled
 
-FORMATS = {"png": style.png, "svg": style.svg}
-NO_ANSWER = "–"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoScore:
-    """A method's test accuracy on answered rows with ``present`` parties present; NaN if no row has an answer."""
-
-    method: str
-    seed: int
-    present: int
-    accuracy: float
-    coverage: float
+NO_ANSWER = "no answer"
+COLOURS = {"light": ("#1f2328", "#6e7781", "#d8dee4", "#ffffff"), "dark": ("#e6edf3", "#9198a1", "#3d444d", "#0d1117")}
+LINES = {  # one colour and one marker for each method, readable on white and on black
+    "Local": ("#8c959f", "v"), "Standard VFL": ("#bc4c00", "X"), "Ensemble": ("#bf8700", "s"),
+    "Combinatorial": ("#8250df", "^"), "PlugVFL": ("#1a7f37", "D"), "LASER-VFL": ("#0969da", "o"),
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class DemoStudy:
-    """The scores of all methods on ``rows`` test rows."""
+def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console: Console | None = None) -> Comparison:
+    """Write the demo's files into ``folder``, compare the methods, and show and save the table and the plot.
 
-    scores: tuple[DemoScore, ...]
-    rows: int
-
-    @property
-    def counts(self) -> list[int]:
-        """The numbers of parties present, most first."""
-        return sorted({score.present for score in self.scores}, reverse=True)
-
-    @property
-    def seeds(self) -> int:
-        """The number of seeds of each method."""
-        return len({score.seed for score in self.scores})
-
-    def accuracies(self, name: str, present: int) -> NDArray[np.float64]:
-        """Return a method's accuracies, one for each seed; NaN if no row has an answer."""
-        return np.array([score.accuracy for score in self.scores if (score.method, score.present) == (name, present)])
-
-    def mean_accuracy(self, name: str, present: int) -> tuple[float, float]:
-        """Return the mean and the standard deviation of a method's accuracies."""
-        values = self.accuracies(name, present)
-        return float(values.mean()), _deviation(values)
-
-    def better_than(self, present: int, name: str = "laser") -> list[tuple[str, float, float]]:
-        """Return the methods with a higher mean accuracy than ``name``, with each difference and its standard error.
-
-        The differences are paired by seed, because a seed draws the same gaps for both methods.
-        """
-        reference = self.accuracies(name, present)
-        gaps = {other: self.accuracies(other, present) - reference for other in SPLIT if other != name}
-        return [
-            (other, float(gap.mean()), _deviation(gap) / math.sqrt(len(gap)))
-            for other, gap in gaps.items()
-            if gap.mean() > 1e-9
-        ]
-
-    def frame(self) -> pl.DataFrame:
-        """Return a row for each method, seed and number of parties present."""
-        return pl.DataFrame([vars(score) for score in self.scores])
-
-
-def _deviation(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
-
-
-def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console: Console | None = None) -> DemoStudy:
-    """Write the demo's files into ``folder``, train all methods, and show and save the table and the plot.
+    Runs that an earlier call with the same folder finished are not repeated.
 
     Args:
         folder: the folder, which is created if needed; files that the demo did not write are never overwritten.
@@ -118,152 +59,208 @@ def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console:
     """
     folder, console = Path(folder), console or Console(quiet=True)
     demo_data.write(folder)
-    settings = config.load(folder / "federation.toml")
-    federation = Federation.from_config(settings)
-    console.print(Text(f"Three parties' tables are in {folder}.  Rows of each party:\n"), soft_wrap=True)
-    console.print(federation.overlap.render())
-    scores = _compare_with_progress(settings, seeds, jobs or min(2, os.cpu_count() or 1), console)
-    study = DemoStudy(tuple(scores), demo_data.held_out_tables()[demo_data.ACTIVE].height)
-    results = {
-        "accuracy.csv": study.frame().write_csv().encode(),
-        "accuracy.png": plot(study, "png"),
-        "accuracy.svg": plot(study, "svg"),
-    }
-    demo_data.write_files(folder, results)
+    console.print(Text(INTRODUCTION), soft_wrap=True)
+    comparison = compare_methods(folder / "comparison", seeds, jobs or min(2, os.cpu_count() or 1), console)
+    demo_data.write_files(folder, result_files(comparison))
     console.print()
-    console.print(render_table(study))
-    end = (
-        f"\nThe plot is {folder / 'accuracy.png'} (and .svg), the numbers of each seed are in accuracy.csv.\n"
-        f"Change {folder / 'federation.toml'} and train your own: anyparty train {folder / 'federation.toml'}"
-    )
-    console.print(Text(end), soft_wrap=True)
-    return study
+    console.print(render_table(comparison))
+    console.print(Text(caption(comparison)), "")
+    plots = f"{folder}/accuracy.svg and accuracy-dark.svg"
+    for line in (
+        f"You saw: {' '.join(verdicts(comparison))}",
+        f"Files:   {plots} (plot), accuracy.csv (each seed), and four parties' tables with gaps",
+        f"Next:    anyparty train {folder}/federation.toml    (or your own tables: anyparty init bank.csv shop.csv)",
+    ):
+        console.print(Text(line), soft_wrap=True)
+    return comparison
 
 
-def _compare_with_progress(settings: Config, seeds: int, jobs: int, console: Console) -> list[DemoScore]:
-    columns = (TextColumn("training {task.description:<13}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    scores: list[DemoScore] = []
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=seeds * len(SPLIT))
-        for each in compare_methods(settings, seeds, jobs):
-            scores += each
-            bar.update(task, advance=1, description=method_title(each[0].method))
-    return scores
+INTRODUCTION = (
+    "1,797 handwritten digits, each cut into four quadrants. Each of four parties has one quadrant. In training, each\n"
+    "quadrant of each image is missing with probability 1/2. In prediction, up to three parties are away.\n"
+)
 
 
-# Training
+def compare_methods(folder: Path | None, seeds: int, jobs: int, console: Console | None = None) -> Comparison:
+    """Train and score all methods with the settings of the demo's file."""
+    settings = config.from_values(tomllib.loads(demo_data.SETTINGS), source="demo", folder=Path())
+    federation = Federation.from_config(settings, demo_data.whole_tables())
+    parameters = {"embedding": settings.method.parameters["embedding"]}
+    methods = {method(name).can.title: name for name in SPLIT}
+    return compare(
+        federation, methods, seeds=seeds, missing=demo_data.ABSENT, parameters=parameters, folder=folder, jobs=jobs,
+        console=console, test=demo_data.HELD_OUT,
+    )  # fmt: skip
 
 
-def compare_methods(settings: Config, seeds: int, jobs: int) -> Iterator[list[DemoScore]]:
-    """Train every method with every seed in ``jobs`` processes; yield a training's scores when the training ends."""
-    work = [delayed(train_and_score)(settings, name, seed) for seed in range(seeds) for name in SPLIT]
-    with parallel_config(backend="loky", inner_max_num_threads=1):  # networks are tiny: more threads are slower
-        yield from Parallel(n_jobs=jobs, return_as="generator")(work)
+def result_files(comparison: Comparison) -> dict[str, bytes]:
+    """Return the files of the results by name: the scores of each seed, and the plot in light and dark."""
+    return {
+        "accuracy.csv": comparison.frame().write_csv().encode(),
+        "accuracy.png": plot(comparison, "png"),
+        "accuracy.svg": plot(comparison, "svg"),
+        "accuracy-dark.svg": plot(comparison, "svg", "dark"),
+    }
 
 
-def train_and_score(settings: Config, name: str, seed: int) -> list[DemoScore]:
-    """Train one method with one seed, and score it with 3, 2 and 1 parties."""
-    federation = Federation.from_config(settings, demo_data.training_tables(seed))
-    shared = {"embedding": settings.method.parameters["embedding"]}  # not every method has the other parameters
-    model = federation.train(name, parameters=shared, seed=seed)
-    return [_score(model, name, seed, present) for present in range(len(demo_data.PARTIES), 0, -1)]
+# Table
 
 
-def _score(model: Model, name: str, seed: int, present: int) -> DemoScore:
-    tables = demo_data.held_out_tables()
-    each = [model.evaluate(tables, parties).overall for parties in combinations(tables, present)]
-    answered = [scores["accuracy"] for scores in each if scores["coverage"] > 0]
-    return DemoScore(
-        method=name,
-        seed=seed,
-        present=present,
-        accuracy=sum(answered) / len(answered) if answered else math.nan,
-        coverage=sum(scores["coverage"] for scores in each) / len(each),
-    )
+def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]:
+    """Return the mean and the standard deviation in percent, by method and number of present parties.
+
+    A method that answers no row with this number of parties is left out.  The deviation of one seed is NaN.
+    """
+    rows = comparison.frame(by="present").filter(pl.col("coverage") > 0).iter_rows(named=True)
+    return {
+        (row["method"], row["present"]): (
+            100 * row["mean"],
+            math.nan if row["deviation"] is None else 100 * row["deviation"],
+        )
+        for row in rows
+    }
 
 
-# Table and plot
+def counts(comparison: Comparison) -> list[int]:
+    """Return the numbers of present parties, largest first."""
+    found: Sequence[int] = comparison.frame()["present"].drop_nulls().unique().to_list()
+    return sorted(found, reverse=True)
 
 
-def method_title(name: str) -> str:
-    """Return a method's name as its paper writes it."""
-    return method(name).can.title
-
-
-def render_table(study: DemoStudy) -> RenderableType:
-    """Show a row for each method, a column for each number of parties, and a comparison with LASER-VFL."""
+def render_table(comparison: Comparison) -> Table:
+    """Show a row for each method and a column for each number of parties; the best score of a column is bold."""
+    found, present = scores(comparison), counts(comparison)
     table = Table("method", title="Test accuracy, %", title_justify="left")
-    for present in study.counts:
-        table.add_column(_present(present), justify="right")
-    for name in SPLIT:
-        cells = ((_cell(*study.mean_accuracy(name, n)), not study.better_than(n, name)) for n in study.counts)
-        texts = (Text(cell, style="bold" if best and cell != NO_ANSWER else "") for cell, best in cells)
-        table.add_row(method_title(name), *texts)
-    return Group(table, *map(Text, (caption(study), "", *verdicts(study))))
+    for n in present:
+        table.add_column(away(n, len(present)), justify="right")
+    first = firsts(comparison)
+    for name in comparison.methods:
+        cells = [(found.get((name, n)), n) for n in present]
+        texts = [Text(NO_ANSWER, "dim") if score is None else Text(_percent(*score), "bold" * (n in first[name]))
+                 for score, n in cells]  # fmt: skip
+        table.add_row(name, *texts)
+    return table
 
 
-def caption(study: DemoStudy) -> str:
-    """Describe the numbers of the table."""
-    each = "each with" if study.seeds > 1 else "with"
-    return (
-        f"{_statistic(study).capitalize()}, {each} random gaps (the files have those of seed 0), on the same "
-        f"{study.rows} test rows; with 2 or 1 present, the mean over the pairs or the parties.  {NO_ANSWER} is no "
-        f"answer: Standard VFL needs all parties (the papers count a guess, right half of the time).  Local answers "
-        f"from one party: from {demo_data.ACTIVE} if {demo_data.ACTIVE} is present."
-    )
+def away(present: int, parties: int) -> str:
+    """Return the heading of a column.
 
-
-def _statistic(study: DemoStudy) -> str:
-    return f"mean ± standard deviation over {study.seeds} seeds" if study.seeds > 1 else "one seed"
-
-
-def _present(count: int) -> str:
-    return f"{count} parties present" if count > 1 else "1 party present"
-
-
-def _cell(mean: float, deviation: float) -> str:
-    return NO_ANSWER if math.isnan(mean) else _percent(mean, deviation)
+    >>> away(4, 4), away(2, 4)
+    ('all 4 present', '2 away')
+    """
+    return f"all {parties} present" if present == parties else f"{parties - present} away"
 
 
 def _percent(mean: float, deviation: float) -> str:
-    """Format a share in percent, with its deviation unless that is NaN."""
-    return f"{100 * mean:.1f}" + ("" if math.isnan(deviation) else f" ± {100 * deviation:.1f}")
+    return f"{mean:.1f}" + ("" if math.isnan(deviation) else f" ± {deviation:.1f}")
 
 
-def verdicts(study: DemoStudy) -> list[str]:
-    """State for which numbers of parties LASER-VFL is at least as good as every baseline, and the gaps elsewhere."""
-    better = {n: study.better_than(n) for n in study.counts}
-    level = [str(n) for n, others in better.items() if not others]
-    texts = [f"LASER-VFL is at or above every baseline with {' and '.join(level)} present."] if level else []
-    for n, others in better.items():
-        names = ", ".join(f"{method_title(name)} by {_percent(gap, error)}" for name, gap, error in others)
-        what = " (± standard error)" if study.seeds > 1 else ""
-        texts += [f"With {n} present LASER-VFL is below {names}{what}."] if others else []
-    return texts
+def caption(comparison: Comparison) -> str:
+    """Describe the numbers of the table."""
+    many = len(comparison.seeds)
+    spread = f"Mean ± standard deviation over {many} seeds" if many > 1 else "One seed"
+    rows = comparison.records[0]["rows"]["test"]
+    return (
+        f"{spread}; a seed draws the {rows} test images and the gaps, equal for all methods. Learning rate, widths "
+        f"and epochs are equal for all and were chosen on validation rows. Level: the 95 % interval of the "
+        f"difference includes 0. Local answers from one party."
+    )
 
 
-def plot(study: DemoStudy, kind: str) -> bytes:
-    """Draw the table's accuracies as an image of the kind "png" or "svg"."""
-    with styled():
-        figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
-        axes = figure.subplots()
-        for m, name in enumerate(SPLIT):
-            _draw_method(axes, study, m, name)
-        axes.set_xticks(range(len(study.counts)), [_present(n) for n in study.counts])
-        axes.set_ylabel("test accuracy, %")
-        lines(axes, "y")
-        axes.set_title(f"Breast Cancer Wisconsin, three parties, a third of each one's rows absent\n"
-                       f"{_statistic(study)}, the same {study.rows} test rows")  # fmt: skip
-        figure.legend(loc="outside lower center", ncols=3)  # below the axes, where no point is
-    return FORMATS[kind](figure)
+def firsts(comparison: Comparison) -> dict[str, list[int]]:
+    """Return by method the numbers of present parties for which its mean accuracy is the highest."""
+    found = scores(comparison)
+    best = {n: max(mean for (_, count), (mean, _) in found.items() if count == n) for n in counts(comparison)}
+    return {name: [n for n in best if (name, n) in found and found[name, n][0] == best[n]]
+            for name in comparison.methods}  # fmt: skip
 
 
-def _draw_method(axes: Axes, study: DemoStudy, m: int, name: str) -> None:
-    """Draw the m-th method, shifted beside the others; LASER-VFL is emphasized."""
-    shift, laser = (m - (len(SPLIT) - 1) / 2) * 0.07, name == "laser"
-    means, deviations = zip(*(study.mean_accuracy(name, n) for n in study.counts), strict=True)
-    axes.errorbar(
-        [place + shift for place in range(len(means))], [100 * mean for mean in means],
-        [100 * each for each in deviations], fmt="D-" if laser else "o-", color="black" if laser else f"C{m}",
-        linewidth=1.8 if laser else 0.9, markersize=6, capsize=2.5, label=method_title(name), zorder=3 if laser else 2,
-    )  # fmt: skip
+def leader(comparison: Comparison) -> str:
+    """Return the method with the highest mean accuracy in the most columns."""
+    wins = firsts(comparison)
+    return max(wins, key=lambda name: len(wins[name]))
+
+
+def verdicts(comparison: Comparison) -> Iterator[str]:
+    """Yield sentences: where a method has the highest mean, which methods are level with it, and which cannot answer.
+
+    A method is level if the 95 % interval of its paired difference includes 0.
+    """
+    found, present, best = scores(comparison), counts(comparison), leader(comparison)
+    yield f"{best} has the highest mean with {_columns(firsts(comparison)[best], present)}."
+    level: dict[int, list[str]] = {n: [] for n in present}
+    if len(comparison.seeds) > 1:
+        for row in comparison.paired(best, by="present").iter_rows(named=True):
+            if (row["method"], row["present"]) in found and row["high"] >= 0:
+                level[row["present"]].append(row["method"])
+    for names in dict.fromkeys(tuple(each) for each in level.values() if each):
+        where = _columns([n for n in present if tuple(level[n]) == names], present)
+        yield f"{_and(names)} {'is' if len(names) == 1 else 'are'} level with it with {where}."
+    silent = [name for name in comparison.methods if any((name, n) not in found for n in present)]
+    if silent:
+        yield f"{_and(silent)} cannot answer if a party is away."
+
+
+def _columns(which: Sequence[int], present: Sequence[int]) -> str:
+    return _and([away(n, len(present)) for n in which])
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+# Plot
+
+
+def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:
+    """Draw the table's accuracies.
+
+    Args:
+        comparison: the scores.
+        kind: "png" or "svg".
+        theme: "light" or "dark".
+    """
+    ink, muted, faint, paper = COLOURS[theme]
+    own = {"text.color": ink, "axes.titlecolor": ink, "axes.labelcolor": muted, "xtick.labelcolor": muted,
+           "ytick.labelcolor": muted, "axes.edgecolor": faint, "grid.color": faint, "svg.fonttype": "path"}  # fmt: skip
+    with style.styled(), rc_context(own):  # type: ignore[arg-type]
+        figure = Figure(figsize=(style.WIDTH, 3.8), layout="constrained")
+        draw(figure.subplots(), comparison, muted)
+        figure.legend(loc="outside lower center", ncols=6, columnspacing=1.2, handletextpad=0.4)
+        file = BytesIO()
+        metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
+        figure.savefig(file, format=kind, dpi=style.DPI, bbox_inches="tight", facecolor=paper, metadata=metadata)
+    return file.getvalue()
+
+
+def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
+    """Draw a line for each method; a cross at the bottom marks that a method has no answer."""
+    found, present, best = scores(comparison), counts(comparison), leader(comparison)
+    floor = min(mean for mean, _ in found.values()) - 9
+    for m, name in enumerate(comparison.methods):
+        shift, points = (m - (len(comparison.methods) - 1) / 2) * 0.04, _points(found, name, present)
+        colour, marker = LINES.get(name, (f"C{m}", "o"))
+        first = name == best
+        axes.errorbar(
+            [place + shift for place in points], [mean for mean, _ in points.values()],
+            [deviation for _, deviation in points.values()], fmt=f"{marker}-", color=colour, capsize=2.5,
+            linewidth=2.6 if first else 1.2, markersize=7 if first else 5, label=name, zorder=3 if first else 2,
+        )  # fmt: skip
+        silent = [place for place in range(len(present)) if place not in points]
+        axes.plot(silent, [floor] * len(silent), "x", color=colour, markersize=7, markeredgewidth=2)
+        if silent:
+            axes.annotate(f"{name}: no answer", (silent[0], floor), xytext=(9, 0), textcoords="offset points",
+                          va="center", fontsize=8.5, color=muted)  # fmt: skip
+    axes.set_xticks(range(len(present)), [away(n, len(present)) for n in present])
+    axes.set_ylim(floor - 5, 100)
+    axes.set_ylabel("test accuracy, %")
+    style.lines(axes, "y")
+    axes.set_title("Digits in four quadrants at four parties, half of the quadrants missing in training")
+
+
+def _points(
+    found: Mapping[tuple[str, int], tuple[float, float]], name: str, present: Sequence[int]
+) -> dict[int, tuple[float, float]]:
+    """Return a method's mean and deviation by the place on the x axis; an unknown deviation is 0."""
+    known = {place: found[name, n] for place, n in enumerate(present) if (name, n) in found}
+    return {place: (mean, 0.0 if math.isnan(deviation) else deviation) for place, (mean, deviation) in known.items()}

@@ -1,9 +1,11 @@
-"""The files of the demo: Breast Cancer Wisconsin, split into three parties' tables with gaps.
+"""The files of the demo: handwritten digits, cut into four quadrants for four parties, with gaps.
 
-Breast Cancer Wisconsin (Diagnostic), 569 tumours with 30 numbers each, comes with scikit-learn.  Party ``mean`` has the
-ten means and the diagnoses, and is the active party; ``error`` has the ten standard errors, ``worst`` the ten worst
-values.  30 % of the rows are held out, and all parties have these rows.  Each party lacks a random third of the other
-rows.  Rows that ``mean`` lacks are unlabelled.  Ids are random, and each table has its own order of rows.
+Optical Recognition of Handwritten Digits, 1,797 images of 8 x 8 pixels, comes with scikit-learn.  Each party has one
+quadrant of every image that it knows: up to 16 pixels with values from 0 to 16; pixels that are blank in most images
+are left out.  Party ``top_left`` also has the digits, and
+is the active party.  A third of the images are held out, and all parties have these.  Each party lacks a random half of
+the other images.  Images that ``top_left`` lacks are unlabelled.  Ids are random, and each table has its own order of
+rows.
 """
 
 from __future__ import annotations
@@ -17,34 +19,40 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_digits
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError
+from anyparty.tables.partition import quadrants
 
-PARTIES = ("mean", "error", "worst")
-ACTIVE = "mean"
+PARTIES = ("top_left", "top_right", "bottom_left", "bottom_right")
+ACTIVE = "top_left"
+LABEL = "digit"
 MANIFEST = ".anyparty-demo.json"
-HELD_OUT, ABSENT = 0.3, 1 / 3
+HELD_OUT, ABSENT = 1 / 3, 1 / 2
+INKED = 0.1  # pixels that are blank in more images are left out
 
 SETTINGS = """\
-# Three parties' tables with gaps, written by `anyparty demo`.  Change any setting, then run
+# Four parties' tables with gaps, written by `anyparty demo`.  Change any setting, then run
 #     anyparty align {folder}/federation.toml
 #     anyparty train {folder}/federation.toml
 
 [federation]
-id = "id"
-label = "diagnosis"       # in the table of the active party, mean
+id = "image"
+label = "digit"           # in the table of the active party, top_left
 
-[parties.mean]
-table = "mean.csv"
+[parties.top_left]
+table = "top_left.csv"
 
-[parties.error]
-table = "error.csv"
+[parties.top_right]
+table = "top_right.csv"
 
-[parties.worst]
-table = "worst.csv"
+[parties.bottom_left]
+table = "bottom_left.csv"
+
+[parties.bottom_right]
+table = "bottom_right.csv"
 
 [method]
 name = "laser"            # or another method of `anyparty methods`
@@ -58,8 +66,8 @@ name = "adam"
 lr = 0.003
 
 [train]
-epochs = 60
-batch_size = 32
+epochs = 40
+batch_size = 64
 validation = 0.2
 test = 0.0                # the test rows are in test/; all parties have them
 seed = 0
@@ -109,25 +117,29 @@ def _hash(content: bytes) -> str:
 
 def training_tables(seed: int) -> dict[str, pl.DataFrame]:
     """Return each party's training table, with the random gaps of a seed; the demo's files have the gaps of seed 0."""
-    whole, diagnosis = _tables()
+    whole, digit = _tables()
     tables = {}
     for name, table in whole.items():
         order = Seeds(seed).numpy("demo", "gaps", name).permutation(table.height)
         own = order[~_held_out(table.height)[order]]
         rows = own[round(ABSENT * len(own)) :]
-        tables[name] = (table.with_columns(diagnosis) if name == ACTIVE else table)[rows]
+        tables[name] = (table.with_columns(digit) if name == ACTIVE else table)[rows]
     return tables
+
+
+def whole_tables() -> dict[str, pl.DataFrame]:
+    """Return each party's table of all images, without gaps."""
+    whole, digit = _tables()
+    return {name: table.with_columns(digit) if name == ACTIVE else table for name, table in whole.items()}
 
 
 def held_out_tables() -> dict[str, pl.DataFrame]:
     """Return each party's table of the test rows, equal for all seeds."""
-    whole, diagnosis = _tables()
+    whole, digit = _tables()
     tables = {}
     for name, table in whole.items():
         order = Seeds(0).numpy("demo", "order", name).permutation(table.height)
-        tables[name] = (table.with_columns(diagnosis) if name == ACTIVE else table)[
-            order[_held_out(table.height)[order]]
-        ]
+        tables[name] = (table.with_columns(digit) if name == ACTIVE else table)[order[_held_out(table.height)[order]]]
     return tables
 
 
@@ -145,11 +157,14 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 @cache
 def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
-    """Return each party's ids and columns of all 569 tumours, and the diagnoses."""
-    data = load_breast_cancer()
+    """Return each party's ids and pixels of all 1,797 images, and the digits."""
+    data = load_digits()
     numbers = Seeds(0).numpy("demo", "ids").choice(16**6, size=len(data.target), replace=False)
-    ids = pl.Series("id", [f"T{number:06x}" for number in numbers.tolist()])
-    names = [str(name).removeprefix("mean ") for name in data.feature_names[:10]]  # the same ten at every party
-    blocks = zip(PARTIES, np.split(data.data, len(PARTIES), axis=1), strict=True)
-    tables = {party: pl.DataFrame(block, schema=names).insert_column(0, ids) for party, block in blocks}
-    return tables, pl.Series("diagnosis", data.target_names[data.target].tolist())
+    ids = pl.Series("image", [f"D{number:06x}" for number in numbers.tolist()])
+    names = [f"row{r}_column{c}" for r in range(4) for c in range(4)]
+    tables = {}
+    for party, pixels in zip(PARTIES, quadrants(data.images.astype(np.int64)), strict=True):
+        table = pl.from_numpy(pixels.reshape(len(pixels), -1), schema=names)
+        inked = [name for name in names if (table[name] > 0).sum() >= INKED * len(table)]
+        tables[party] = table.select(inked).insert_column(0, ids)
+    return tables, pl.Series(LABEL, data.target)

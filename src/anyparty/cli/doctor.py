@@ -30,6 +30,7 @@ from anyparty.deployment.flare.preflight import ServerAddress, check_certificate
 from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.deployment.flare.site_process import at_kit, port_is_free
 from anyparty.errors import AnypartyError, ConfigError, ModelError
+from anyparty.tables import readers
 
 NAME = "anyparty"
 PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default port: the command that listens there
@@ -260,7 +261,7 @@ def check_settings(kit: Path) -> Iterator[Finding]:
     if site.table is None:
         yield Finding(check=check, level="fix", result=f"{path} names no table",
                       advice='write table = "file.csv" there')  # fmt: skip
-    elif not site.table.is_file():
+    elif not readers.exists(site.table):
         yield Finding(check=check, level="fix", result=f"{path} names {site.table}, which does not exist",
                       advice="correct the path; paths are relative to the kit")  # fmt: skip
     else:

@@ -17,7 +17,7 @@ from anyparty.cli.sources import LabelColumn
 if TYPE_CHECKING:
     from anyparty.config.draft import SettingsDraft
 
-SEARCHED = ("*.csv", "*.csv.gz", "*.parquet")
+SEARCHED = ("*.csv", "*.csv.gz", "*.tsv", "*.xlsx", "*.feather", "*.parquet")
 
 
 @with_errors

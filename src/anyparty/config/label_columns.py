@@ -8,6 +8,7 @@ from typing import Any
 from anyparty.config import Config
 from anyparty.errors import ConfigError, TableError, nearest, some
 from anyparty.tables import readers
+from anyparty.tables.file_settings import DETECT
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
@@ -92,7 +93,8 @@ def check_features(config: Config, active: str, found: Mapping[str, Any]) -> Non
 
 def _columns(config: Config, name: str, source: Any) -> set[str]:
     party = config.parties.get(name)
-    return set(readers.names(source, name)) - set(party.drop if party else ())
+    settings = DETECT if party is None else party.file
+    return set(readers.names(source, name, settings)) - set(party.drop if party else ())
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:

@@ -11,6 +11,7 @@ from anyparty.config.network_settings import superseded
 from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.errors import ConfigError
+from anyparty.tables.readers import located
 
 OTHER = {"name": "factory", "factory": "name"}  # a built-in method has a name, a user-defined method has a factory
 
@@ -42,7 +43,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number with too many digits
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
-        raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
+        raise ConfigError(f"{path}: this is not TOML: {error}{twice}{_backslash(error)}") from None
     config = from_values(values, changes, source=str(path), folder=path.parent)
     received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
     return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
@@ -63,6 +64,13 @@ def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: 
         _apply(values, change, where, value)
     config: Config = Config.of(values, source)
     return _with_paths(config, folder)
+
+
+def _backslash(error: ValueError) -> str:
+    r"""Return a hint if a text in double quotes has a backslash, as in a path of Windows."""
+    if not any(word in str(error) for word in ("Unescaped", "hex value", "Unicode")):
+        return ""
+    return r"; in a path, write / for each \ or use single quotes: table = 'C:\data\shop.csv'"
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -119,7 +127,7 @@ def _with_paths(config: Config, folder: Path) -> Config:
     """Resolve relative paths against the settings file's folder, so that the current folder does not matter."""
     folder = folder.absolute()
     parties = {
-        name: party if party.table is None else party.model_copy(update={"table": folder / party.table})
+        name: party if party.table is None else party.model_copy(update={"table": located(party.table, folder)})
         for name, party in config.parties.items()
     }
     run = config.run if config.run.folder is None else RunSettings(folder=folder / config.run.folder)

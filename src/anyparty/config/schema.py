@@ -22,6 +22,8 @@ from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
+from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.ids import Duplicates, check_normalize
 from anyparty.tables.number_marks import Limits
 from anyparty.tables.rules import ReadingRules, texts
 
@@ -113,17 +115,31 @@ class TrainSettings(Settings):
         return headline(task, self.metric)
 
 
+Id = str | tuple[str, ...]
+
+
 class PartySettings(Settings):
     """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
 
+    ``table`` is a file, a folder or pattern of files that are parts of one table, or "-" for standard input.  ``id`` is
+    a column, or a list of columns that together identify a row.  ``duplicates`` is the reaction to rows with the same
+    id: "error"; keep the "first" or the "last" row; or the "mean" of numbers and the most frequent category.
+    ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace what is
+    recognised.
     ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
     ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and ranges such as 10-20
     are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".
     """
 
     table: Path | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    quote: str | None = None
+    encoding: str | None = None
+    sheet: str | int | None = None
     columns: bool = True
-    id: str | None = None
+    id: Id | None = None
+    duplicates: Duplicates = "error"
     label: str | None = None
     drop: tuple[str, ...] = ()
     types: dict[str, Literal["numeric", "categorical"]] = {}
@@ -132,6 +148,18 @@ class PartySettings(Settings):
     scale: bool = True
     encoder: Encoder | None = None
     optimizer: Optimizer | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> PartySettings:
+        assert self.file is not None
+        return self
+
+    @property
+    def file(self) -> FileSettings:
+        """The settings of the table's file."""
+        return FileSettings(
+            separator=self.separator, decimal=self.decimal, quote=self.quote, encoding=self.encoding, sheet=self.sheet
+        )
 
 
 def _as_text(value: Any) -> Any:
@@ -143,17 +171,20 @@ def _as_text(value: Any) -> Any:
 class FederationSettings(Settings):
     """Settings of the data that all parties share.
 
-    ``label`` is a column of the active party's table.  Without ``active``, the only party that has this column is the
-    active party.  ``positive`` is the positive class of a binary task, used by F1 and the area under the ROC curve; by
-    default it is the second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings
-    of each class, ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``merge_spellings`` makes
+    ``id`` is the column of ids, or a list of columns.  ``id_normalize`` lists changes of ids, the same at every party,
+    such as ["strip-zeros"]; ids are not changed without it.  ``label`` is a column of the active party's table.
+    Without ``active``, the only party that has this column is the active party.  ``positive`` is the positive class of
+    a binary task, used by F1 and the area under the ROC curve; by default it is the second class in sorted order.
+    ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
+    ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``merge_spellings`` makes
     categories that differ only in case, spaces, invisible characters or forms of Unicode one category, at every party.
     ``salt`` enters the hashes of private alignment; it should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
     error.
     """
 
-    id: str = "id"
+    id: Id = "id"
+    id_normalize: tuple[str, ...] = ()
     label: str | None = None
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
@@ -162,6 +193,11 @@ class FederationSettings(Settings):
     classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
+
+    @field_validator("id_normalize")
+    @classmethod
+    def _known_changes(cls, changes: tuple[str, ...]) -> tuple[str, ...]:
+        return check_normalize(changes)
 
 
 class _Named(BaseModel):
@@ -295,6 +331,17 @@ class Config(Settings):
         if active is not None and self.parties and active not in self.parties:
             raise ValueError(f"the active party {active!r} is not among the parties{nearest(active, self.parties)}")
         return self
+
+    def reading(self, party: str) -> dict[str, Any]:
+        """Return the settings for reading a party's table, as arguments of ``read_table``."""
+        own, federation = self.parties.get(party, PartySettings()), self.federation
+        return {
+            "id": own.id or federation.id,
+            "id_normalize": federation.id_normalize,
+            "duplicates": own.duplicates,
+            "file": own.file,
+            "max_cell_bytes": federation.max_cell_bytes,
+        }
 
     @property
     def allowed_code(self) -> AllowedCode:

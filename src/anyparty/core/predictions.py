@@ -45,7 +45,9 @@ class Predictions:
         silent: parties that were asked and did not answer.
         predictor: a description of the predictor.
         reasons: the reason for a missing answer, by row.
-        ids: [n] the rows' ids as text, if the caller passed tables.
+        ids: [n] the rows' ids with the type of the table; a tuple for ids of several columns. ``None`` if they are not
+            known here.
+        id_columns: [n, m] the id columns of these rows.
         unseen: the number of classes that the model does not know. They are the last classes of the task (``over``).
     """
 
@@ -58,7 +60,8 @@ class Predictions:
     silent: tuple[str, ...] = ()
     predictor: str = ""
     reasons: dict[int, str] = field(default_factory=dict)
-    ids: tuple[str, ...] | None = None
+    ids: tuple[Any, ...] | None = None
+    id_columns: pl.DataFrame | None = None
     unseen: int = 0
 
     def __post_init__(self) -> None:
@@ -101,6 +104,7 @@ class Predictions:
             by_party=None if self.by_party is None else self.by_party[at],
             reasons={new: self.reasons[old] for new, old in enumerate(at.tolist()) if old in self.reasons},
             ids=None if self.ids is None else tuple(self.ids[old] for old in at.tolist()),
+            id_columns=None if self.id_columns is None else self.id_columns[at.numpy()],
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
@@ -140,7 +144,9 @@ class Predictions:
         """
         classification = self.task.kind == "classification"
         columns: dict[str, pl.Series] = {}
-        if self.ids is not None:
+        if self.id_columns is not None:
+            columns |= named_ids(self.id_columns)
+        elif self.ids is not None:
             columns["id"] = pl.Series(self.ids, dtype=pl.String)
         columns["prediction"] = pl.Series(self.labels(), dtype=self._dtypes[0])
         if classification:
@@ -153,6 +159,10 @@ class Predictions:
         columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
         return pl.DataFrame(columns)
 
+    def identified(self, id_columns: pl.DataFrame) -> Predictions:
+        """Add the id columns [n, m] of the rows."""
+        return replace(self, ids=id_values(id_columns), id_columns=id_columns)
+
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
 
@@ -160,6 +170,18 @@ class Predictions:
             ConfigError, StorageError: as ``anyparty.core.export.write``.
         """
         write(self.frame(), path, raw_csv=raw_csv)
+
+
+def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:
+    """Return the id of each row: the cell of a single column, or a tuple of the cells of several."""
+    rows = id_columns.rows()
+    return tuple(row[0] for row in rows) if id_columns.width == 1 else tuple(rows)
+
+
+def named_ids(id_columns: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the id columns for a result: a single one is named "id", several keep their names."""
+    columns = id_columns.get_columns()
+    return {"id": columns[0].alias("id")} if len(columns) == 1 else {column.name: column for column in columns}
 
 
 def refuse_without_labels(task: Task) -> None:

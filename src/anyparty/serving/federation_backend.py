@@ -20,6 +20,7 @@ from anyparty.serving.http_app import ServingBackend
 from anyparty.serving.job_manager import JobDelays, JobManager
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.serving.predictor import Predictor
+from anyparty.tables import readers
 from anyparty.tables.table import Table
 
 NO_FEDERATION = (
@@ -101,7 +102,7 @@ def _aligned_table(
     if alignment.fits(current):
         return current, ""
     if not own:
-        if site.table is None or not site.table.exists():
+        if site.table is None or not readers.exists(site.table):
             return None, f"{site.party}: the table that was aligned does not exist, {effect}; name it in local/{FILE}"
         current = read_again(StoredPart.of(site, config).member, site.party, site.table, alignment.kinds)
         if alignment.fits(current):

@@ -61,7 +61,7 @@ def find(sources: Mapping[str, Source], ids: Mapping[str, str] | None = None) ->
     Raises:
         TableError: a table cannot be read.
     """
-    frames = {party: readers.read(source, party)[1] for party, source in sources.items()}
+    frames = {party: readers.read(source, party).cells for party, source in sources.items()}
     found = [(1.0, dict(ids))] if ids else _id_candidates(frames)
     chosen = found[0][1] if found else {}
     return RoleCandidates(

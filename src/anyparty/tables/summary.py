@@ -53,6 +53,15 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
     return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
 
 
+def files(tables: Sequence[Table]) -> RichTable:
+    """Return a terminal table of the format that was recognised in each party's file."""
+    shown = RichTable("party", "table", "format", title="how files were read", title_justify="left")
+    shown.add_column("rows", justify="right")
+    for table in tables[:PARTIES]:
+        shown.add_row(*map(Text, (table.party, table.source, table.read_as, f"{len(table):,}")))
+    return shown
+
+
 def remarked(tables: Sequence[Table]) -> RichTable | None:
     """Return a terminal table of the columns with a remark; ``None`` if no column has a remark."""
     found = [(table.party, column) for table in tables for column in columns(table) if column.remark]

@@ -6,7 +6,7 @@ Messages count rows from 1, without the header and without blank lines.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,13 +19,16 @@ from polars.selectors import by_name
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import FeatureColumn, Kind, feature
+from anyparty.tables.csv_dialect import are_decimal, with_points
+from anyparty.tables.duplicates import combined
+from anyparty.tables.file_settings import DETECT, FileSettings
+from anyparty.tables.ids import Duplicates, check_normalize, doubled, id_names, read_ids
 from anyparty.tables.label_cells import read_labels
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
 if TYPE_CHECKING:
     from anyparty.tables.readers import Source
 
-INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
 TOO_LONG = "shorten it, leave the column out, or raise federation.max_cell_bytes"
 MANY_WRONG = 10  # the largest number of columns whose errors are reported at once
 
@@ -37,12 +40,15 @@ class Table:
     Attributes:
         party: the party that holds the table.
         source: the file's name, or "data frame".
-        ids: [n] String, trimmed, unique, no nulls.
+        ids: [n] String, trimmed, unique, no nulls. The columns of a composite id are joined by ``ids.JOINT``.
         columns: [n, d] the features: numeric, or String for categorical. A null is a missing value; NaN and infinity
             do not occur. [0, 0] for a party that holds labels only.
         label: [n] the label column with the type that it has in the source (text in a CSV). A null is an
             unlabelled row. ``None`` if the party holds no labels.
         notes: possible mistakes in the table, as sentences.
+        read_as: the format that was recognised, such as "CSV, separator ';', encoding utf-8".
+        id_columns: [n, m] the m id columns with the types that they have in the source; texts are trimmed.
+        rows: [n] the number of each row in the source, from 0; ``None`` if no row was left out.
         rules: how the cells were read.
     """
 
@@ -53,6 +59,9 @@ class Table:
     label: pl.Series | None = None
     notes: tuple[str, ...] = ()
     rules: ReadingRules = AS_WRITTEN
+    read_as: str = ""
+    id_columns: pl.DataFrame | None = None
+    rows: pl.Series | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,15 +113,18 @@ def read_table(
     source: Source,
     *,
     party: str,
-    id: str,  # noqa: A002 - as in the settings
+    id: str | Sequence[str],  # noqa: A002 - as in the settings
+    id_normalize: Sequence[str] = (),
+    duplicates: Duplicates = "error",
     label: str | None = None,
     drop: Collection[str] = (),
     types: Mapping[str, Kind] | None = None,
     expect: Mapping[str, Kind] | None = None,
     rules: ReadingRules = AS_WRITTEN,
     max_cell_bytes: int = cells.MAX_BYTES,
+    file: FileSettings = DETECT,
 ) -> Table:
-    """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
+    """Read one party's table from a file or a data frame: see ``readers.read``.
 
     Ids of any type are compared as trimmed text: the number 7, the texts " 7" and "7", and the float 7.0 are one id.
     (pandas stores whole ids as floats if the column has missing cells.) Empty cells and NA, N/A, n/a, #N/A, <NA>, NaN,
@@ -122,7 +134,9 @@ def read_table(
     Args:
         source: the file or data frame.
         party: the name of the party that holds the table, for messages.
-        id: the column of ids.
+        id: the column of ids, or several columns that together identify a row.
+        id_normalize: changes of ids, such as "strip-zeros" (``ids.NORMALIZATIONS``).
+        duplicates: the reaction to rows with the same id: "error", or see ``duplicates.combined``.
         label: the column of labels, if the party holds them.
         drop: columns to leave out.
         types: "numeric" or "categorical", by column, to replace the inferred kind.
@@ -130,17 +144,20 @@ def read_table(
             a missing column is an error, and all other columns are ignored.
         rules: how cells are read; at prediction, the rules of training (``Table.rules``).
         max_cell_bytes: the largest number of UTF-8 bytes in a column name, or in a text cell of a column that is read.
+        file: settings that replace what is recognised about a file.
 
     Raises:
         TableError: the table cannot be used.
     """
-    file, raw = readers.read(source, party)
-    where = f"party {party!r}, {file}"
+    made = readers.read(source, party, file)
+    raw = made.cells
+    where = f"party {party!r}, {made.name}"
     _check_name_sizes(raw.columns, where, max_cell_bytes)
+    names = id_names(id)
     _check_named(
         raw.columns,
         where,
-        id=id,
+        id=names,
         label=label,
         drop=drop,
         types=types or {},
@@ -154,20 +171,36 @@ def read_table(
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
     if expect is None:
-        kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in {id, label, *drop}}
+        kinds: dict[str, Kind | None] = {
+            c: (types or {}).get(c) for c in raw.columns if c not in {*names, label, *drop}
+        }
     else:
         kinds = dict(_expected(raw.columns, expect, where))
-    read = {id, *kinds} | ({label} if label is not None else set())
+    read = {*names, *kinds} | ({label} if label is not None else set())
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
-    ids = _ids(raw[id], where)
-    columns, rules, notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
-    notes += checks.without_cells(columns, where, labels=label is not None)
+    ids, id_columns, notes = read_ids(raw, names, check_normalize(id_normalize), where)
+    if duplicates == "error" and ids.n_unique() < len(ids):
+        raise doubled(ids, names, id_normalize, where, party)
+    if made.decimal == ",":
+        raw = _with_points(raw, kinds, label)
+    columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
+    labels, spelled = (None, ()) if label is None else _label(raw[label], where, rules)
+    rows, kept = None, columns
+    if ids.n_unique() < len(ids):
+        rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
+        ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
+    notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
-    if label is None:
-        return Table(party, file, ids, columns, notes=notes, rules=rules)
-    labels, spelled = _label(raw[label], where, rules)
-    return Table(party, file, ids, columns, labels, notes + spelled, rules)
+    return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows)
+
+
+def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None) -> pl.DataFrame:
+    """Write numbers with a decimal comma with a point, in text columns of numbers that may be features or labels."""
+    columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
+    texts = [column for column in columns if column.dtype == pl.String]
+    numeric = {name for name, kind in kinds.items() if kind == "numeric"}
+    return raw.with_columns(with_points(text) for text in texts if text.name in numeric or are_decimal(text))
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
@@ -191,7 +224,7 @@ def _check_named(
     names: list[str],
     where: str,
     *,
-    id: str,  # noqa: A002
+    id: Sequence[str],  # noqa: A002
     label: str | None,
     drop: Collection[str],
     types: Mapping[str, Kind],
@@ -200,13 +233,18 @@ def _check_named(
     """Reject settings that name a missing column, or give a column two roles. ``hints`` explain missing columns."""
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
-    for role, name in [("id", id), ("label", label), *(("drop", d) for d in drop), *(("types", t) for t in types)]:
+    for role, name in [
+        *(("id", name) for name in id),
+        ("label", label),
+        *(("drop", d) for d in drop),
+        *(("types", t) for t in types),
+    ]:
         if name is not None and name not in names:
             raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
                              f"{hints.get(role, '')}")  # fmt: skip
-    if id == label:
-        raise TableError(f"{where}: column {id!r} is named both as id and as label; name two columns")
-    for name in (id, label):
+    if label in id:
+        raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
+    for name in (*id, label):
         if name in drop or name in types:
             raise TableError(f"{where}: column {name!r} holds ids or labels; drop and types are for features")
     for name, kind in types.items():
@@ -274,37 +312,6 @@ def _features(
         raise TableError("\n".join((*notes, f"{where}: no other feature column remains: keep one, or drop them all")))
     read = [each for each in read if not each.left_out]
     return pl.DataFrame([each.cells for each in read]), rules, notes
-
-
-def _ids(column: pl.Series, where: str) -> pl.Series:
-    """Read the ids as text. Reject missing ids, repeated ids, control characters, and floats too large to be exact."""
-    timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
-    if not (cells.is_text(column) or cells.is_number(column) or timestamps):
-        raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
-    if column.dtype.is_float() and (column.fill_nan(None).abs() > cells.largest_exact(column)).any():
-        raise TableError(
-            f"{where}: id column {column.name!r} holds numbers that are too large for {column.dtype} to be exact; "
-            "read the ids as text"
-        )
-    ids = cells.as_text(column)
-    if ids.null_count():
-        rows = some((row + 1 for row in ids.is_null().arg_true()), 5)
-        marks = f" ({some(cells.missing_markers(column))} stands for missing)" if cells.missing_markers(column) else ""
-        raise TableError(
-            f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
-        )
-    if (invisible := ids.str.contains(INVISIBLE)).any():
-        raise TableError(
-            f"{where}: id column {ids.name!r} has invisible characters: {cells.cited(ids, invisible)}; remove them, "
-            "because they make an id differ from the same text without them"
-        )
-    if ids.n_unique() < len(ids):
-        twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
-        raise TableError(
-            f"{where}: id column {ids.name!r} must name each row once, but {some(twice)} occur more than once "
-            f"(as text, trimmed); keep one row for each id"
-        )
-    return ids
 
 
 def _label(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from anyparty.config.settings_group import Settings
 from anyparty.errors import ConfigError
+from anyparty.tables.readers import located
 from anyparty.transport.reliable.session import Timeouts
 
 FILE = "anyparty.toml"
@@ -37,7 +38,7 @@ class SiteConfig(Settings):
             and runs at this site.  Any other factory is refused.
         methods: user-defined methods, as ``module:name``, that a job may name.  Their code is imported and runs at this
             site.  Any other user-defined method is refused.
-        id: the id column for alignment; by default the column that a job names.
+        id: the id column for alignment, or several columns; by default the column that a job names.
         columns: the columns that a job may read, as features or label; by default all columns that the job does not
             drop.
         threads: the number of threads for PyTorch; by default all.
@@ -54,7 +55,7 @@ class SiteConfig(Settings):
     parts: dict[str, str] = PARTS
     encoders: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
-    id: str | None = None
+    id: str | tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     threads: int | None = None
     patience: Timeouts = Timeouts()
@@ -77,7 +78,7 @@ class SiteConfig(Settings):
         for name in {site.party, site.active} - set(site.parties):
             raise ConfigError(f"{path}: {name!r} is not among its parties {list(site.parties)}")
         tables = {"table": site.table, "new": site.new}
-        places = {"folder": kit / site.folder} | {name: kit / path for name, path in tables.items() if path}
+        places = {"folder": kit / site.folder} | {name: located(path, kit) for name, path in tables.items() if path}
         return site.model_copy(update=places)
 
     def load_part(self, work: str) -> PartFunction:

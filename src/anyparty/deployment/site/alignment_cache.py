@@ -134,6 +134,7 @@ async def aligned(
     table: Table,
     *,
     salt: str,
+    normalize: Sequence[str] = (),
     resume: bool = False,
     there: Sequence[str] | None = None,
     apart: bool = False,
@@ -158,7 +159,7 @@ async def aligned(
         assert kept is not None
         return kept.known, number
     own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.has_content)
-    fresh = await private.align(net, roster, table.ids.gather(own), salt=salt, apart=apart)
+    fresh = await private.align(net, roster, table.ids.gather(own), salt=salt, apart=apart, normalize=normalize)
     position = np.full(fresh.n, -1)
     position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]
     known = PartyAlignment(

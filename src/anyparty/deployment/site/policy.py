@@ -11,6 +11,7 @@ from anyparty.config.method_factory import chosen
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
+from anyparty.tables.ids import id_names
 
 
 class SiteSettings(Protocol):
@@ -37,7 +38,7 @@ class SiteSettings(Protocol):
         """The party's folder for models and records."""
 
 
-def check_columns(site: SiteSettings, id: str, label: str | None, features: Sequence[str]) -> None:  # noqa: A002
+def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None, features: Sequence[str]) -> None:  # noqa: A002
     """Check that a job reads only columns that the party's own settings allow, if they restrict them.
 
     The active party writes the job, and so chooses the id column, the features and the label.
@@ -45,8 +46,8 @@ def check_columns(site: SiteSettings, id: str, label: str | None, features: Sequ
     Raises:
         ConfigError: the job reads other columns.
     """
-    wanted: str | None = getattr(site, "id", None)
-    if wanted is not None and id != wanted:
+    wanted: str | Sequence[str] | None = getattr(site, "id", None)
+    if wanted is not None and id_names(id) != id_names(wanted):
         raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, but the party's own settings "
                           f"(local/anyparty.toml in its kit) allow only id = {wanted!r}")  # fmt: skip
     allowed: tuple[str, ...] | None = getattr(site, "columns", None)

@@ -125,7 +125,10 @@ async def _predict(
     wired = ContractChannel(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
     there = await _same_run(wired, part, names, there)
-    known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
+    known, _ = await aligned(
+        keep, wired, roster, table, salt=config.federation.salt, normalize=part.member.id_normalize, there=there,
+        apart=True,
+    )  # fmt: skip
     prepare = part.member.prepare
     rows = own_rows(
         known.position, blocks=table.blocks_at(known.position), features=prepare.features(table) if prepare else None,
@@ -139,7 +142,9 @@ async def _predict(
     if answered is not None:
         places = torch.from_numpy(known.position)[wanted].numpy()
         silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
-        named = replace(answered, ids=tuple(table.ids.gather(places).cast(str).to_list()), silent=silent)
+        named = replace(answered, silent=silent)
+        if table.id_columns is not None:
+            named = named.identified(table.id_columns[places])
         told |= _keep_answers(site.folder / ANSWERS, named, places)
     return told, table
 
@@ -150,15 +155,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
     if new is None:
         return _table_aligned(site, config, part), site.folder / ALIGNMENT
     kinds = part.member.prepare.kinds if part.member.prepare else {}
-    table = read_table(
-        new,
-        party=site.party,
-        id=part.member.id,
-        label=None,
-        expect=kinds,
-        rules=part.member.rules,
-        max_cell_bytes=part.member.max_cell_bytes,
-    )
+    table = read_table(new, party=site.party, label=None, expect=kinds, **part.member.reading)
     return remarked(table), site.folder / "alignment-new.safetensors"
 
 

@@ -78,10 +78,10 @@ class SiteParty:
         run = TrainingRun.of(config, scheduled(method_at(site, config), config), roster, resume=resume)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
-        own, label = config.parties.get(site.party), labels_asked(config, site.active).get(site.party)
+        label = labels_asked(config, site.active).get(site.party)
         check_features(config, site.active, {site.party: site.table})
         table = read_party(config, site.party, site.table, label)
-        check_columns(site, (own and own.id) or config.federation.id, label, table.columns.columns)
+        check_columns(site, config.reading(site.party)["id"], label, table.columns.columns)
         return cls(site, table, encoder, run)
 
 
@@ -126,7 +126,13 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
         known, number = await aligned(
-            site.folder / ALIGNMENT, wired, run.roster, home.table, salt=config.federation.salt, resume=resume
+            site.folder / ALIGNMENT,
+            wired,
+            run.roster,
+            home.table,
+            salt=config.federation.salt,
+            normalize=config.federation.id_normalize,
+            resume=resume,
         )
         agreed = agreed_on(config, run.method, run.roster, len(known.position))
         recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(home, known))

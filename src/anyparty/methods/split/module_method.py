@@ -1,0 +1,127 @@
+"""A split method from one torch module: from the embeddings of the present parties to the answer.
+
+    class Mean(nn.Module):
+        def __init__(self, K, H, C): ...                      # parties, width of an embedding, outputs
+        def forward(self, h, observed): return ...            # [B, K, H], [B, K] -> [B, C]
+
+    federation.train(module_method(Mean, embedding=32))
+
+``Split`` provides the encoders, messages, optimizers, checkpoints, and prediction without some parties.  A method with
+several heads, its own loss or its own combination of answers is a ``Rule``: see ``anyparty.methods.split.rule``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.types import Capabilities, Roster
+from anyparty.errors import ConfigError
+from anyparty.methods.method import Batch
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
+from anyparty.methods.split.split_method import Split
+from anyparty.networks.objective import losses
+
+MakeModule = Callable[[int, int, int], nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleRule(Rule):
+    """One head, a user's module, on the embeddings of the present parties.
+
+    Attributes:
+        title: the method's name in tables.
+        drop: in training, the probability that a present party is left out of a row; one party always stays.
+
+    """
+
+    title: str
+    drop: float = 0.0
+
+    @property
+    def can(self) -> Capabilities:
+        """Capabilities: trains on and predicts for any row of at least one party."""
+        return Capabilities(
+            title=self.title,
+            paper="user-defined",
+            trains_on="labelled rows that at least one party has",
+            predicts_for="any row",
+            needs="any",
+            messages=(EMBEDDING, GRADIENT),
+        )
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """Return the number of heads, 1, and the width of its input: K embeddings, and K marks of presence."""
+        return 1, roster.K * (width + 1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss over the rows."""
+        if self.drop:
+            drawn = torch.rand(observed.shape, generator=batch.generator("left out")).to(h.device)
+            kept = observed & (drawn >= self.drop)
+            observed = torch.where(kept.any(dim=1, keepdim=True), kept, observed)
+        return losses(fusion.task, fusion.heads(_joined(h, observed)).squeeze(1), y).mean()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the module's outputs, valid for rows that at least one party has."""
+        return fusion.heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
+
+
+def _joined(h: Tensor, observed: Tensor) -> Tensor:
+    """Put embeddings [B, K, H], zero for absent parties, and presence [B, K] side by side: [B, 1, K (H + 1)]."""
+    present = torch.where(observed.unsqueeze(2), h, 0.0).flatten(1)
+    return torch.cat([present, observed.to(h.dtype)], dim=1).unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class ModuleHead:
+    """A factory of heads that call the user's module."""
+
+    of: MakeModule
+    embedding: int
+
+    def __call__(self, inputs: int, outputs: int) -> nn.Module:
+        """Make the head for an input of ``inputs`` = K (H + 1) numbers."""
+        return PresenceHead(self.of, inputs // (self.embedding + 1), self.embedding, outputs)
+
+
+class PresenceHead(nn.Module):
+    """Split the head's input into embeddings and presence, and call the user's module."""
+
+    def __init__(self, of: MakeModule, K: int, H: int, C: int) -> None:
+        super().__init__()
+        self.K, self.H, self.module = K, H, of(K, H, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the module's outputs: [B, K (H + 1)] -> [B, C]."""
+        h, observed = x[:, : self.K * self.H].view(len(x), self.K, self.H), x[:, self.K * self.H :] > 0.5
+        outputs: Tensor = self.module(h, observed)
+        return outputs
+
+
+def module_method(of: MakeModule, *, embedding: int = 64, drop: float = 0.0, title: str = "") -> Split:
+    """Make a split method from a module.
+
+    Args:
+        of: a class of modules, or a function that makes one, called with (K, H, C): the number of parties, the width of
+            an embedding and the number of outputs (classes, or 1 for a regression).  Its ``forward(h, observed)``
+            takes embeddings [B, K, H], zero for absent parties, and presence [B, K] bool; it returns [B, C].
+        embedding: H.
+        drop: in training, the probability that a present party is left out of a row, so that the module learns to
+            answer without it.
+        title: the method's name in tables; by default the name of ``of``.
+
+    Raises:
+        ConfigError: ``of`` is not a class or a function, or ``drop`` is out of range.
+
+    """
+    if not callable(of) or isinstance(of, nn.Module):
+        raise ConfigError(f"module_method: expected a class of modules, or a function of (K, H, C) that makes one, got "
+                          f"{of!r}")  # fmt: skip
+    if not 0 <= drop < 1:
+        raise ConfigError(f"module_method: drop must be at least 0 and below 1, got {drop}")
+    name = title or str(getattr(of, "__name__", type(of).__name__))
+    return Split(rule=ModuleRule(title=name, drop=drop), embedding=embedding, make_head=ModuleHead(of, embedding))

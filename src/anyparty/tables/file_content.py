@@ -1,0 +1,188 @@
+"""Recognise the format of a table file by its content, decompress it, and name files that are not tables."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import re
+import sys
+import zipfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import zstandard
+
+from anyparty.errors import TableError, some
+
+Format = Literal["CSV", "Parquet", "Feather", "Excel"]
+
+HEAD = 65_536  # bytes that are examined
+STANDARD_INPUT = Path("-")
+UTF_16 = 0.6  # a file is UTF-16 if a larger share of its even or odd bytes is zero
+
+_PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
+_FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # .xls, and workbooks with a password
+_NOT_TABLES = (
+    (b"version https://git-lfs", "a Git LFS pointer", "fetch the file: git lfs pull"),
+    (b"/annex/objects/", "a git-annex pointer", "fetch the file: git annex get"),
+    (b"\x80\x04\x95", "a Python pickle", ""),
+    (b"\x80\x05\x95", "a Python pickle", ""),
+    (b"%PDF", "a PDF", ""),
+    (b"\x93NUMPY", "a NumPy array", ""),
+    (b"SQLite format 3\0", "an SQLite database", ""),
+    (b"\x89PNG", "a PNG image", ""),
+    (b"\xff\xd8\xff", "a JPEG image", ""),
+    (b"\x89HDF", "an HDF5 file", ""),
+    (b"FEA1", "a Feather file of version 1", "write it again as version 2"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", ""),
+    (b"Rar!", "a RAR archive", ""),
+    (b"<stata_dta>", "a Stata file", ""),
+    (b"$FL2", "an SPSS file", ""),
+    (b"SAS FILE", "a SAS file", ""),
+)
+_HTML = re.compile(rb"\s*(<!--.*?-->\s*)*(<\?xml[^>]*>\s*)?<(!doctype html|html|head|body|table)\b", re.I | re.S)
+_JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*["\[\]{\d-])')
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """One table file.
+
+    Attributes:
+        path: the file, for messages.
+        format: the format of the table.
+        data: the decompressed bytes; ``None`` if the file is not compressed and can be read from ``path``.
+        head: the first decompressed bytes.
+        packing: the compression: "gzip", "bz2", "zstd", "zip" or "".
+    """
+
+    path: Path
+    format: Format
+    data: bytes | None
+    head: bytes
+    packing: str
+
+    @property
+    def source(self) -> Path | bytes:
+        """The path or the bytes, as readers take them."""
+        return self.path if self.data is None else self.data
+
+    def whole(self) -> bytes:
+        """Return all bytes."""
+        return self.path.read_bytes() if self.data is None else self.data
+
+
+def content_of(path: Path, party: str) -> FileContent:
+    """Recognise a file by its first bytes, whatever its name, and decompress it.
+
+    Raises:
+        TableError: the file is empty or is not a table.
+        OSError, EOFError, ValueError and others: the file cannot be read or decompressed.
+    """
+    data: bytes | None = _standard_input() if path == STANDARD_INPUT else None
+    head = _head(path) if data is None else data[:HEAD]
+    where, packing = f"party {party!r}: {named(path)}", ""
+    if not head:
+        raise TableError(f"{where} is empty; a table with a line of column names was expected")
+    for magic, name in _PACKED:
+        if head.startswith(magic):
+            packed = path.read_bytes() if data is None else data
+            if name == "zip" and _is_workbook(packed):
+                return FileContent(path, "Excel", data, head, "")
+            data, packing = _unpacked(packed, name, where), name
+            head = data[:HEAD]
+    found = _format(head, path, data)
+    if found is None:
+        what, remedy = _not_a_table(head) or ("", "")
+        if head.startswith(_OLE):
+            what, remedy = "a password-protected workbook", "save it without a password"
+        if what:
+            raise TableError(f"{where} is {what}, not a table; {remedy or 'export the table as CSV or Parquet'}")
+    return FileContent(path, found or "CSV", data, head, packing)
+
+
+def named(path: Path) -> str:
+    """Return a file's name for messages."""
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
+@cache
+def _input_of(stream: object) -> bytes:
+    content: bytes = stream.read()  # type: ignore[attr-defined]
+    return content
+
+
+def _standard_input() -> bytes:
+    """Read standard input once; later calls return the same bytes."""
+    return _input_of(sys.stdin.buffer)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEAD)
+
+
+def _is_workbook(packed: bytes) -> bool:
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        names = archive.namelist()
+    return "[Content_Types].xml" in names or "mimetype" in names
+
+
+def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
+    """Decompress; a zip archive must have one member."""
+    if packing == "gzip":
+        return gzip.decompress(packed)
+    if packing == "bz2":
+        return bz2.decompress(packed)
+    if packing == "zstd":
+        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
+            return stream.read()
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        members = [each for each in archive.namelist() if not each.endswith("/") and not each.startswith("__MACOSX")]
+        if len(members) != 1:
+            listed = " and ".join(map(repr, members)) if len(members) == 2 else some(members)
+            raise TableError(f"{where} has {len(members)} members, {listed}; expected one table: unpack the archive")
+        return archive.read(members[0])
+
+
+def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
+    """Return the format if the first bytes show it; ``None`` for text and all other content."""
+    for magic, name in _FORMATS:
+        if head.startswith(magic):
+            return name
+    if head.startswith(_OLE):
+        whole = path.read_bytes() if data is None else data
+        return None if "EncryptedPackage".encode("utf-16-le") in whole else "Excel"
+    return None
+
+
+def _not_a_table(head: bytes) -> tuple[str, str] | None:
+    """Name content that is not a table, with the remedy; ``None`` for text that may be CSV."""
+    for magic, what, remedy in _NOT_TABLES:
+        if head.startswith(magic):
+            return what, remedy
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    if _HTML.match(text):
+        return "an HTML page", "the download may need a login; export the table as CSV or Parquet"
+    if (xml := text.lstrip().startswith(b"<?xml")) or _JSON.match(text):
+        return "XML" if xml else "JSON", ""
+    if b"\0" in head and utf_16(head) is None:
+        return "binary data", ""
+    return None
+
+
+def utf_16(head: bytes) -> str | None:
+    """Return the encoding if every second byte is mostly zero, as in UTF-16, or there is a byte order mark."""
+    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "utf-32"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    for start, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        every = head[start::2]
+        if every and every.count(0) > UTF_16 * len(every) and head[1 - start :: 2].count(0) < 0.1 * len(every):
+            return name
+    return None

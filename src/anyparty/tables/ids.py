@@ -1,0 +1,206 @@
+"""Read ids: one column or several, checked, and normalized only as the settings ask.
+
+Several id columns become one text, joined by a character that no id may contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from anyparty.errors import ConfigError, TableError, nearest, some
+from anyparty.tables import cells
+
+Duplicates = Literal["error", "first", "last", "mean"]
+
+JOINT = "\x1f"  # between the columns of a composite id
+SHOWN = 5  # the largest number of rows that a message shows
+INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
+_SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
+_DIGITS = 15  # digits of a number that a spreadsheet keeps
+_RARE, _FEWEST = 0.05, 20  # ids of another type get a remark below this share, in tables of at least this size
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """A change of ids that makes differently written ids equal.
+
+    Attributes:
+        difference: the difference that it removes, for messages.
+        change: the change of texts.
+    """
+
+    difference: str
+    change: Callable[[pl.Series], pl.Series]
+
+
+NORMALIZATIONS: dict[str, Normalization] = {
+    "unicode": Normalization(
+        "Unicode normalization, or invisible characters",
+        lambda ids: ids.str.replace_all(r"\p{Cf}", "").str.normalize("NFKC"),
+    ),
+    "lower-case": Normalization("upper and lower case", lambda ids: ids.str.to_lowercase()),
+    "strip-spaces": Normalization("spaces", lambda ids: ids.str.replace_all(r"\s+", "")),
+    "strip-point-zero": Normalization(
+        "zeros after the decimal point",
+        lambda ids: ids.str.replace(r"^(\d+)(?:\.0+|(\.\d*[1-9])0+)$", "${1}${2}"),
+    ),
+    "strip-hyphens": Normalization("hyphens", lambda ids: ids.str.replace_all(r"[\p{Pd}\x{2212}]", "")),
+    "strip-separators": Normalization(
+        "separators such as commas, points and slashes", lambda ids: ids.str.replace_all(r"[.,;:'’`_/\\]", "")
+    ),
+    "strip-zeros": Normalization("leading zeros", lambda ids: ids.str.replace(r"^0+(.)", "${1}")),
+}
+"""The changes that ``id_normalize`` may name, in the order in which they are applied."""
+
+
+def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
+    """Return the named changes without repetition, in the order in which they are applied.
+
+    >>> check_normalize(["strip-zeros", "lower-case", "strip-zeros"])
+    ('lower-case', 'strip-zeros')
+
+    Raises:
+        ConfigError: a change does not exist.
+    """
+    if isinstance(changes, str):
+        raise ConfigError(f"id_normalize takes a list, such as [{changes!r}], not a text")
+    named = list(changes)
+    for name in named:
+        if name not in NORMALIZATIONS:
+            raise ConfigError(
+                f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}; known are "
+                f"{', '.join(NORMALIZATIONS)}"
+            )
+    return tuple(name for name in NORMALIZATIONS if name in named)
+
+
+def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
+    """Apply changes to ids; those of several columns are changed column by column.
+
+    >>> normalized(pl.Series(["03EF-922a", "000 12"]), ["lower-case", "strip-hyphens", "strip-zeros"]).to_list()
+    ['3ef922a', ' 12']
+    """
+    if not changes or not len(ids):
+        return ids
+    if JOINT not in str(ids[0]):
+        for name in check_normalize(changes):
+            ids = NORMALIZATIONS[name].change(ids)
+        return ids
+    fields = [str(place) for place in range(str(ids[0]).count(JOINT) + 1)]
+    parts = ids.str.split(JOINT).list.to_struct(fields=fields).struct.unnest()
+    changed = [normalized(part, changes) for part in parts.iter_columns()]
+    return pl.select(pl.concat_str(changed, separator=JOINT)).to_series().alias(ids.name)
+
+
+def shown(text: str) -> str:
+    """Return an id for messages: the columns of a composite id are separated by a slash."""
+    return text.replace(JOINT, " / ")
+
+
+def id_names(id: str | Sequence[str]) -> tuple[str, ...]:  # noqa: A002 - as in the settings
+    """Return the names of the id columns.
+
+    Raises:
+        TableError: there is no name, or a name repeats.
+    """
+    names = (id,) if isinstance(id, str) else tuple(id)
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise TableError(f"id = {list(names)!r}: expected the name of a column, or a list of different names")
+    return names
+
+
+def read_ids(
+    raw: pl.DataFrame, names: Sequence[str], normalize: Sequence[str], where: str
+) -> tuple[pl.Series, pl.DataFrame, tuple[str, ...]]:
+    """Read and check the id columns.
+
+    Returns:
+        The ids as one text [n]; the id columns with the types of the source, texts trimmed; and remarks.
+
+    Raises:
+        TableError: an id is missing, has control characters, or was shortened by a spreadsheet or by a float column.
+    """
+    texts = {name: _column(raw[name], where) for name in names}
+    notes = tuple(note for name, text in texts.items() for note in _remarks(text, raw[name], where))
+    columns = pl.DataFrame([texts[name] if cells.is_text(raw[name]) else raw[name] for name in names])
+    changed = [_normalized(text, normalize, where) for text in texts.values()]
+    joined = changed[0] if len(names) == 1 else pl.select(pl.concat_str(changed, separator=JOINT)).to_series()
+    return joined.alias(names[0] if len(names) == 1 else "id"), columns, notes
+
+
+def _column(column: pl.Series, where: str) -> pl.Series:
+    """Read one id column as text, and check it."""
+    timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
+    if not (cells.is_text(column) or cells.is_number(column) or timestamps):
+        raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
+    if column.dtype.is_float() and (large := column.fill_nan(None).abs() >= cells.largest_exact(column)).any():
+        raise TableError(
+            f"{where}: id column {column.name!r} holds numbers that are too large for {column.dtype} to be exact, "
+            f"{cells.cited(column, large, SHOWN)}; read the ids as text, or as whole numbers of 64 bits"
+        )
+    ids = cells.as_text(column)
+    if ids.null_count():
+        rows = some((row + 1 for row in ids.is_null().arg_true()), SHOWN)
+        marks = f" ({some(cells.missing_markers(column))} stands for missing)" if cells.missing_markers(column) else ""
+        raise TableError(
+            f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
+        )
+    if (invisible := ids.str.contains(INVISIBLE)).any():
+        raise TableError(
+            f"{where}: id column {ids.name!r} has invisible characters: {cells.cited(ids, invisible, SHOWN)}; remove "
+            "them, because they make an id differ from the same text without them"
+        )
+    if (short := ids.str.contains(_SHORTENED)).any():
+        raise TableError(
+            f"{where}: id column {ids.name!r} has numbers that a spreadsheet shortened: "
+            f"{cells.cited(ids, short, SHOWN)}; their last digits are lost: export the table again with this column as "
+            "text"
+        )
+    return ids
+
+
+def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
+    """Yield remarks on ids that are possibly damaged, or of another type than most."""
+    where = f"{where}: id column {ids.name!r}"
+    long = ids.filter(ids.str.contains(rf"^\d{{{_DIGITS + 1},}}$"))
+    if len(long) >= SHOWN and long.str.contains(rf"^\d{{{_DIGITS}}}0+$").all():
+        yield (
+            f"{where}: all {len(long):,} numbers of more than {_DIGITS} digits end in zeros, such as {long[0]!r}: a "
+            "spreadsheet replaces digits by zeros; if so, export the table again with this column as text"
+        )
+    if not cells.is_text(column) or len(ids) < _FEWEST:
+        return
+    whole = ids.str.contains(r"^\d+$")
+    for odd, what, others in ((~whole, "not whole numbers", "all others are"), (whole, "whole numbers", "no other is")):
+        if 0 < odd.sum() <= _RARE * len(ids):
+            yield f"{where}: {odd.sum():,} of {len(ids):,} ids are {what}, {others}: {cells.cited(ids, odd, SHOWN)}"
+
+
+def _normalized(text: pl.Series, normalize: Sequence[str], where: str) -> pl.Series:
+    changed = normalized(text, normalize)
+    if (empty := changed == "").any():
+        raise TableError(
+            f"{where}: id_normalize = {list(normalize)} leaves nothing of ids in column {text.name!r}: "
+            f"{cells.cited(text, empty, SHOWN)}; leave a change out"
+        )
+    return changed
+
+
+def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:
+    """Return the error for ids that occur more than once, with up to five of their rows."""
+    twice = ids.is_duplicated()
+    named = f"column {names[0]!r}" if len(names) == 1 else f"columns {some(names)}"
+    how = f" after id_normalize = {list(normalize)}" if normalize else " (as text, trimmed)"
+    first = ids.filter(twice).unique(maintain_order=True).head(SHOWN)
+    examples = "; ".join(
+        f"{shown(each)!r} in rows {', '.join(str(row + 1) for row in (ids == each).arg_true().head(SHOWN))}"
+        for each in first
+    )
+    return TableError(
+        f"{where}: id {named} must name each row once, but {twice.sum():,} rows share an id{how}: {examples}; keep "
+        f'one row for each id, or write duplicates = "first", "last" or "mean" in [parties.{party}]'
+    )
