@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -18,6 +18,10 @@ from rich.text import Text
 
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.join import hint, nearly
+from anyparty.core.display import html_of, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SHOWN = 16
 PARTLY = 0.1  # report a party if a normalization would match more than this share of the ids that no other party has
@@ -110,6 +114,28 @@ class Overlap:
         patterns = tuple(Pattern(**{**each, "parties": tuple(each["parties"])}) for each in values["patterns"])
         tuples = {name: tuple(values[name]) for name in ("blocks", "notes")}
         return cls(**{**values, **tuples, "patterns": patterns})
+
+    def frame(self) -> pl.DataFrame:
+        """Return a row for each of the most frequent sets of parties: the parties, and the numbers of rows."""
+        rows = [{"parties": " + ".join(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
+        return pl.DataFrame(rows, schema={"parties": pl.String, "rows": pl.Int64, "labelled": pl.Int64})
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """Draw the numbers of rows by the set of parties that has them.
+
+        Args:
+            axes: where to draw; by default new axes.
+        """
+        axes = new_axes() if axes is None else axes
+        patterns = self.patterns[::-1]
+        axes.barh([self._pattern_name(p.parties) for p in patterns], [p.rows for p in patterns], color="#0f6fa8")
+        axes.set_xlabel("rows")
+        axes.set_title("rows by the parties that have them")
+        return axes
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return html_of(self.render())
 
     def __rich__(self) -> RenderableType:
         """Let ``rich.print`` show the tables."""

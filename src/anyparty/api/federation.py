@@ -31,6 +31,7 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
+from anyparty.core.display import html_of
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.batching import split
@@ -70,6 +71,10 @@ class Federation:
         """Return the parties' names and numbers of rows, but no data of a row."""
         rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
         return f"<Federation of {rows}; {self.roster.active!r} leads>"
+
+    def _repr_html_(self) -> str:
+        """Return the overlap and how columns were read as HTML, for notebooks."""
+        return html_of(repr(self), self.overlap.render(), self.reading)
 
     @classmethod
     def from_tables(

@@ -22,6 +22,7 @@ from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
+from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Roster, Task
@@ -100,6 +101,11 @@ class Model:
         of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
+
+    def _repr_html_(self) -> str:
+        """Return the description and the scores of the test rows as HTML, for notebooks."""
+        scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
+        return html_of(repr(self), *scores)
 
     @property
     def about(self) -> ModelSummary:

@@ -13,12 +13,13 @@ import anyparty
 from anyparty.cli.bench import bench
 from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
 from anyparty.cli.compare import compare, sweep
-from anyparty.cli.console import screen
+from anyparty.cli.console import print_json, screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
 from anyparty.cli.federate import federate, party
 from anyparty.cli.init import init
 from anyparty.cli.options import (
     AllowCode,
+    AsJson,
     Changes,
     OutFile,
     Parties,
@@ -38,7 +39,6 @@ from anyparty.errors import ConfigError
 app = typer.Typer(
     epilog="Start with: anyparty demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -145,7 +145,13 @@ def predict(
 
 @app.command()
 @with_errors
-def evaluate(run: RunFolder, table: Tables = None, parties: Parties = None, allow_code: AllowCode = None) -> None:
+def evaluate(
+    run: RunFolder,
+    table: Tables = None,
+    parties: Parties = None,
+    allow_code: AllowCode = None,
+    as_json: AsJson = False,
+) -> None:
     """Score a run on its own held-out test rows, or on the labelled rows of other tables.
 
     In Python: anyparty.api.runs.evaluate_run("RUN").
@@ -153,7 +159,10 @@ def evaluate(run: RunFolder, table: Tables = None, parties: Parties = None, allo
     from anyparty.api.runs import evaluate_run, tables_from
 
     scored = evaluate_run(run, tables_from(table or []), party_names(parties), allow_code=allowed_modules(allow_code))
-    screen().print(scored.render())
+    if as_json:
+        print_json(scored.to_json())
+    else:
+        screen().print(scored.render())
 
 
 @app.command()
@@ -163,14 +172,21 @@ def align(
     id: IdColumn = None,  # noqa: A002 - the name of the option
     label: LabelColumn = None,
     changes: Changes = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show how files were read, which party has which rows, the types of columns, and the task, without training.
 
     In Python: the files, overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
     from anyparty.api.federation import Federation
+    from anyparty.tables import summary
 
     federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
+    if as_json:
+        columns = [{"party": table.party, **vars(column)} for table in federation.tables.values()
+                   for column in summary.columns(table)]  # fmt: skip
+        print_json({"overlap": federation.overlap.to_json(), "columns": columns, "task": federation.predicted()})
+        return
     console = screen()
     console.print(federation.files, federation.overlap.render(), federation.reading, sep="\n")
     console.print(federation.predicted(), soft_wrap=True)

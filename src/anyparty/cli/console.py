@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -25,6 +26,13 @@ MAX_SETS = 16  # sets of parties in a summary of predictions
 def screen(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Make a console that prints text unchanged: rich would read ``:ab:`` as an emoji and ``[red]`` as a colour."""
     return Console(stderr=stderr, quiet=quiet, emoji=False, markup=False, highlight=False)
+
+
+def print_json(values: object) -> None:
+    """Print values as indented JSON on stdout; a number that is not finite becomes ``null``."""
+    from anyparty.core.storage import finite
+
+    print(json.dumps(finite(values), indent=2, ensure_ascii=False))
 
 
 # Predictions

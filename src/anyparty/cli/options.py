@@ -45,6 +45,7 @@ RawCsv = Annotated[
     bool,
     typer.Option("--raw-csv", help="Keep text that begins like a formula in a .csv file. A spreadsheet may run it."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 DataFolder = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the data sets.", show_default="ANYPARTY_DATA, the cache, or a download"),

@@ -51,14 +51,15 @@ def write_json(path: Path, value: Any) -> None:
         StorageError: the file cannot be written.
     """
     with writing(path) as beside:
-        beside.write_text(json.dumps(_finite(value), indent=1, allow_nan=False), encoding="utf-8")
+        beside.write_text(json.dumps(finite(value), indent=1, allow_nan=False), encoding="utf-8")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Replace numbers that are not finite by ``None``, also inside lists and mappings."""
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

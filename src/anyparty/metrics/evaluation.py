@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import polars as pl
 import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from anyparty.core.display import html_of, new_axes
 from anyparty.core.predictions import Predictions, members
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
+from anyparty.errors import ConfigError, nearest
 from anyparty.metrics.breakdowns import by_count, by_pattern, client_metrics
 from anyparty.metrics.scores import LabelledPredictions, ScoreTable, score
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,44 @@ class Evaluation:
             "by_count": {str(count): _plain(scores) for count, scores in self.by_count.items()},
             "by_pattern": {name: _plain(scores) for name, scores in self.by_pattern.items()},
         }
+
+    def frame(self) -> pl.DataFrame:
+        """Return a row for all rows, for each number of parties present and for each set of parties present.
+
+        The column ``group`` is "overall", "count" or "parties"; the column ``present`` has the number or the names.
+        """
+        groups = [("overall", "", self.overall)]
+        groups += [("count", str(count), scores) for count, scores in self.by_count.items()]
+        groups += [("parties", names, scores) for names, scores in self.by_pattern.items()]
+        return pl.DataFrame([{"group": kind, "present": key, **_plain(scores)} for kind, key, scores in groups],
+                            infer_schema_length=None)  # fmt: skip
+
+    def plot(self, metric: str | None = None, axes: Axes | None = None) -> Axes:
+        """Draw a metric by the parties present, with the score of a constant answer if it is known.
+
+        Args:
+            metric: by default accuracy, or RMSE for a regression.
+            axes: where to draw; by default new axes.
+
+        Raises:
+            ConfigError: the metric does not exist.
+        """
+        name = metric or ("accuracy" if self.task.kind == "classification" else "rmse")
+        if name not in self.overall:
+            raise ConfigError(f"metric: the evaluation has no {name!r}{nearest(name, self.overall)}")
+        axes = new_axes() if axes is None else axes
+        groups = list(self.by_pattern.items())[::-1]
+        axes.barh([key for key, _ in groups], [scores[name] for _, scores in groups], color="#0f6fa8")
+        if name in self.constant:
+            axes.axvline(self.constant[name], color="#6e7781", linestyle=":", label="constant answer")
+            axes.legend(loc="lower right")
+        axes.set_xlabel(name)
+        axes.set_title("test rows by the parties present")
+        return axes
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return html_of(self.render())
 
     def __rich__(self) -> RenderableType:
         """Let ``rich.print`` show the tables."""

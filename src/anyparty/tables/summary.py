@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
-from rich.table import Table as RichTable
 from rich.text import Text
 
+from anyparty.core.display import TextTable as RichTable
 from anyparty.tables.cells import differ_in_case
 from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
