@@ -16,10 +16,10 @@ Notation  n rows, m of them with a label and an answer, C classes.
                 back to the classes' shares of the training rows.
 
 Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
-the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC of rows of a single
-class, and the F1 of rows without any positive label or answer. The values equal scikit-learn's, as tests check. The
-metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer than the
-metrics.
+the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and the macro F1 of
+rows of a single class, and the F1 of rows without a positive label. All other values equal scikit-learn's, as tests
+check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer
+than the metrics.
 """
 
 from __future__ import annotations
@@ -111,10 +111,14 @@ def _accuracy(rows: LabelledPredictions) -> float:
 
 
 def _macro_f1(rows: LabelledPredictions) -> float:
+    if (rows.y == rows.y[0]).all():
+        return math.nan
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs).nanmean())
 
 
 def _f1(rows: LabelledPredictions) -> float:
+    if not (rows.y == 1).any():
+        return math.nan
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs)[1])
 
 

@@ -193,7 +193,7 @@ def read_table(
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
-    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
+    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows)
 
@@ -316,6 +316,9 @@ def _features(
             }
         )
     notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
+    if read and all(each.left_out for each in read):
+        raise TableError("\n".join((*notes, f"{where}: no other feature column remains: keep one, or drop them all")))
+    read = [each for each in read if not each.left_out]
     return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
