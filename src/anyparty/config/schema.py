@@ -192,7 +192,9 @@ class FederationSettings(Settings):
     categories that differ only in case, spaces, invisible characters or forms of Unicode one category, at every party.
     ``salt`` enters the hashes of private alignment; it should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
-    error.
+    error.  With ``incremental``, each party keeps its secret and the state of the private alignment on its own disk, so
+    that a later alignment processes only new ids; the active party can then recognise rows from one alignment to the
+    next.
     """
 
     id: Id = "id"
@@ -205,6 +207,7 @@ class FederationSettings(Settings):
     classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
+    incremental: bool = False
 
     @field_validator("id_normalize")
     @classmethod

@@ -264,12 +264,17 @@ class _Reported:
 
     watch: Callback
     aligned: bool = False
+    aligning: list[int] = field(default_factory=list)
     epochs: list[Mapping[str, Any]] = field(default_factory=list)
     stage: str = ""
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
         """Report the new events in a record to the callback."""
+        aligning = said.get("aligning", [])
+        if aligning and aligning != self.aligning and not self.aligned:
+            self.aligning = aligning
+            self.watch.on_align_progress(*aligning)
         if "overlap" in said and not self.aligned:
             self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
             self.aligned = True
