@@ -2,7 +2,7 @@
 
     python examples/your_csvs.py [FOLDER]
 
-The program writes the demo's tables of three parties to FOLDER.  For your own tables, change ``tables`` and ``new``,
+The program writes the demo's tables of four parties to FOLDER.  For your own tables, change ``tables`` and ``new``,
 and the names of the columns in ``id`` and ``label``.
 """
 
@@ -18,20 +18,20 @@ from anyparty.cli import demo_data
 def main(folder: Path) -> None:
     """Train, evaluate, save, load and predict."""
     demo_data.write(folder)
-    tables = {name: folder / f"{name}.csv" for name in ("mean", "error", "worst")}
-    new = {name: folder / "test" / f"{name}.csv" for name in ("mean", "error", "worst")}
+    tables = {name: folder / f"{name}.csv" for name in demo_data.PARTIES}
+    new = {name: folder / "test" / f"{name}.csv" for name in demo_data.PARTIES}
 
-    federation = Federation.from_tables(tables, id="id", label="diagnosis")
+    federation = Federation.from_tables(tables, id="image", label="digit")
     print(federation.overlap.render())
 
     model = federation.train(
-        "laser", encoder=MLP(hidden=(32,)), optimizer=Optimizer(lr=0.01), epochs=30, test=0.2, seed=0
+        "laser", encoder=MLP(hidden=(32,)), optimizer=Optimizer(lr=0.01), epochs=10, test=0.2, seed=0
     )
     print(model.evaluate().render())  # on the fifth of the rows that training held out
     model.save(folder / "model", replace=True)  # overwrite an earlier model
 
     model = Model.load(folder / "model")
-    del new["mean"]  # predict without this party; or name the others: parties=["error", "worst"]
+    del new["top_left"]  # predict without this party; or name the others: parties=["top_right", "bottom_left"]
     answers = model.predict(new)
     print(answers.frame().head())  # class, probability, parties; or the reason why there is no answer
 

@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     tests = {name: folder / "test" / f"{name}.csv" for name in demo_data.PARTIES}
     for method in (Split(rule=Maximum(), embedding=32), None):  # None: the method of the settings
         model = federation.train(method)
-        for parties in (subset for size in (3, 2, 1) for subset in combinations(tests, size)):
+        for parties in (subset for size in (4, 3, 2, 1) for subset in combinations(tests, size)):
             print(model.method.can.title, *parties, f"{model.evaluate(tests, parties).overall['accuracy']:.1%}")
 
 

@@ -13,8 +13,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize(
     ("name", "shows"),
     [
-        ("your_csvs.py", ["all 3", "auroc", "T6f4992", "error worst"]),
-        ("your_own_method.py", ["Maximum", "LASER-VFL", "mean error worst"]),
+        ("your_csvs.py", ["all 4", "auroc", "bottom_left"]),
+        ("your_own_method.py", ["Maximum", "LASER-VFL", "top_left top_right bottom_left"]),
         ("compare_methods.py", ["laser", "plug", "ensemble", "standard", "missing", "Test accuracy"]),
         ("attention.py", ["attention", "minus attention"]),
         ("your_own_network.py", ["Evaluation of", "accuracy"]),

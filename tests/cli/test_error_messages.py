@@ -243,9 +243,9 @@ def test_a_run_that_has_not_finished(work: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("customer,größe,default\nc1,2,no\n".encode("latin-1"), "bank.csv is not UTF-8 text; save it as UTF-8"),
-        ("customer,age,default\nc1,2,no\n".encode("utf-16"), "bank.csv is not UTF-8 text; save it as UTF-8"),
-        (b"customer;age;default\nc1;2;no\n", "bank.csv seems to be separated by ';'; save it with commas"),
+        ("customer,город,default\nc1,2,no\n".encode("cp1251"), "its encoding is not evident"),
+        (b"<!DOCTYPE html><html></html>", "bank.csv is an HTML page, not a table"),
+        (b'[{"customer": 1}]', "bank.csv is JSON, not a table"),
         (b"", "bank.csv is empty"),
     ],
 )
@@ -257,8 +257,8 @@ def test_a_table_that_is_no_csv(work: Path, call: Call, command: str, content: b
 @pytest.mark.parametrize("command", ["align", "train"])
 @pytest.mark.parametrize("name", ["bank.csv.gz", "bank.parquet"])
 def test_a_table_that_is_damaged(work: Path, call: Call, command: str, name: str) -> None:
-    (work / name).write_bytes(b"customer,age,default\n")
-    assert f"{name} cannot be read as" in refused(call(command, "credit.toml", "--set", f"parties.bank.table={name}"))
+    (work / name).write_bytes(b"\x1f\x8b\x08 cut" if name.endswith("gz") else b"PAR1 cut")
+    assert f"{name} cannot be read" in refused(call(command, "credit.toml", "--set", f"parties.bank.table={name}"))
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])

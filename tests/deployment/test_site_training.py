@@ -101,6 +101,47 @@ def test_the_houses_train_and_keep_their_own(tmp_path):
     assert '"classes"' not in (sites["shop"].folder / "model.json").read_text()
 
 
+@pytest.mark.parametrize("incremental", [False, True])
+def test_the_state_of_an_alignment_is_deleted_unless_it_is_incremental(tmp_path, incremental):
+    sites = world(tmp_path)
+    config = settings(epochs=1)
+    config = replace_federation(config, incremental=incremental)
+    run(sites, config)
+    for site in sites.values():
+        assert (site.folder / "alignment.state" / "state.json").exists() == incremental
+        done, total = json.loads((site.folder / "record.json").read_text())["aligning"]
+        assert done == total > 0
+    with sites["shop"].table.open("a") as file:
+        file.write("new person,1.0,2.0\n")
+    points = []
+
+    def counted(channel):
+        return Counted(channel, points)
+
+    run(sites, config, counted)
+    assert sum(points) == (1 if incremental else 3 * 192 + 1 - 192)
+
+
+def replace_federation(config, **changes):
+    return config.model_copy(update={"federation": config.federation.model_copy(update=changes)})
+
+
+@dataclass
+class Counted:
+    """A channel that counts the points that reach the active party."""
+
+    channel: object
+    points: list
+
+    def __getattr__(self, name):
+        return getattr(self.channel, name)
+
+    async def send(self, to, tag, tensors):
+        if tag == "align-tokens":
+            self.points.append(len(tensors["points"]))
+        return await self.channel.send(to, tag, tensors)
+
+
 def test_the_active_party_knows_everybodys_part_and_the_others_their_own(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())

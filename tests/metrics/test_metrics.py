@@ -166,13 +166,15 @@ def test_one_class_only_has_no_auroc(only: int):
     got = score(predictions, torch.tensor([only, only]))
     assert math.isnan(got["auroc"])
     assert got["accuracy"] == only
-    assert got["f1"] == only
+    assert math.isnan(got["macro_f1"])
+    assert got["f1"] == 1 if only else math.isnan(got["f1"])
 
 
-def test_f1_where_nothing_is_or_was_called_positive_is_undefined():
-    got = score(predicted([[0.8, 0.2]]), torch.tensor([0]))
+@pytest.mark.parametrize("scores", [[0.8, 0.2], [0.2, 0.8]])
+def test_f1_without_a_positive_label_is_undefined(scores):
+    got = score(predicted([scores]), torch.tensor([0]))
     assert math.isnan(got["f1"])
-    assert got["macro_f1"] == 1.0  # over the one class that occurs
+    assert math.isnan(got["macro_f1"])
 
 
 def test_classes_that_do_not_occur_are_left_out_of_the_means():

@@ -106,12 +106,17 @@ class TestFit:
         with pytest.raises(TableError, match="none of its rows is for training"):
             Prepare.fit(table_of(MIXED), rows())
 
-    def test_too_many_levels(self, monkeypatch):
-        monkeypatch.setattr("anyparty.tables.preprocessing.MANY_LEVELS", 2)
-        with pytest.raises(
-            TableError, match=r"column 'town' has 3 different values .* at most 2 can be encoded; group"
-        ):
-            Prepare.fit(table_of(MIXED), rows(0, 1, 3))
+    def test_rare_levels_are_grouped(self):
+        """20,000 categories give 256 outputs; new categories have the output of the rare ones."""
+        towns = [f"town {i}" for i in range(20_000)] * 2 + ["Ulm"] * 30 + [None]
+        table = table_of({"town": towns})
+        said = r"column 'town' has 20,001 categories .*; the 19,746 rarest, in 39,492 of 40,031 rows, are one category"
+        with pytest.warns(AnypartyWarning, match=said):
+            made = Prepare.fit(table, np.arange(40_031))
+        assert made.width == 257
+        new = table_of({"town": ["Ulm", "unheard of", None]})
+        assert [made.names[k] for k in made.apply(new).argmax(axis=1)] == ["town=Ulm", "town=(rare)", "town=(missing)"]
+        assert Prepare.from_json(made.to_json()) == made
 
 
 @pytest.mark.parametrize("name", ["^.*$", "*", "count", "text"])

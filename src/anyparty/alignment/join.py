@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.alignment.alignment import Alignment
+from anyparty.core.forks import check_not_forked
 from anyparty.errors import AlignmentError, some
 from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
@@ -35,6 +36,7 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
     Raises:
         AlignmentError: there are no tables, two parties have the same name, or no id is known to two parties.
     """
+    check_not_forked()
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
     _check_names(tables)

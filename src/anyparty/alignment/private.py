@@ -197,12 +197,11 @@ async def align(
     own = await asyncio.to_thread(_checked, ids, net.me, normalize)
     common = f"{salt}\n{batch}\n{apart}\n{roster}" + ("" if state is None else "\nstate")
     id_terms = IdTerms.of(own, normalize)
-    terms = common + id_terms.text()
     sizes = await _exchange_sizes(net, roster, len(own), common, id_terms)
     plan = await (
         plan_alone(net, roster, sizes, secret)
         if state is None
-        else plan_with_state(net, roster, own, sizes, AlignmentState.load(state, _hash(terms)), secret)
+        else plan_with_state(net, roster, own, sizes, AlignmentState.load(state, _hash(f"{salt}\n{roster}")), secret)
     )
     await _play(net, roster, own, plan, salt=salt, batch=batch, progress=progress)
     union = await asyncio.to_thread(_union, plan, sizes) if plan.tokens is not None else None

@@ -12,6 +12,7 @@ from torch import nn
 from anyparty.config import ClockSettings, Config, TrainSettings, load
 from anyparty.config.label_columns import check_parties
 from anyparty.config.user_code import AllowedCode
+from anyparty.core.storage import user_path
 from anyparty.core.types import Roster
 from anyparty.errors import ConfigError, PredictionError, nearest, some
 from anyparty.methods.method import PartyContext
@@ -109,7 +110,18 @@ def folder(named: Any) -> Path | None:
     if named == "" or not isinstance(named, str | Path | None):
         raise ConfigError(f'folder: expected the name of a folder, such as "runs/first", got {named!r}; leave it out '
                           f"to keep the run in memory")  # fmt: skip
-    return None if named is None else Path(named)
+    return None if named is None else user_path(named)
+
+
+def place(named: Any, what: str) -> Path:
+    """Return a file or folder that an argument names, with ``~`` replaced by the home folder.
+
+    Raises:
+        ConfigError: ``named`` is not a non-empty name; the message names the argument ``what``.
+    """
+    if named == "" or not isinstance(named, str | Path):
+        raise ConfigError(f'{what}: expected a name, such as "runs/first", got {named!r}')
+    return user_path(named)
 
 
 def check_kinds(method: Any, watch: Any) -> None:

@@ -32,7 +32,10 @@ from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.display import html_of
+from anyparty.core.forks import check_not_forked
 from anyparty.core.seeds import Seeds
+from anyparty.core.storage import user_path
+from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.batching import split
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
@@ -151,7 +154,7 @@ class Federation:
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
             }
-            | ({"table": located(Path(tables[name]))} if isinstance(tables[name], str | Path) else {})
+            | ({"table": located(user_path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
         asked = {
@@ -188,7 +191,8 @@ class Federation:
         if not found:
             raise ConfigError("no parties: give each a group [parties.NAME] with its table")
         holders = label_columns(config, found)
-        files = {name: located(Path(table)) for name, table in (tables or {}).items() if isinstance(table, str | Path)}
+        named = {name: table for name, table in (tables or {}).items() if isinstance(table, str | Path)}
+        files = {name: located(user_path(table)) for name, table in named.items()}
         kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
@@ -279,6 +283,7 @@ class Federation:
 
     # Training
 
+    @usual_torch()
     def train(
         self,
         method: str | Method | None = None,
@@ -320,6 +325,7 @@ class Federation:
             ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
 
         """
+        check_not_forked()
         arguments.check_kinds(method, watch)
         if resume and folder is None:
             raise ConfigError("resume = True needs the folder of the run; give folder, too")

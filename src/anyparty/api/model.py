@@ -19,12 +19,13 @@ from anyparty import metrics
 from anyparty.alignment import join
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.overlap import otherwise
-from anyparty.api.arguments import no_test_rows, whom_to_ask
+from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
+from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
@@ -127,6 +128,7 @@ class Model:
 
     # Prediction
 
+    @usual_torch()
     def predict(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
@@ -165,6 +167,7 @@ class Model:
         """
         return self.predict(tables, parties).scores.numpy()
 
+    @usual_torch()
     def evaluate(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse",
@@ -210,6 +213,7 @@ class Model:
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
+    @usual_torch()
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
@@ -251,6 +255,7 @@ class Model:
             raise PredictionError(f"{self.method.can.title} computes no embeddings at party {some(lacking)}")
         return {name: frame for name, frame in found.items() if frame is not None}
 
+    @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
         wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
@@ -313,6 +318,7 @@ class Model:
 
     # Files
 
+    @usual_torch()
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
         """Write the model: one folder per party, safetensors and JSON, without pickle.
 
@@ -325,9 +331,10 @@ class Model:
             ModelError: the folder holds another model or a run without this model, and ``replace`` is false.
             StorageError: the model cannot be written, or the folder is a file.
         """
-        save_model(Path(folder), self.about, self.members, replace=replace)
+        save_model(place(folder, "folder"), self.about, self.members, replace=replace)
 
     @classmethod
+    @usual_torch()
     def load(
         cls,
         folder: Path | str,
@@ -351,7 +358,7 @@ class Model:
                 or differs from the trained one.
 
         """
-        folder = Path(folder)
+        folder = place(folder, "folder")
         about = ModelSummary.load(folder / "model.json")
         if about.task is None:
             raise ModelError(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from anyparty import config as settings
+from anyparty.api.arguments import place
 from anyparty.api.federation import Federation, read_party
 from anyparty.api.model import Model
 from anyparty.api.run_frame import frame
@@ -47,7 +48,7 @@ def default_folder(path: Path | str, config: Config) -> Path:
     >>> default_folder("work/shop.toml", Config()).as_posix()
     'work/runs/shop-laser-seed0'
     """
-    path = Path(path)
+    path = place(path, "path")
     name = f"{path.stem}-{config.method.name}-seed{config.train.seed}"
     return config.run.folder or path.parent / "runs" / name
 
@@ -62,7 +63,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     Raises:
         ModelError: the folder does not hold a run.
     """
-    path = inside(Path(folder), "config.toml")
+    path = inside(place(folder, "folder"), "config.toml")
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     return settings.load(path).allowing(allowing(allow_code, str(path)))
@@ -91,7 +92,7 @@ def model_for_run(
         CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
         ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
     """
-    folder = Path(folder)
+    folder = place(folder, "folder")
     config = settings_of(folder, allow_code=allow_code)
     if device is not None:
         device_of(device, "device")
@@ -122,7 +123,7 @@ def federation_of_run(folder: Path | str) -> Federation:
         ModelError: the run does not exist, was trained from data frames, or a table has changed.
         TableError, AlignmentError: as ``Federation.from_config``.
     """
-    folder = Path(folder)
+    folder = place(folder, "folder")
     return _unchanged(folder, Federation.from_config(_with_tables(folder)))
 
 
@@ -168,10 +169,10 @@ def evaluate_run(
     if not tables:
         hold_out(model, federation_of_run(folder))
         return model.evaluate(parties=parties)
-    same = [name for name in tables if _as_in_training(Path(folder), model, name, tables[name])]
+    same = [name for name in tables if _as_in_training(place(folder, "folder"), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
         with suppress(UserError):  # another party's table is not available
-            hold_out(model, _unchanged(Path(folder), Federation.from_config(settings_of(folder), tables)))
+            hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
         remark("the model was trained on these tables: only the rows that its run held out are scored")
         there = [name for name in same if name in model.roster.blocks]  # the others hold only labels
@@ -223,7 +224,7 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
     Raises:
         ModelError: the run does not exist, or was trained from data frames.
     """
-    own = {name: Path(str(party.table)) for name, party in _with_tables(Path(folder)).parties.items()}
+    own = {name: Path(str(party.table)) for name, party in _with_tables(place(folder, "folder")).parties.items()}
     return {name: path for name, path in own.items() if parties is None or name in parties or readers.exists(path)}
 
 

@@ -204,6 +204,7 @@ class RunRecord(StatusEntry):
     settings: str = ""
     table: str = ""
     alignment: str = ""
+    aligning: list[int] = []
     agreed: dict[str, str] = {}
     predicted: str = ""
     stages: dict[str, dict[str, int]] = {}

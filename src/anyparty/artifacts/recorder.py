@@ -241,6 +241,11 @@ class SiteRecorder(Recorder):
         self._note(history, best_epoch)
         self.write()
 
+    def on_align_progress(self, done: int, total: int) -> None:
+        """Record how many points of the private alignment this party has computed, and the total."""
+        self.record.aligning = [done, total]
+        self.write()
+
     def aligned(
         self, number: bytes, agreed: Mapping[str, str], rows: int, overlap: Overlap | None, predicted: str
     ) -> None:

@@ -21,6 +21,7 @@ from anyparty.cli.options import (
     AllowCode,
     AsJson,
     Changes,
+    HomeExpandingGroup,
     OutFile,
     Parties,
     RawCsv,
@@ -37,6 +38,7 @@ from anyparty.cli.sources import IdColumn, LabelColumn, Sources, settings_from
 from anyparty.errors import ConfigError
 
 app = typer.Typer(
+    cls=HomeExpandingGroup,
     epilog="Start with: anyparty demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -57,7 +57,7 @@ def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console:
     Raises:
         ConfigError: the folder has other files, or files that were changed since the demo wrote them.
     """
-    folder, console = Path(folder), console or Console(quiet=True)
+    folder, console = Path(folder).expanduser(), console or Console(quiet=True)
     demo_data.write(folder)
     console.print(Text(INTRODUCTION), soft_wrap=True)
     comparison = compare_methods(folder / "comparison", seeds, jobs or min(2, os.cpu_count() or 1), console)

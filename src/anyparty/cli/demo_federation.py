@@ -77,7 +77,7 @@ def run(
         TableError: the data set is not found; the message says where to get it.
         RunError: the federation did not start, or a party's run ended with an error.
     """
-    folder, log = Path(folder), (console or Console(quiet=True)).print
+    folder, log = Path(folder).expanduser(), (console or Console(quiet=True)).print
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; name a new folder")
     path, federation = write(folder, dataset, data_dir, epochs), folder / "house"

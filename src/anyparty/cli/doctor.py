@@ -73,7 +73,7 @@ def examine(place: Path | str | None = None) -> list[Finding]:
     Raises:
         ConfigError: ``place`` is neither.
     """
-    folder = None if place is None else Path(place)
+    folder = None if place is None else Path(place).expanduser()
     checks: list[Callable[[], Iterator[Finding]]] = [
         check_versions, check_extras, check_torch, partial(check_disk, folder or Path()), check_data_sets,
         *([partial(check_ports, PORTS)] if folder is None else []),

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 if TYPE_CHECKING:
     from anyparty.config import Config
@@ -50,6 +51,24 @@ DataFolder = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the data sets.", show_default="ANYPARTY_DATA, the cache, or a download"),
 ]
+
+
+class HomeExpandingGroup(typer.core.TyperGroup):
+    """The group of all commands; it replaces ``~`` by the home folder where a shell does not.
+
+    Shells replace it only at the start of a word, and not in ``--run=~/x``, ``--set run.folder=~/x`` or
+    ``--table bank=~/x.csv``.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments after the replacement."""
+        return super().parse_args(ctx, [_home_expanded(word) for word in args])
+
+
+def _home_expanded(word: str) -> str:
+    """Replace ``~/`` at the start of a word or of the value after its first equals sign."""
+    key, equals, value = word.partition("=") if not word.startswith("~/") else ("", "", word)
+    return f"{key}{equals}{Path(value).expanduser()}" if value.startswith("~/") else word
 
 
 def party_names(parties: str | None) -> list[str] | None:

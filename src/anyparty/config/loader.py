@@ -10,6 +10,7 @@ from typing import Any
 from anyparty.config.network_settings import superseded
 from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
+from anyparty.core.storage import user_path
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
 
@@ -31,7 +32,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         ConfigError: the file does not exist, is a folder or is not TOML; a key does not exist, a value is out of range,
             or a party is named twice.
     """
-    path = Path(path)
+    path = user_path(path)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:

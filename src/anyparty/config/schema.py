@@ -10,11 +10,21 @@ from urllib.parse import urlsplit
 import numpy as np
 import polars as pl
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
+from anyparty.core.storage import user_path
 from anyparty.core.types import Task, of_python
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
@@ -28,6 +38,7 @@ from anyparty.tables.number_marks import Limits
 from anyparty.tables.rules import ReadingRules, texts
 
 NONE = "none"
+UserPath = Annotated[Path, AfterValidator(user_path)]
 
 
 def _none(value: Any) -> Any:
@@ -41,8 +52,9 @@ class TrainSettings(Settings):
     after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early stopping.  ``keep``
     selects the weights that remain after training.  ``"average"`` keeps the mean of each party's weights over the last
     quarter of the epochs.  If ``patience`` ends the stage before that quarter, the last weights are kept.  ``balance``
-    gives every class the same total weight in the loss; batches stay random, because balanced batches would reveal
-    labels.
+    gives every class the same total weight in the loss and in the predicted class; the predicted probabilities are
+    brought back to the classes' shares of the training rows.  Batches stay random, because balanced batches would
+    reveal labels.
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves; it is limited to the number of validation rows.  ``extreme`` is the reaction to a
     message whose numbers are far outside the range of the sender's earlier messages: ``"stop"`` ends the run, and
@@ -131,7 +143,7 @@ class PartySettings(Settings):
     are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".
     """
 
-    table: Path | None = None
+    table: UserPath | None = None
     separator: str | None = None
     decimal: str | None = None
     quote: str | None = None
@@ -180,7 +192,9 @@ class FederationSettings(Settings):
     categories that differ only in case, spaces, invisible characters or forms of Unicode one category, at every party.
     ``salt`` enters the hashes of private alignment; it should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
-    error.
+    error.  With ``incremental``, each party keeps its secret and the state of the private alignment on its own disk, so
+    that a later alignment processes only new ids; the active party can then recognise rows from one alignment to the
+    next.
     """
 
     id: Id = "id"
@@ -193,6 +207,7 @@ class FederationSettings(Settings):
     classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
+    incremental: bool = False
 
     @field_validator("id_normalize")
     @classmethod
@@ -270,7 +285,7 @@ class ClockSettings(Settings):
     latency: float = 1.0
     timeout: float = 10.0
     use: dict[str, tuple[float, ...]] = {}
-    trace: Path | None = None
+    trace: UserPath | None = None
 
 
 def _named(value: Any) -> Any:
@@ -282,7 +297,7 @@ def _named(value: Any) -> Any:
 class RunSettings(Settings):
     """The folder for results."""
 
-    folder: Annotated[Path | None, BeforeValidator(_named)] = None
+    folder: Annotated[UserPath | None, BeforeValidator(_named)] = None
 
 
 class TrackSettings(Settings):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from anyparty.core.storage import writing
+from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, remark
 
 KINDS = (".parquet", ".csv")
@@ -35,7 +35,7 @@ def write(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> No
         ConfigError: the suffix is neither .csv nor .parquet.
         StorageError: the disk is full, or the folder is not writable.
     """
-    path = Path(path)
+    path = user_path(path)
     kind = path.suffix.lower()
     if kind not in KINDS:
         raise ConfigError(f"{path}: name a file that ends in {' or '.join(KINDS)}")

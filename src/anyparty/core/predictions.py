@@ -86,11 +86,23 @@ class Predictions:
         """[n] bool: rows with an answer."""
         return ~torch.isnan(self.scores).any(dim=1)
 
+    def unweighted(self) -> Predictions:
+        """Return the predictions of a model with class weights, with probabilities that fit the training rows' shares.
+
+        A class with weight w has w times its odds in the networks' probabilities.  They are therefore divided by the
+        weights and normalised.  The order of rows and the predicted classes do not change.
+        """
+        if not self.task.weights:
+            return self
+        by_party = None if self.by_party is None else _reweighted(self.by_party, self.task, -1)
+        return replace(self, scores=_reweighted(self.scores, self.task, -1), by_party=by_party)
+
     def over(self, more: Sequence[str]) -> Predictions:
         """Append classes that the model does not know, with probability 0."""
         if not more:
             return self
-        task = replace(self.task, classes=(*self.task.classes, *more), weights=())
+        weights = (*self.task.weights, *(1.0 for _ in more)) if self.task.weights else ()
+        task = replace(self.task, classes=(*self.task.classes, *more), weights=weights)
         scores, *by_party = (
             functional.pad(each, (0, len(more))) for each in (self.scores, self.by_party) if each is not None
         )
@@ -108,14 +120,14 @@ class Predictions:
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
-        """Return the predicted class or number of each row; ``None`` without an answer.
+        """Return the predicted class (see ``predicted_class``) or number of each row; ``None`` without an answer.
 
         Classes have the type that they have in the active party's table: text, int, float or bool.
         """
         if self.task.kind == "regression":
             answered = self.answered.tolist()
             return [value if ok else None for value, ok in zip(self.scores[:, 0].tolist(), answered, strict=True)]
-        best = most_probable(self.scores).tolist()
+        best = predicted_class(self.task, self.scores).tolist()
         label_of: dict[int, str | float | None] = {c: self.task.label(c) for c in set(best) - {-1}} | {-1: None}
         return [label_of[c] for c in best]
 
@@ -206,6 +218,28 @@ def most_probable(scores: Tensor) -> Tensor:
     tensor([ 1,  0, -1])
     """
     return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
+
+
+def predicted_class(task: Task, scores: Tensor) -> Tensor:
+    """Return the predicted class from class probabilities [..., C] -> [...] int64; -1 if one of them is NaN.
+
+    It is the most probable class.  With class weights it is the class with the greatest product of weight and
+    probability, so that rare classes count as much as frequent ones.
+
+    >>> predicted_class(Task(kind="classification", classes=("a", "b"), weights=(0.5, 5.0)), torch.tensor([[0.8, 0.2]]))
+    tensor([1])
+    """
+    return most_probable(weighted(task, scores))
+
+
+def weighted(task: Task, scores: Tensor) -> Tensor:
+    """Return class probabilities [..., C] times the weights of the classes, normalised: the networks' own answers."""
+    return _reweighted(scores, task, 1) if task.weights else scores
+
+
+def _reweighted(scores: Tensor, task: Task, power: int) -> Tensor:
+    products = scores * scores.new_tensor(task.weights) ** power
+    return products / products.sum(dim=-1, keepdim=True)
 
 
 def patterns(present: Tensor) -> tuple[Tensor, Tensor]:

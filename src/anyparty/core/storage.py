@@ -20,6 +20,18 @@ from anyparty.errors import ConfigError, ModelError, StorageError
 PART = ".part"  # the suffix of an incomplete file
 
 
+def user_path(named: Path | str) -> Path:
+    """Return a path that a user wrote, with ``~`` and ``~user`` replaced by the home folder.
+
+    Raises:
+        ConfigError: there is no such home folder.
+    """
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{named}: there is no home folder for this user; write the whole path") from None
+
+
 def refuse_file(folder: Path) -> None:
     """Check that neither a folder nor one of its parents is a file.
 

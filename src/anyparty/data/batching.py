@@ -47,20 +47,27 @@ def patterns(observed: Tensor) -> Tensor:
 
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
+FEWEST = 4  # the fewest usable rows of which every share has one: two rows for training, one of each share
+
+
+def _rows_of(share: float, n: int) -> int:
+    """Return the number of rows of a share of n rows: at least one for a share above 0 of ``FEWEST`` rows or more."""
+    return max(round(share * n), int(share > 0 and n >= FEWEST))
 
 
 def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
     """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
 
-    All other rows are for training. Rows without a label, and rows that no party holds, are not usable for validation
-    or test. A method may still learn from them.
+    All other rows are for training. A share above 0 has at least one row, unless fewer than ``FEWEST`` rows are usable:
+    without a row, the metric, the patience or the test scores would be left out. Rows without a label, and rows that no
+    party holds, are not usable for validation or test. A method may still learn from them.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3
     """
     use = np.full(len(usable), TRAIN, dtype=np.int8)
     rows = seeds.numpy("split").permutation(np.flatnonzero(usable))
-    tests, validations = round(test * len(rows)), round(validation * len(rows))
+    tests, validations = (_rows_of(share, len(rows)) for share in (test, validation))
     use[rows[:tests]] = TEST
     use[rows[tests : tests + validations]] = VALIDATION
     return use

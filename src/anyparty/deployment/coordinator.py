@@ -26,7 +26,7 @@ from anyparty.config import Config, TrackSettings
 from anyparty.config.label_columns import check_parties
 from anyparty.config.method_factory import chosen
 from anyparty.config.schedule_factory import carried, scheduled
-from anyparty.core.storage import read_json
+from anyparty.core.storage import read_json, user_path
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.site.site_prediction import ANSWERS
@@ -89,7 +89,7 @@ def init(
         )
     roster = Roster(tuple(Party(name=name) for name in resolved.parties), active)
     tables = {name: party.table for name, party in resolved.parties.items() if party.table is not None}
-    return flare.init(Path(folder), roster, host, port, tables=tables, site=site, requests=requests)
+    return flare.init(user_path(folder), roster, host, port, tables=tables, site=site, requests=requests)
 
 
 def train(
@@ -120,7 +120,7 @@ def train(
         RunError: the federation cannot be reached, or the active party's part ended with an error.  The message names
             ``Incomplete`` if a party's part of the model was not saved, or if ``train.require`` is not met.
     """
-    folder, resolved = Path(folder), settings.load(config, changes, allow_code=allow_code)
+    folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
     scheduled(chosen(resolved), resolved)  # report invalid settings now
     check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.about(folder)["active"])
@@ -167,7 +167,7 @@ def predict(
         RunError: the federation cannot be reached, or the active party's part ended with an error.
 
     """
-    folder, resolved = Path(folder), settings.load(config)
+    folder, resolved = user_path(folder), settings.load(config)
     check_parties(parties or (), resolved.parties, "parties")
     if parties is None:
         _unnamed(folder, resolved)
@@ -264,12 +264,17 @@ class _Reported:
 
     watch: Callback
     aligned: bool = False
+    aligning: list[int] = field(default_factory=list)
     epochs: list[Mapping[str, Any]] = field(default_factory=list)
     stage: str = ""
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
         """Report the new events in a record to the callback."""
+        aligning = said.get("aligning", [])
+        if aligning and aligning != self.aligning and not self.aligned:
+            self.aligning = aligning
+            self.watch.on_align_progress(*aligning)
         if "overlap" in said and not self.aligned:
             self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
             self.aligned = True

@@ -2,7 +2,7 @@
 
 from anyparty.metrics.breakdowns import by_count, by_pattern, client_accuracy, client_classes, client_f1
 from anyparty.metrics.evaluation import Evaluation, evaluate
-from anyparty.metrics.scores import METRICS, Metric, ScoreTable, headline, score, selection
+from anyparty.metrics.scores import METRICS, Metric, ScoreTable, constant_score, headline, score, selection
 
 __all__ = [
     "METRICS",
@@ -14,6 +14,7 @@ __all__ = [
     "client_accuracy",
     "client_classes",
     "client_f1",
+    "constant_score",
     "evaluate",
     "headline",
     "score",

@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyparty.core.predictions import Predictions, members, most_probable, patterns
+from anyparty.core.predictions import Predictions, members, patterns, predicted_class
 from anyparty.errors import ConfigError, PredictionError
 from anyparty.metrics.scores import LabelledPredictions, ScoreTable, f1_by_class, scores_of, trained
 
@@ -70,9 +70,9 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
         raise ConfigError("client metrics are for classification; for a regression use rmse or mae by_count")
     n, K = predictions.took_part.shape
     guesses = torch.randint(trained(predictions.task, predictions.unseen).outputs, (n, 1), generator=guess)
-    chosen = most_probable(predictions.scores)[:, None].expand(n, K)
+    chosen = predicted_class(predictions.task, predictions.scores)[:, None].expand(n, K)
     if predictions.by_party is not None:
-        own = most_probable(predictions.by_party)
+        own = predicted_class(predictions.task, predictions.by_party)
         chosen = torch.where(own >= 0, own, chosen)
     return torch.where(chosen >= 0, chosen, guesses)
 

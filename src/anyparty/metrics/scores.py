@@ -2,7 +2,8 @@
 
 Notation  n rows, m of them with a label and an answer, C classes.
 
-    accuracy    share of rows whose most probable class is the label
+    accuracy    share of rows whose predicted class is the label. The predicted class is the most probable one; with
+                ``train.balance``, it is the one with the greatest product of class weight and probability.
     f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``.
     macro_f1    mean, over the classes that occur among labels or answers, of the class's one-against-rest F1.
     auroc       probability that a row of the class scores above a row of another class; ties count half (Mann,
@@ -10,14 +11,15 @@ Notation  n rows, m of them with a label and an answer, C classes.
                 whose probability rounds to 1 are ordered by the other classes' probabilities.
     log_loss    mean of -log p(label) in nats, with p at least float32's epsilon.
     rmse, mae   root mean squared error and mean absolute error in the label's own units.
-    loss        the training objective without the weights of ``train.balance``: the log-loss, or the squared error of
-                the standardized label.
+    loss        the log-loss of the networks' own answers, or the squared error of the standardized label. It differs
+                from log_loss only with ``train.balance``: then log_loss is computed from probabilities that are brought
+                back to the classes' shares of the training rows.
 
 Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
-the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC of rows of a single
-class, and the F1 of rows without any positive label or answer. The values equal scikit-learn's, as tests check. The
-metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer than the
-metrics.
+the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and the macro F1 of
+rows of a single class, and the F1 of rows without a positive label. All other values equal scikit-learn's, as tests
+check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer
+than the metrics.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyparty.core.predictions import Predictions, most_probable
+from anyparty.core.predictions import Predictions, predicted_class, weighted
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, PredictionError, nearest
 
@@ -83,8 +85,8 @@ class LabelledPredictions:
 
     @cached_property
     def chosen(self) -> Tensor:
-        """[n] int64, the most probable class; -1 without an answer."""
-        return most_probable(self.scores)
+        """[n] int64, the predicted class; -1 without an answer."""
+        return predicted_class(self.task, self.scores)
 
     @cached_property
     def errors(self) -> Tensor:
@@ -94,7 +96,7 @@ class LabelledPredictions:
 
 def trained(task: Task, unseen: int) -> Task:
     """Return a task without its last ``unseen`` classes, which did not occur in training."""
-    return replace(task, classes=task.classes[:-unseen]) if unseen else task
+    return replace(task, classes=task.classes[:-unseen], weights=task.weights[:-unseen]) if unseen else task
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
@@ -109,10 +111,14 @@ def _accuracy(rows: LabelledPredictions) -> float:
 
 
 def _macro_f1(rows: LabelledPredictions) -> float:
+    if (rows.y == rows.y[0]).all():
+        return math.nan
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs).nanmean())
 
 
 def _f1(rows: LabelledPredictions) -> float:
+    if not (rows.y == 1).any():
+        return math.nan
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs)[1])
 
 
@@ -145,7 +151,11 @@ def _area(scores: Tensor, positive: Tensor) -> float:
 
 
 def _log_loss(rows: LabelledPredictions) -> float:
-    p = rows.scores.gather(1, rows.y[:, None]).double()
+    return _mean_log_loss(rows, rows.scores)
+
+
+def _mean_log_loss(rows: LabelledPredictions, scores: Tensor) -> float:
+    p = scores.gather(1, rows.y[:, None]).double()
     return float(-p.clamp_min(EPSILON).log().mean())
 
 
@@ -159,7 +169,8 @@ def _mae(rows: LabelledPredictions) -> float:
 
 def _loss(rows: LabelledPredictions) -> float:
     classification = rows.task.kind == "classification"
-    return _log_loss(rows) if classification else float((rows.errors / rows.task.scale).square().mean())
+    own = weighted(rows.task, rows.scores) if classification else rows.scores
+    return _mean_log_loss(rows, own) if classification else float((rows.errors / rows.task.scale).square().mean())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +223,21 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
         fitting = ", ".join(other for other in METRICS if METRICS[other].fits(task))
         raise ConfigError(f"metric {name!r} is for {METRICS[name].wants}, and {this}; choose one of {fitting}")
     return name, METRICS[name].greater
+
+
+def constant_score(name: str, task: Task, y: Tensor) -> float:
+    """Return the best value of a metric that one constant class reaches on the labels ``y`` [n] int64.
+
+    The result is minus infinity if the metric is undefined for every constant class.
+
+    >>> constant_score("accuracy", Task(kind="classification", classes=("no", "yes")), torch.tensor([0, 0, 0, 1]))
+    0.75
+    """
+    rows = LabelledPredictions(task=task, scores=torch.zeros(len(y), task.outputs), y=y,
+                               answered=torch.ones(len(y), dtype=torch.bool))  # fmt: skip
+    answers = torch.eye(task.outputs).unbind()
+    values = [_value(name, replace(rows, scores=answer.expand(len(y), -1))) for answer in answers]
+    return max((value for value in values if not math.isnan(value)), default=-math.inf)
 
 
 def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metric: str | None = None) -> float:

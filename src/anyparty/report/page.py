@@ -19,7 +19,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import anyparty
-from anyparty.core.storage import writing
+from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, ModelError, nearest
 from anyparty.report import score_sections, sections, style
 from anyparty.report.comparison import comparison_section
@@ -83,7 +83,7 @@ def write(
             neither a folder nor an HTML file; ``methods`` or ``encoders`` name a run that is not on the page.
         StorageError: the page cannot be written.
     """
-    page, folder = _place(Path(out))
+    page, folder = _place(user_path(out))
     runs = _distinct_names(find_runs(paths))
     own_methods, factories = _by_run(runs, methods, "methods"), _by_run(runs, encoders, "encoders")
     _check_methods(runs, own_methods)

@@ -30,6 +30,7 @@ from anyparty.errors import ModelError
 from anyparty.methods.method import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
+from anyparty.tables.ids import normalized
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table
 from anyparty.training import control_messages, setup_messages
@@ -51,6 +52,7 @@ class LoadedParty:
         position: [N] int64, the party's own row number of each aligned row, -1 for a row that it does not hold.
         number: identifier of the alignment in hexadecimal; empty without an alignment.
         mark: identifier of the party's part of the model.
+        id_normalize: the changes of ids, as in training.
 
     """
 
@@ -63,6 +65,7 @@ class LoadedParty:
     position: Tensor
     number: str
     mark: str
+    id_normalize: tuple[str, ...] = ()
 
     @property
     def roster(self) -> Roster:
@@ -122,6 +125,7 @@ class RowIndex:
         observed: [N, K] bool, which party holds which aligned row.
         key: [N] int64, a number that identifies the row.
         unknown: reason for an id that is not in the index.
+        normalize: the changes of ids, as in training.
 
     """
 
@@ -131,16 +135,17 @@ class RowIndex:
     observed: Tensor
     key: Tensor
     unknown: str
+    normalize: tuple[str, ...] = ()
 
     def find(self, ids: Sequence[str]) -> list[int | None]:
         """Return the index of each id, ``None`` for an unknown id.
 
-        Ids are compared as trimmed text, as in tables.  An id with a lone surrogate, which JSON can hold, is unknown,
-        because no table has such an id.
+        Ids are compared as in tables: trimmed, and changed by ``normalize``.  An id with a lone surrogate, which JSON
+        can hold, is unknown, because no table has such an id.
         """
         text = [name.encode(errors="ignore").decode() for name in ids]
-        normalized = cells.as_text(pl.Series(text, dtype=pl.String))
-        found = [self.places.get(name) if name else None for name in normalized]
+        compared = normalized(cells.as_text(pl.Series(text, dtype=pl.String)), self.normalize)
+        found = [self.places.get(name) if name else None for name in compared]
         return [place if text[n] == ids[n] else None for n, place in enumerate(found)]
 
     def present(self, places: Tensor, k: int | None) -> Tensor:
@@ -196,12 +201,14 @@ def load_party(
         me=site.party, method=part.method, about=about, state=member.state, features=features,
         ids=table.ids if site.party == about.roster.active else None,
         position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
-        mark=part.mark,
+        mark=part.mark, id_normalize=member.id_normalize,
     )  # fmt: skip
     return party, table, alignment
 
 
-def build_index(known: PartyAlignment, blocks: int, aligned: Table | None, current: Table) -> RowIndex:
+def build_index(
+    known: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
+) -> RowIndex:
     """Index the active party's rows by id.
 
     Args:
@@ -209,6 +216,7 @@ def build_index(known: PartyAlignment, blocks: int, aligned: Table | None, curre
         blocks: number of parties with columns, K.
         aligned: the table that was aligned, to which rows may have been appended; ``None`` if it is lost.
         current: the table that predictions use.
+        normalize: the changes of ids, as in training.
 
     """
     positions = np.full(0 if aligned is None else len(aligned), -1)
@@ -227,7 +235,7 @@ def build_index(known: PartyAlignment, blocks: int, aligned: Table | None, curre
         places=places, own=torch.from_numpy(current.blocks_at(own)), aligned=torch.from_numpy(at),
         observed=torch.zeros(n, blocks, dtype=torch.bool) if known.observed is None else known.observed,
         key=torch.zeros(n, dtype=torch.int64) if known.key is None else known.key,
-        unknown=f"{current.party!r}, which is asked, has no row with this id",
+        unknown=f"{current.party!r}, which is asked, has no row with this id", normalize=normalize,
     )  # fmt: skip
 
 

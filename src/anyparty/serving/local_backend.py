@@ -80,7 +80,7 @@ def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tupl
         if table is not None or name == active:
             parties[name] = LoadedParty(
                 me=name, method=model.method, about=about, state=member.state, features=features, number="",
-                mark=about.parts.get(name, ""),
+                mark=about.parts.get(name, ""), id_normalize=member.id_normalize,
                 ids=(pl.Series(dtype=pl.String) if table is None else table.ids) if name == active else None,
                 position=torch.from_numpy(alignment.blocks.get(name, no_rows)),
             )  # fmt: skip
@@ -94,7 +94,7 @@ def _index(alignment: Alignment, lead: LoadedParty) -> RowIndex:
     return RowIndex(
         places={name: place for place, name in enumerate(alignment.ids.cast(pl.String))},  # type: ignore[union-attr]
         own=lead.position, aligned=torch.arange(n), key=row_keys(alignment),
-        unknown="no party here has a row with this id",
+        unknown="no party here has a row with this id", normalize=lead.id_normalize,
         observed=torch.from_numpy(np.stack([each >= 0 for each in blocks], axis=1)),
     )  # fmt: skip
 

@@ -91,12 +91,14 @@ class FeatureColumn:
         note: what was recognized in the cells, as a sentence; may be empty.
         format: the format of numbers with marks; ``None`` for plain numbers and categories.
         literals: the texts of missing cells that are levels here.
+        left_out: whether the column holds identifiers or free text, which the features do not contain.
     """
 
     cells: pl.Series
     note: str = ""
     format: NumberFormat | None = None
     literals: tuple[str, ...] = ()
+    left_out: bool = False
 
 
 def feature(
@@ -242,12 +244,14 @@ def _not_numbers(
     if marks:
         raise TableError(f"{where} has numbers except for {marks}: leave these cells empty, or declare the column "
                          f"categorical with types{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
-    if notation or values > max(MANY_LEVELS, known / 2):
-        name, advice, examples = notation or Notation("an identifier or free text", "", text.drop_nulls())
-        raise TableError(
-            f"{where} is text with {values} different values in {known} rows, such as {some(examples.head(2))}: it "
-            f"looks like {name}; {advice}leave it out with drop, or keep it with types: categorical"
-        )
+    examples = some((notation.examples if notation else text.drop_nulls()).head(2))
+    sentence = f"{where} is text with {values} different values in {known} rows, such as {examples}: it looks like"
+    if notation:
+        raise TableError(f"{sentence} {notation.name}; {notation.advice}leave it out with drop, or keep it with types: "
+                         f"categorical")  # fmt: skip
+    if 2 * values > known and values > MANY_LEVELS:
+        note = f"{sentence} an identifier or free text, and is left out; keep it with types: categorical"
+        return FeatureColumn(column, note, left_out=True)
     return as_categories(column, where, rules, trained=False)
 
 

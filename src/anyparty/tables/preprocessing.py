@@ -34,7 +34,8 @@ Impute: TypeAlias = Literal["mean", "median"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-MANY_LEVELS = 4096  # the most levels that one categorical column may have
+MANY_LEVELS = 256  # the most levels of one categorical column; rarer ones are grouped, so that memory stays bounded
+RARE = "(rare)"  # the level of the rare categories
 CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -141,31 +142,53 @@ def _spread(
 
 
 class Categorical(BaseModel):
-    """The fitted one-hot encoding of the categorical columns. ``None`` is the level of missing cells."""
+    """The fitted one-hot encoding of the categorical columns.
+
+    Attributes:
+        columns: the names of the columns.
+        levels: the levels of each column; ``None`` is the level of missing cells.
+        grouped: the columns with too many levels. All other categories of such a column, also those that did not occur
+            in training, have the level :data:`RARE`.
+    """
 
     model_config = STRICT
 
     columns: tuple[str, ...]
     levels: tuple[Annotated[tuple[str | None, ...], Field(min_length=1)], ...]
+    grouped: tuple[str, ...] = ()
 
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str) -> Categorical:
         """Collect the levels of each column in the training rows, sorted, with the level of missing cells last.
 
-        Raises:
-            TableError: a column has more than :data:`MANY_LEVELS` levels.
+        Warns:
+            AnypartyWarning: a column has more than :data:`MANY_LEVELS` levels, and the rarest are grouped.
         """
-        levels = []
+        levels, grouped = [], []
         for column in columns.iter_columns():
-            objects = column[rows].to_numpy().astype(object)
-            found = OneHotEncoder().fit(objects[:, None]).categories_[0]
-            if len(found) > MANY_LEVELS:
-                raise TableError(
-                    f"{where}: categorical column {column.name!r} has {len(found)} different values in the training "
-                    f"rows, and at most {MANY_LEVELS} can be encoded; group its values, or leave it out with drop"
+            counts = cells.value_counts(column[rows].drop_nulls())
+            missing = (None,) if column[rows].null_count() else ()
+            frequent = counts
+            if len(counts) > MANY_LEVELS:
+                frequent = counts[: MANY_LEVELS - 1]
+                grouped.append(column.name)
+                share = sum(count for _, count in counts[len(frequent) :])
+                remark(
+                    f"{where}: column {column.name!r} has {len(counts):,} categories in the training rows; the "
+                    f"{len(counts) - len(frequent):,} rarest, in {share:,} of {len(rows):,} rows, are one category"
                 )
-            levels.append(tuple(found.tolist()))
-        return cls(columns=tuple(columns.columns), levels=tuple(levels))
+            rare = (RARE,) if column.name in grouped else ()
+            levels.append((*sorted(level for level, _ in frequent), *rare, *missing))
+        return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
+
+    def group(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Replace rare categories of the grouped columns by :data:`RARE`."""
+        known = dict(zip(self.columns, self.levels, strict=True))
+        changed = [
+            frame[name].set((~frame[name].is_in([each for each in known[name] if each])).fill_null(value=False), RARE)
+            for name in self.grouped
+        ]
+        return frame.with_columns(changed) if changed else frame
 
     @model_validator(mode="after")
     def _check_levels(self) -> Categorical:
@@ -226,11 +249,10 @@ class Prepare(BaseModel):
             impute: the statistic that replaces a missing number.
 
         Raises:
-            TableError: there are no training rows, all columns are empty in the training rows, or a categorical column
-                has too many levels.
+            TableError: there are no training rows, or all columns are empty in the training rows.
 
         Warns:
-            AnypartyWarning: a column is empty in all training rows and is left out.
+            AnypartyWarning: a column is empty in all training rows and is left out, or rare categories are grouped.
         """
         if table.blank.all() and table.columns.width:
             raise TableError(f"{_where(table)}: all {len(table)} rows {checks.EMPTY}: leave the party out")
@@ -394,7 +416,8 @@ class Prepare(BaseModel):
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from those of the training rows."""
-        levels = dict(zip(self.categorical.columns, self.categorical.levels, strict=True))
+        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
+        levels = {name: each for name, each in pairs if name not in self.categorical.grouped}
         yield from checks.unseen_levels(frame, levels, few=few)
         fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
         yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
@@ -416,7 +439,7 @@ class Prepare(BaseModel):
                     f"{_where(table)}: column {far!r} has a number too far from those of training; correct it"
                 )
         if split < frame.width:
-            out[:, split:] = self.categorical.transform(frame[:, split:].to_numpy())
+            out[:, split:] = self.categorical.transform(self.categorical.group(frame[:, split:]).to_numpy())
 
 
 def _where(table: Table) -> str:

@@ -16,6 +16,8 @@ import polars as pl
 import zstandard
 from numpy.typing import NDArray
 
+from anyparty.core.forks import check_not_forked
+from anyparty.core.storage import user_path
 from anyparty.errors import TableError, some
 from anyparty.tables import data_frames
 from anyparty.tables.csv_file import CsvFile, check_unique
@@ -60,11 +62,12 @@ def read(source: Source, party: str, settings: FileSettings = DETECT) -> RawTabl
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.
     """
+    check_not_forked()
     if isinstance(source, pl.LazyFrame):
         with _lazy_frame_errors(party):
             source = source.collect()
     if isinstance(source, str | Path):
-        return _from_files(Path(source), party, settings)
+        return _from_files(user_path(source), party, settings)
     if isinstance(source, pl.DataFrame):
         return RawTable(named(source), source, "polars data frame")
     if data_frames.is_pandas(source):
@@ -93,12 +96,13 @@ def names(source: Source, party: str, settings: FileSettings = DETECT) -> list[s
     Raises:
         TableError: as ``read``.
     """
+    check_not_forked()
     if isinstance(source, pl.LazyFrame):
         with _lazy_frame_errors(party):
             return source.collect_schema().names()
     if not isinstance(source, str | Path):
         return read(source, party).cells.columns
-    path = _parts(Path(source), party)[0]
+    path = _parts(user_path(source), party)[0]
     with _read_errors(path, party) as reading:
         content = reading.open()
         if content.format == "CSV":

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -177,6 +178,8 @@ def read_table(
     else:
         kinds = dict(_expected(raw.columns, expect, where))
     read = {*names, *kinds} | ({label} if label is not None else set())
+    if not isinstance(source, str | Path):
+        raw = pl.DataFrame([_copy(column) if column.name in read else column for column in raw.iter_columns()])
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
     ids, id_columns, notes = read_ids(raw, names, check_normalize(id_normalize), where)
     if duplicates == "error" and ids.n_unique() < len(ids):
@@ -190,7 +193,7 @@ def read_table(
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
-    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
+    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows)
 
@@ -201,6 +204,11 @@ def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str
     texts = [column for column in columns if column.dtype == pl.String]
     numeric = {name for name, kind in kinds.items() if kind == "numeric"}
     return raw.with_columns(with_points(text) for text in texts if text.name in numeric or are_decimal(text))
+
+
+def _copy(column: pl.Series) -> pl.Series:
+    """Copy the cells, because polars shares the memory of pandas frames and numpy arrays, which a user may edit."""
+    return column.gather(pl.int_range(len(column), eager=True))
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
@@ -308,6 +316,9 @@ def _features(
             }
         )
     notes = tuple(sentence for each in read for sentence in each.note.split("\n") if sentence)
+    if read and all(each.left_out for each in read):
+        raise TableError("\n".join((*notes, f"{where}: no other feature column remains: keep one, or drop them all")))
+    read = [each for each in read if not each.left_out]
     return pl.DataFrame([each.cells for each in read]), rules, notes
 
 

@@ -1,6 +1,7 @@
 """Callbacks: progress bars, trackers, records and user code follow a run through the same hooks.
 
     on_run_begin: with the settings
+      on_align_progress: during a private alignment, with the number of points done and the total
       on_aligned: with the overlap and a description of the task
       on_stage_begin: once per stage; most methods have a single stage, "train"
         on_batch_end: after every batch
@@ -60,6 +61,9 @@ class Callback:
 
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
         """Handle the start or the resumption of a run; ``settings`` has the groups of the TOML file."""
+
+    def on_align_progress(self, done: int, total: int) -> None:
+        """Handle the progress of a private alignment: the points that the active party has computed, and the total."""
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:
         """Handle the alignment: ``overlap`` counts the rows by set of parties; ``predicted`` describes the task."""
@@ -138,7 +142,15 @@ def _call_each(hook: str) -> Callable[..., None]:
     return call
 
 
-for _hook in ("on_run_begin", "on_aligned", "on_stage_begin", "on_batch_end", "on_stage_end", "on_run_end"):
+for _hook in (
+    "on_run_begin",
+    "on_align_progress",
+    "on_aligned",
+    "on_stage_begin",
+    "on_batch_end",
+    "on_stage_end",
+    "on_run_end",
+):
     setattr(CallbackList, _hook, _call_each(_hook))
 
 

@@ -8,6 +8,7 @@ is pickled.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,11 @@ class RunPosition:
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
         best_epoch: the epoch (counted from 0) with the best value.
+        best_smooth: the smooth score of that epoch: see ``epoch_choice``.
         best_stage: the name of that epoch's stage.
+        lowest: the lowest smooth score so far.
+        moved: whether the metric has changed since its first value.
+        waited: the number of epochs of this stage since the last improvement.
         history: one record per epoch, at the active party.
         averaged: the number of epochs in the mean of the weights, with ``keep = "average"``.
 
@@ -54,11 +59,16 @@ class RunPosition:
     best: float | None = None
     best_epoch: int = -1
     best_stage: str = ""
+    best_smooth: float = 0.0
+    lowest: float = 0.0
+    moved: bool = False
+    waited: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     averaged: int = 0
 
 
 PROGRESS = TypeAdapter(RunPosition)
+SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}  # no tie is ever broken
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -219,7 +229,7 @@ class Checkpoints:
         path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
         tensors, about = read(path)
         try:
-            progress = PROGRESS.validate_python(about) if vars(RunPosition()).keys() == about.keys() else None
+            progress = _position(about)
         except ValidationError:
             progress = None
         if progress is None:
@@ -233,6 +243,20 @@ class Checkpoints:
         for later in [each for each in self.files() if each.name > path.name]:
             later.unlink()
         return progress, {name: kept for name, kept in best.items() if kept}
+
+
+def _position(about: dict[str, Any]) -> RunPosition | None:
+    """Return the progress that a checkpoint describes; ``None`` if a part of the description is missing.
+
+    Earlier versions did not save the parts in ``SINCE``, and chose the epoch without them; such a run resumes likewise.
+
+    Raises:
+        ValidationError: a part has another type.
+    """
+    if about.keys() == vars(RunPosition()).keys() - SINCE.keys():
+        waited = int(about["epoch"]) - 1 - int(about["best_epoch"])
+        about = about | SINCE | {"waited": max(0, waited)}
+    return PROGRESS.validate_python(about) if vars(RunPosition()).keys() == about.keys() else None
 
 
 def _opens(path: Path) -> bool:

@@ -17,6 +17,7 @@ from anyparty.networks.coverage import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision
+from anyparty.training.epoch_choice import doubts, judge
 from anyparty.training.party_run import PartyRun, untaught
 from anyparty.transport.contract import is_dropped
 
@@ -36,7 +37,7 @@ async def verdict(
     No party rejoins after the ``last`` epoch of a stage, because the networks of that party could not catch up.
     """
     if part.leads:
-        decided = judge(part, progress, record, *part.metric) if validates else EpochDecision()
+        decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
         decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
         return await control_messages.share_verdict(net, part.seat.roster, decided)
     decided = await control_messages.share_verdict(net, part.seat.roster, None)
@@ -72,27 +73,6 @@ async def _let_in(
     if back:
         progress.best, record["back"] = None, back
     return tuple(back)
-
-
-def judge(part: PartyRun, progress: RunPosition, record: dict[str, Any], metric: str, greater: bool) -> EpochDecision:
-    """Decide from an epoch's validation score whether to keep the weights and whether to stop.
-
-    Args:
-        part: the party's training loop.
-        progress: the progress of the run, whose best epoch is updated.
-        record: the epoch's record.
-        metric: the score to compare.
-        greater: True if greater scores are better.
-
-    """
-    value = float(record["validation"][metric])
-    if math.isnan(value):
-        return EpochDecision()
-    better = progress.best is None or (value > progress.best if greater else value < progress.best)
-    if better:
-        progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
-    waited = progress.epoch - (progress.best_epoch if progress.best_stage == record["stage"] else -1)
-    return EpochDecision(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
 
 
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
@@ -133,6 +113,9 @@ def noted(part: PartyRun, stage: Stage, state: State, progress: RunPosition, *, 
     remarks = list(_remarks(part, stage, state, progress, averages=averages)) if part.leads else []
     if remarks:
         note(f"stage {stage.name!r}: {'; '.join(remarks)}")
+    if part.leads and part.settings.keep == "best" and stage.loss is None:
+        for sentence in doubts(part.criterion, progress, stage.name):
+            remark(f"stage {stage.name!r}: {sentence}")
     return remarks
 
 
@@ -153,7 +136,7 @@ def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:
     judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
     if not judged or part.settings.keep != "best":
         return ""
-    name = part.metric[0] if stage.loss is None else "loss"
+    name = part.criterion.metric if stage.loss is None else "loss"
     if any(not math.isnan(float(scores[name])) for scores in judged):
         return ""
     return f"no epoch had a {name} on the validation rows, so that none was chosen: the last one's weights are kept"

@@ -32,7 +32,8 @@ from anyparty.methods.split.exchange import moment
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
 from anyparty.training.control_messages import Moment
-from anyparty.training.epoch_end import check_ended, check_numbers, judge, noted, verdict
+from anyparty.training.epoch_choice import OWN_LOSS, judge
+from anyparty.training.epoch_end import check_ended, check_numbers, noted, verdict
 from anyparty.training.party_run import PartyRun, TrainedParty
 from anyparty.training.prediction import predict_rows
 from anyparty.transport.contract import at_moment
@@ -227,8 +228,7 @@ async def _decide(
         return await verdict(part, net, progress, plan, record, validates=validates, last=last)
     if "validation" not in record:
         return control_messages.EpochDecision()
-    name, greater = part.metric if stage.loss is None else ("loss", False)
-    return judge(part, progress, record, name, greater=greater)
+    return judge(part.criterion if stage.loss is None else OWN_LOSS, part.settings.patience, progress, record)
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
@@ -343,7 +343,8 @@ async def _validate(
         return {}
     assert part.rows.y is not None
     assert part.seat.task is not None
-    shown = sorted({part.metric[0], "accuracy" if part.seat.task.kind == "classification" else "mae"})
+    usual = "accuracy" if part.seat.task.kind == "classification" else "mae"
+    shown = sorted({part.criterion.metric, usual, part.criterion.smooth} - {""})
     if answered.reasons:
         check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +19,10 @@ from anyparty.errors import remark, some
 from anyparty.methods.method import Method, PartyContext, State
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.split.topology import HasTopology
+from anyparty.metrics import constant_score, headline
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
+from anyparty.training.epoch_choice import Criterion
 from anyparty.training.membership import Membership, StaticMembership
 
 
@@ -86,10 +89,18 @@ class PartyRun:
         return Seeds(self.settings.seed, self.hooks.secret)
 
     @cached_property
-    def metric(self) -> tuple[str, bool]:
-        """The metric that selects the best epoch, and True if greater is better; used at the active party."""
-        assert self.seat.task is not None
-        return self.settings.metric_for(self.seat.task)
+    def criterion(self) -> Criterion:
+        """The comparison of epochs by their scores on the validation rows; used at the active party."""
+        task, y = self.seat.task, self.rows.y
+        assert task is not None
+        name, greater = self.settings.metric_for(task)
+        smooth = headline(task)[0]
+        if name in {smooth, "loss"}:
+            return Criterion(metric=name, greater=greater)
+        floor = -math.inf
+        if greater and y is not None and self.validation is not None:
+            floor = constant_score(name, task, y.cpu()[self.validation])
+        return Criterion(metric=name, greater=greater, smooth=smooth, floor=floor)
 
 
 @dataclass

@@ -20,13 +20,16 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Predict the rows ``wanted`` [n] as one party; only the active party gets the predictions, in this order."""
+    """Predict the rows ``wanted`` [n] as one party; only the active party gets the predictions, in this order.
+
+    With class weights, the probabilities are those of the training rows' shares: see ``Predictions.unweighted``.
+    """
     state.train(False)
     parts = [
         checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
         for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
     ]
-    answered = [_explained(part) for part in parts if part is not None]
+    answered = [_explained(part).unweighted() for part in parts if part is not None]
     return join(answered) if answered else None
 
 

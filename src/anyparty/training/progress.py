@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from anyparty.alignment.overlap import Overlap
 from anyparty.training.callbacks import Callback
 
 OFTEN = 0.1  # minimum seconds between updates, so that fast steps do not wait for the terminal
@@ -30,6 +31,19 @@ class Bar(Callback):
         self.task: TaskID | None = None
         self.rows = self.since = 0.0
         self.loss, self.metric = "", ""
+
+    def on_align_progress(self, done: int, total: int) -> None:
+        """Show the share of the private alignment that is done, and the time left."""
+        if self.task is None:
+            self.bar.start()
+            self.task = self.bar.add_task("private alignment", total=total, completed=done, seen="points")
+        self.bar.update(self.task, completed=done)
+
+    def on_aligned(self, overlap: Overlap, predicted: str) -> None:  # noqa: ARG002
+        """End the line of the alignment."""
+        if self.task is not None:
+            self.bar.stop()
+            self.task = None
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
         """Start a line."""

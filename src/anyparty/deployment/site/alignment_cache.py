@@ -19,6 +19,8 @@ from torch import Tensor
 
 from anyparty.alignment import private
 from anyparty.alignment.alignment import PartyAlignment
+from anyparty.alignment.alignment_state import AlignmentState
+from anyparty.alignment.rounds import BlindingProgress
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import AlignmentError, MessageError, ModelError, ResumeError, some
 from anyparty.tables.column_types import Kind
@@ -138,6 +140,8 @@ async def aligned(
     resume: bool = False,
     there: Sequence[str] | None = None,
     apart: bool = False,
+    incremental: bool = False,
+    progress: BlindingProgress | None = None,
 ) -> tuple[PartyAlignment, Tensor]:
     """Return the party's part of the alignment, and the alignment's number.
 
@@ -147,6 +151,10 @@ async def aligned(
     because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
     some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` admits parties
     that share no row, as in prediction.
+
+    If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is
+    deleted at the end, except with ``incremental``: the next alignment then processes only new ids. ``progress`` is
+    called during the alignment.
 
     Raises:
         AlignmentError: a new alignment is needed, and a party is offline.
@@ -159,7 +167,10 @@ async def aligned(
         assert kept is not None
         return kept.known, number
     own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.has_content)
-    fresh = await private.align(net, roster, table.ids.gather(own), salt=salt, apart=apart, normalize=normalize)
+    fresh = await private.align(
+        net, roster, table.ids.gather(own), salt=salt, apart=apart, normalize=normalize, progress=progress,
+        state=state_folder(path),
+    )  # fmt: skip
     position = np.full(fresh.n, -1)
     position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]
     known = PartyAlignment(
@@ -177,7 +188,14 @@ async def aligned(
         kinds=table.kinds,
     )
     kept.write(path)
+    if not incremental:
+        AlignmentState(state_folder(path), b"").delete()
     return known, again
+
+
+def state_folder(path: Path) -> Path:
+    """Return the folder of the state that continues the alignment stored at ``path``."""
+    return path.with_suffix(".state")
 
 
 async def _observed(

@@ -128,6 +128,7 @@ async def _predict(
     known, _ = await aligned(
         keep, wired, roster, table, salt=config.federation.salt, normalize=part.member.id_normalize, there=there,
         apart=True,
+        incremental=config.federation.incremental and keep.name == ALIGNMENT,
     )  # fmt: skip
     prepare = part.member.prepare
     rows = own_rows(

@@ -133,6 +133,8 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             salt=config.federation.salt,
             normalize=config.federation.id_normalize,
             resume=resume,
+            incremental=config.federation.incremental,
+            progress=recorder.on_align_progress,
         )
         agreed = agreed_on(config, run.method, run.roster, len(known.position))
         recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(home, known))
