@@ -251,7 +251,7 @@ def test_a_rare_label_that_only_held_out_rows_have(rare, named):
     frames = tables()
     common = "no" if rare == "yes" else 0.5
     frames["bank"] = frames["bank"].with_columns(y=pl.Series([rare] + [common] * (N - 1)))
-    federation = Federation.from_tables(frames, label="y")
+    federation = Federation.from_tables(frames, label="y", split="random")
     said = f"the others, such as {named}, are all among the rows for validation and test: give another train.seed"
     with pytest.raises(TableError, match=f"all labels for training are .*; {said}"):
         federation.train(epochs=1, seed=0, validation=0.45, test=0.5)

@@ -37,8 +37,8 @@ def tables(rows=90, seed=0):
     return {"bank": bank[:70], "shop": shop[20:].sample(fraction=1, shuffle=True, seed=1)}
 
 
-def federation(given=None):
-    return Federation.from_tables(given or tables(), label="bad")
+def federation(given=None, **how):
+    return Federation.from_tables(given or tables(), label="bad", **how)
 
 
 def train(of=None, name="laser", **settings):
@@ -55,7 +55,7 @@ def prepared(model):
 
 def changed(of, use, **columns):
     """Change these columns' cells in the rows of one use; leave the rest of the tables unchanged."""
-    rows = federation().split(TrainSettings(**SETTINGS)) == use
+    rows = of.split(TrainSettings(**SETTINGS)) == use
     ids = set(of.alignment.ids.filter(pl.Series(rows)).to_list())
     assert len(ids) > 10
     within = pl.col("id").cast(pl.String).is_in(list(ids))
@@ -71,11 +71,13 @@ def changed(of, use, **columns):
 
 class TestWhatMayBeSeen:
     WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}
+    LABELS = {"bad": pl.lit("yes")}  # a stratified split would depend on them
 
-    def test_test_rows_train_nothing_and_fit_nothing(self):
+    @pytest.mark.parametrize(("split", "more"), [("stratified", {}), ("random", LABELS)])
+    def test_test_rows_train_nothing_and_fit_nothing(self, split, more):
         """Test rows may hold any cells and labels without changing a bit of the weights, means or lists of levels."""
-        of = federation()
-        other = federation(changed(of, TEST, **self.WILD, bad=pl.lit("yes")))
+        of = federation(split=split)
+        other = federation(changed(of, TEST, **self.WILD, **more), split=split)
         assert np.array_equal(of.split(TrainSettings(**SETTINGS)), other.split(TrainSettings(**SETTINGS)))
         one, two = train(of), train(other)
         assert prepared(one) == prepared(two)
@@ -83,8 +85,8 @@ class TestWhatMayBeSeen:
         assert [r["validation"] for r in one.history] == [r["validation"] for r in two.history]
 
     def test_validation_rows_train_nothing_and_fit_nothing(self):
-        of = federation()
-        other = federation(changed(of, VALIDATION, **self.WILD, bad=pl.lit("yes")))
+        of = federation(split="random")
+        other = federation(changed(of, VALIDATION, **self.WILD, **self.LABELS), split="random")
         one, two = train(of), train(other)
         assert prepared(one) == prepared(two)
         assert worlds.same_bits(weights(one), weights(two))

@@ -47,13 +47,13 @@ def test_ids_written_otherwise_in_part_in_training():
 
 def test_a_class_that_only_held_out_rows_have():
     given = tables()
-    federation = Federation.from_tables(given, label="y")
+    federation = Federation.from_tables(given, label="y", split="random")
     held_out = np.flatnonzero(federation.split(federation.config.train) != TRAIN)
     y = given["bank"]["y"].to_list()
     y[int(held_out[0])] = "fraud"
     told = given | {"bank": given["bank"].with_columns(y=pl.Series(y))}
     with pytest.warns(AnypartyWarning, match=r"no training row is of class 'fraud', but held-out rows are \(1\)"):
-        Federation.from_tables(told, label="y").train("laser", epochs=1)
+        Federation.from_tables(told, label="y", split="random").train("laser", epochs=1)
 
 
 @pytest.mark.parametrize("made", [pd.Categorical, lambda y: pl.Series(y).cast(pl.Categorical)])

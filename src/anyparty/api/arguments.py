@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from torch import nn
 
 from anyparty.config import ClockSettings, Config, TrainSettings, load
@@ -14,6 +15,7 @@ from anyparty.config.label_columns import check_parties
 from anyparty.config.user_code import AllowedCode
 from anyparty.core.storage import user_path
 from anyparty.core.types import Roster
+from anyparty.data.splits import PARTS
 from anyparty.errors import ConfigError, PredictionError, nearest, some
 from anyparty.methods.method import PartyContext
 from anyparty.methods.method_registry import METHODS, parameters_of
@@ -21,6 +23,8 @@ from anyparty.networks.custom_optimizer import CustomOptimizer, optimizer_from
 from anyparty.networks.encoder_registry import describe
 from anyparty.networks.mlp import MLP, Factory
 from anyparty.networks.optimizer import Optimizer
+from anyparty.tables.cells import as_text
+from anyparty.tables.table import Table
 from anyparty.training.callbacks import Callback
 
 
@@ -175,6 +179,52 @@ def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
             raise ConfigError(f"party {name!r}: encoder should be a function of (inputs, outputs) that makes one, such "
                               f"as MLP(hidden=(64,)), got {one!r}")  # fmt: skip
     return each
+
+
+def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl.Series:
+    """Return the part of each row of the active party's table [n]: train, validation, test, or null if not listed.
+
+    Args:
+        split: by part, the ids of its rows.
+        table: the active party's table.
+        known: the ids of all parties.
+
+    Raises:
+        ConfigError: a part is unknown, an id is unknown, in two parts or has no label, or there is no row for training.
+    """
+    check_parts(split)
+    listed = [
+        pl.DataFrame({"id": as_text(pl.Series(list(ids))).cast(pl.String), "part": [part] * len(list(ids))},
+                     schema={"id": pl.String, "part": pl.String})
+        for part, ids in split.items()
+    ]  # fmt: skip
+    frame = pl.concat(listed)
+    if len(twice := frame["id"].filter(frame["id"].is_duplicated()).unique(maintain_order=True)):
+        raise ConfigError(f"split: id {some(twice)} is listed twice; list each id once")
+    if len(unknown := frame["id"].filter(~frame["id"].is_in(known.implode()))):
+        raise ConfigError(f"split: no party has the id {some(unknown)}{nearest(unknown[0] or '', known.to_list())}")
+    part = table.ids.replace_strict(frame["id"], frame["part"], default=None, return_dtype=pl.String).alias("split")
+    assert table.label is not None
+    labelled = table.ids.filter(table.label.is_not_null())
+    scored = frame.filter(pl.col("part") != "train")["id"]
+    if len(lacking := scored.filter(~scored.is_in(labelled.implode()))):
+        raise ConfigError(f"split: id {some(lacking)} is for validation or test, and has no label; leave it out")
+    if not (part == "train").any():
+        raise ConfigError('split: no row of the active party is for training; list ids for "train"')
+    return part
+
+
+def check_parts(split: Mapping[str, Any]) -> None:
+    """Check that a split maps parts to lists of ids.
+
+    Raises:
+        ConfigError: a part is unknown, or its ids are not a list.
+    """
+    for part, ids in split.items():
+        if part not in PARTS:
+            raise ConfigError(f"split: there is no part {part!r}{nearest(part, PARTS)}")
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
+            raise ConfigError(f"split: expected a list of ids for {part!r}, got {type(ids).__name__}")
 
 
 def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:

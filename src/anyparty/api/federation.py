@@ -12,7 +12,7 @@ data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -29,7 +29,7 @@ from anyparty.api import arguments
 from anyparty.api.local_training import train
 from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
-from anyparty.config import Config, PartySettings, TrainSettings
+from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.display import html_of
 from anyparty.core.forks import check_not_forked
@@ -37,7 +37,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.storage import user_path
 from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.batching import split
+from anyparty.data.splits import PARTS, assign
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
@@ -94,6 +94,7 @@ class Federation:
         types: Mapping[str, Mapping[str, str]] | None = None,
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
+        split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
         merge_spellings: bool = False,
@@ -114,6 +115,8 @@ class Federation:
             file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
+            split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
+                or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
             limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
             merge_spellings: whether categories that differ only in their spelling are one category.
@@ -167,7 +170,8 @@ class Federation:
             "merge_spellings": merge_spellings,
             "max_cell_bytes": max_cell_bytes,
         }
-        config = Config.of({"federation": asked, "parties": parties})
+        chosen = {} if split is None else {"split": {"kind": split} if isinstance(split, str) else split}
+        config = Config.of({"federation": asked, "parties": parties} | chosen)
         return cls.from_config(config, tables)
 
     @classmethod
@@ -196,8 +200,11 @@ class Federation:
         kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
-        read = of_each(config.parties, lambda name: read_party(config, name, found[name], holders.get(name)))
         active = next(iter(holders))
+        read = of_each(
+            config.parties,
+            lambda name: read_party(config, name, found[name], holders.get(name), leads=name == active),
+        )
         parties = tuple(
             Party(name=name, columns=table.columns.width > 0, labels=name in holders) for name, table in read.items()
         )
@@ -238,10 +245,14 @@ class Federation:
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
         """Draw the use of each row [N] with the seed: training, validation or test.
 
-        The rows are split before anything is fitted.
+        The rows are split before anything is fitted, as the settings in ``config.split`` describe.
+
+        Raises:
+            TableError: a class has fewer rows than there are parts, or the split's column cannot be used.
         """
-        usable = self.labeled & self.observed.any(axis=1)
-        return split(usable, settings.validation, settings.test, Seeds(settings.seed))
+        active = self.roster.active
+        plan = self.config.split.plan(settings, self.config.federation.task)
+        return assign(self.tables[active], self.alignment.position[active], self.observed, plan, Seeds(settings.seed))
 
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task from the labels of training rows.
@@ -295,6 +306,7 @@ class Federation:
         loss: Loss | None = None,
         schedule: str | Mapping[str, Any] | None = None,
         clock: Mapping[str, Any] | None = None,
+        split: str | Mapping[str, Any] | None = None,
         folder: Path | str | None = None,
         resume: bool = False,
         watch: Callback | None = None,
@@ -315,6 +327,9 @@ class Federation:
                 each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
             schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
             clock: the durations that the schedule uses: iteration, latency, timeout ... as in the settings.
+            split: "stratified", "random", or the ids of the rows, {"train": ids, "validation": ids, "test": ids}; by
+                default as in the settings.  Labelled rows that are not listed are not used.  A run's folder stores no
+                ids, so a run with listed ids cannot find its test rows again: keep the model, or give tables.
             folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
             resume: whether to resume from the folder's checkpoints.
             watch: a callback.
@@ -330,10 +345,11 @@ class Federation:
         if resume and folder is None:
             raise ConfigError("resume = True needs the folder of the run; give folder, too")
         config = arguments.over(self.config, method, parameters, schedule, clock, settings)
+        tables, config = self._split_by(split, config)
         for note in self.overlap.notes:
             remark(note)
         return train(
-            self.tables,
+            tables,
             self.roster,
             self.alignment,
             self.overlap,
@@ -348,9 +364,26 @@ class Federation:
             progress=progress,
         )
 
+    def _split_by(self, split: Any, config: Config) -> tuple[Mapping[str, Table], Config]:
+        """Return the tables and the settings for the argument ``split`` of ``train``."""
+        if split is None:
+            return self.tables, config
+        active = self.roster.active
+        if isinstance(split, Mapping) and split.keys() & PARTS.keys():
+            known = pl.concat([table.ids.alias("id") for table in self.tables.values()])
+            table = replace(self.tables[active], part_by=arguments.listed_parts(split, self.tables[active], known))
+            return {**self.tables, active: table}, config.model_copy(update={"split": SplitSettings(kind="ids")})
+        kinds = Config.of({"split": {"kind": split} if isinstance(split, str) else split}, "train").split
+        if kinds.column != config.split.column:
+            raise ConfigError(f"split: column {kinds.column!r} is read with the tables: give this split to "
+                              "Federation.from_tables, or write it in the settings")  # fmt: skip
+        return self.tables, config.model_copy(update={"split": kinds})
 
-def read_party(config: Config, name: str, source: Any, label: str | None) -> Table:
+
+def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
     """Read a party's table as the settings describe; ``label`` is the party's label column, if it has one.
+
+    Only the active party (``leads``) reads the column of ``[split]``.
 
     A run in one process and a run at a site read the same columns, because the number of rows N depends on the columns.
 
@@ -360,5 +393,5 @@ def read_party(config: Config, name: str, source: Any, label: str | None) -> Tab
     own = config.parties.get(name, PartySettings())
     return read_table(
         source, party=name, label=label, drop=own.drop, types=own.types, expect=None if own.columns else {},
-        rules=config.rules_of(name), **config.reading(name),
+        rules=config.rules_of(name), part_by=config.split.column if leads else None, **config.reading(name),
     )  # fmt: skip

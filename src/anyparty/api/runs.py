@@ -20,7 +20,7 @@ from anyparty.api.federation import Federation, read_party
 from anyparty.api.model import Model
 from anyparty.api.run_frame import frame
 from anyparty.artifacts.record import RunRecord, has_model
-from anyparty.config import Config
+from anyparty.config import Config, SplitSettings
 from anyparty.config.method_factory import chosen
 from anyparty.config.user_code import allowing
 from anyparty.core.predictions import Predictions
@@ -66,7 +66,10 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     path = inside(place(folder, "folder"), "config.toml")
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
-    return settings.load(path).allowing(allowing(allow_code, str(path)))
+    config = settings.load(path).allowing(allowing(allow_code, str(path)))
+    if "split" not in config.model_fields_set:  # saved by a version without this group
+        return config.model_copy(update={"split": SplitSettings(kind="random")})
+    return config
 
 
 def model_for_run(
@@ -131,8 +134,11 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     """Return the federation after checking that its tables are the run's training tables.
 
     Raises:
-        ModelError: a table has changed.
+        ModelError: a table has changed, or the run's parts were listed as ids, which no file stores.
     """
+    if federation.config.split.kind == "ids":
+        raise ModelError("the test rows of this run were listed by their ids, and a run's folder stores no ids: give "
+                         "tables that have only these rows")  # fmt: skip
     before = RunRecord.read(inside(folder, "record.json")).tables
     for name, table in federation.tables.items():
         if table.fingerprint != before.get(name):
@@ -192,7 +198,7 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
     if name not in config.parties or name not in model.members:
         return False
     try:
-        table = read_party(config, name, source, model.members[name].label)
+        table = read_party(config, name, source, model.members[name].label, leads=name == model.roster.active)
     except TableError:
         return False
     record = folder / "record.json"

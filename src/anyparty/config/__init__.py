@@ -6,7 +6,8 @@
 [method]                name, and the method's parameters
 [schedule]              when parties step: name, and the schedule's parameters
 [clock]                 durations that the schedule uses
-[train]                 epochs, batches, splits, early stopping
+[train]                 epochs, batches, shares of validation and test, early stopping
+[split]                 which rows are for training, validation and test
 [run]                   the folder for results
 [track]                 experiment trackers
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         PartySettings,
         RunSettings,
         ScheduleSettings,
+        SplitSettings,
         TrackSettings,
         TrainSettings,
     )
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
-    "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "from_values",
-    "load",
+    "RunSettings", "ScheduleSettings", "Settings", "SplitSettings", "TrackSettings", "TrainSettings",
+    "from_values", "load",
 ]  # fmt: skip
 
 _ELSEWHERE = {"Settings": "settings_group", "from_values": "loader", "load": "loader", "Encoder": "network_settings"}

@@ -26,6 +26,8 @@ from anyparty.config.settings_group import Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
 from anyparty.core.types import Task, of_python
+from anyparty.data.splits import Kind as SplitKind
+from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.mlp import Factory
@@ -36,6 +38,7 @@ from anyparty.tables.file_settings import FileSettings
 from anyparty.tables.ids import Duplicates, check_normalize
 from anyparty.tables.number_marks import Limits
 from anyparty.tables.rules import ReadingRules, texts
+from anyparty.tables.target import AskedKind
 
 NONE = "none"
 UserPath = Annotated[Path, AfterValidator(user_path)]
@@ -128,6 +131,47 @@ class TrainSettings(Settings):
 
 
 Id = str | tuple[str, ...]
+
+
+class SplitSettings(Settings):
+    """How the active party splits its labelled rows; ``train.validation`` and ``train.test`` are the shares.
+
+    ``kind``: ``"stratified"`` gives each part the same share of every class; a row's part depends only on its id, the
+    labels and the seed.  ``parties = true`` also gives each part the same share of every set of parties that hold a
+    row.  ``"random"`` ignores classes, as earlier versions did.  ``"group"`` keeps rows with the same
+    value in the column ``group`` in one part.  ``"time"`` uses the latest rows by the column ``time`` for test.
+    ``"file"`` reads train, validation or test from the column ``file``.  These columns are in the active party's table
+    and are not features.  ``"ids"`` marks a run whose parts were listed in Python.
+    """
+
+    kind: SplitKind = "stratified"
+    parties: bool = False
+    group: str | None = None
+    time: str | None = None
+    file: str | None = None
+
+    @model_validator(mode="after")
+    def _one_column(self) -> SplitSettings:
+        columns = {"group": self.group, "time": self.time, "file": self.file}
+        for name, column in columns.items():
+            if name == self.kind and column is None:
+                raise ValueError(f'kind = "{name}" needs the name of a column: {name} = "COLUMN"')
+            if name != self.kind and column is not None:
+                raise ValueError(f'{name} only applies to kind = "{name}", and kind is "{self.kind}"; leave it out')
+        if self.parties and self.kind != "stratified":
+            raise ValueError(f'parties only applies to kind = "stratified", and kind is "{self.kind}"; leave it out')
+        return self
+
+    @property
+    def column(self) -> str | None:
+        """The column of the active party's table that the split reads."""
+        return self.group or self.time or self.file
+
+    def plan(self, train: TrainSettings, task: AskedKind) -> SplitPlan:
+        """Return the plan for a split by these settings and the shares of ``train``."""
+        return SplitPlan(
+            kind=self.kind, parties=self.parties, validation=train.validation, test=train.test, task=task
+        )  # fmt: skip
 
 
 class PartySettings(Settings):
@@ -336,6 +380,7 @@ class Config(Settings):
     schedule: ScheduleSettings | None = None
     clock: ClockSettings | None = None
     train: TrainSettings = TrainSettings()
+    split: SplitSettings = SplitSettings()
     run: RunSettings = RunSettings()
     track: TrackSettings = TrackSettings()
     _allowed_code: AllowedCode = PrivateAttr(NOTHING)
@@ -357,6 +402,11 @@ class Config(Settings):
             "file": own.file,
             "max_cell_bytes": federation.max_cell_bytes,
         }
+
+    @property
+    def split_plan(self) -> SplitPlan:
+        """The plan by which the active party splits its rows."""
+        return self.split.plan(self.train, self.federation.task)
 
     @property
     def allowed_code(self) -> AllowedCode:

@@ -51,6 +51,10 @@ class Seeds:
         """Return the 63-bit seed of the stream ``name``."""
         return int.from_bytes(self._digest(*name)[:8], "little") >> 1
 
+    def key(self, *name: str | int) -> bytes:
+        """Return 32 bytes of the stream ``name``, as the key of a hash."""
+        return self._digest(*name)
+
     def torch(self, *name: str | int) -> Generator:
         """Return a fresh torch generator (CPU) for the stream ``name``."""
         return torch.Generator().manual_seed(self.number(*name))

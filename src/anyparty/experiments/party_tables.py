@@ -93,7 +93,8 @@ def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS
         for name, frame in frames.items()
     }
     about = {"label": "label", "active": at, "task": task}
-    return Federation.from_config(Config.of({"federation": about, "parties": parties}), frames)
+    settings = {"federation": about, "parties": parties, "split": {"kind": "random"}}  # as in the published numbers
+    return Federation.from_config(Config.of(settings), frames)
 
 
 def by_columns(

@@ -51,6 +51,7 @@ class Table:
         id_columns: [n, m] the m id columns with the types that they have in the source; texts are trimmed.
         rows: [n] the number of each row in the source, from 0; ``None`` if no row was left out.
         rules: how the cells were read.
+        part_by: [n] the column that assigns rows to training, validation and test, if the split uses one.
     """
 
     party: str
@@ -63,6 +64,7 @@ class Table:
     read_as: str = ""
     id_columns: pl.DataFrame | None = None
     rows: pl.Series | None = None
+    part_by: pl.Series | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -103,7 +105,8 @@ class Table:
         """The SHA-256 of the ids, columns and labels, with the column names and the order of rows and columns."""
         digest = hashlib.sha256()
         labels = [] if self.label is None else [self.label]
-        for column in (self.ids, *self.columns.iter_columns(), *labels):
+        parts = [] if self.part_by is None else [self.part_by.alias(f"split by {self.part_by.name}")]
+        for column in (self.ids, *self.columns.iter_columns(), *labels, *parts):
             digest.update(repr((column.name, len(column), column is self.label)).encode())
             for part in _content(column):
                 digest.update(part)
@@ -118,6 +121,7 @@ def read_table(
     id_normalize: Sequence[str] = (),
     duplicates: Duplicates = "error",
     label: str | None = None,
+    part_by: str | None = None,
     drop: Collection[str] = (),
     types: Mapping[str, Kind] | None = None,
     expect: Mapping[str, Kind] | None = None,
@@ -139,6 +143,7 @@ def read_table(
         id_normalize: changes of ids, such as "strip-zeros" (``ids.NORMALIZATIONS``).
         duplicates: the reaction to rows with the same id: "error", or see ``duplicates.combined``.
         label: the column of labels, if the party holds them.
+        part_by: a column that is used only to split the rows; it is not a feature.
         drop: columns to leave out.
         types: "numeric" or "categorical", by column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
@@ -155,6 +160,9 @@ def read_table(
     where = f"party {party!r}, {made.name}"
     _check_name_sizes(raw.columns, where, max_cell_bytes)
     names = id_names(id)
+    if part_by is not None and (part_by not in raw.columns or part_by in {*names, label}):
+        why = "has ids or labels" if part_by in {*names, label} else f"is missing{nearest(part_by, raw.columns)}"
+        raise TableError(f"{where}: the settings of [split] name column {part_by!r}, which {why}")
     _check_named(
         raw.columns,
         where,
@@ -172,12 +180,11 @@ def read_table(
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
     if expect is None:
-        kinds: dict[str, Kind | None] = {
-            c: (types or {}).get(c) for c in raw.columns if c not in {*names, label, *drop}
-        }
+        others = {*names, label, part_by, *drop}
+        kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in others}
     else:
         kinds = dict(_expected(raw.columns, expect, where))
-    read = {*names, *kinds} | ({label} if label is not None else set())
+    read = {*names, *kinds} | {name for name in (label, part_by) if name is not None}
     if not isinstance(source, str | Path):
         raw = pl.DataFrame([_copy(column) if column.name in read else column for column in raw.iter_columns()])
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
@@ -195,7 +202,10 @@ def read_table(
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
-    return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows)
+    parts = None if part_by is None else raw[part_by]
+    if parts is not None and rows is not None:
+        parts = parts[rows]
+    return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows, parts)
 
 
 def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None) -> pl.DataFrame:

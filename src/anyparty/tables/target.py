@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -79,12 +80,15 @@ def infer_task(
     if kind == "auto":
         _check_notation(label, where)
     check_classes(label, where)
-    task = replace(_classification(names_of(label), rows, where), label_type=_type_of(label))
+    task = _classification(names_of(label), rows, where)
+    task = replace(task, label_type=_type_of(label, task.classes))
     return task if positive is None else _with_positive(task, positive, where)
 
 
-def _type_of(label: pl.Series) -> LabelType:
-    """Return the type in which predicted classes are returned: the type of the column."""
+def _type_of(label: pl.Series, classes: Sequence[str]) -> LabelType:
+    """Return the type in which predicted classes are returned: the column's, or text if the settings rename classes."""
+    if not set(classes) <= set(cells.as_level(label).drop_nulls()):
+        return "text"
     if label.dtype == pl.Boolean:
         return "boolean"
     if label.dtype.is_integer():

@@ -17,8 +17,8 @@ MESSAGES = (
         tag="setup",
         frm="active",
         to="passive",
-        holds="the use of each row (training, validation, test); to other label holders also which party has which "
-        "row, the classes, in a regression mean and scale of the active party's training labels, and with "
+        holds="the use of each row (training, validation, test, none); to other label holders also which party has "
+        "which row, the classes, in a regression mean and scale of the active party's training labels, and with "
         "train.balance the weight of each class",
         learns="the use of its own rows, and how many other rows are used; label holders also which party has which "
         "row, all classes that the active party knows, mean and spread of its labels in a regression, and with "

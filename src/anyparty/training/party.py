@@ -23,10 +23,11 @@ from anyparty.config import Config
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.batching import TRAIN, VALIDATION, split
+from anyparty.data.batching import TRAIN, VALIDATION
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import own_rows
-from anyparty.data.task import balanced, labeled_rows, task_of, teaching
+from anyparty.data.splits import assign
+from anyparty.data.task import balanced, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.description import described
 from anyparty.methods.method import Method, PartyContext
@@ -176,8 +177,8 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
     assert house.table.label is not None
     assert known.observed is not None
     table = teaching(house.table, known.position, known.observed.numpy())
-    usable = labeled_rows(table, known.position)
-    use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
+    seeds = Seeds(config.train.seed, house.hooks.secret)
+    use = assign(house.table, known.position, known.observed.numpy(), config.split_plan, seeds)
     asked = config.federation
     task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
     if config.train.balance and task.kind == "regression":

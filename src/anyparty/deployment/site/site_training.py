@@ -80,8 +80,10 @@ class SiteParty:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         label = labels_asked(config, site.active).get(site.party)
         check_features(config, site.active, {site.party: site.table})
-        table = read_party(config, site.party, site.table, label)
-        check_columns(site, config.reading(site.party)["id"], label, table.columns.columns)
+        leads = site.party == site.active
+        table = read_party(config, site.party, site.table, label, leads=leads)
+        read = [*table.columns.columns, *([config.split.column] if leads and config.split.column else [])]
+        check_columns(site, config.reading(site.party)["id"], label, read)
         return cls(site, table, encoder, run)
 
 

@@ -115,7 +115,7 @@ def _folds(run: OneExchangeRun, x: Any, y: Any) -> dict[str, Any]:
 def _trained(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any]:
     """Train a model; score its predictions if rows are held out, and its embeddings if the method reads embeddings."""
     of = run.settings
-    model = Federation.from_tables(frames, label="label").train(
+    model = Federation.from_tables(frames, label="label", split="random").train(
         of["name"],
         parameters=of["parameters"],
         encoder={name: Encoder.model_validate(of["encoders"][name]).make() for name in frames},

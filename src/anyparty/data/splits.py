@@ -1,0 +1,356 @@
+"""Assign the rows to training, validation and test, before anything is fitted.
+
+The active party assigns its labelled rows. By default ("stratified"), a row's part depends on its id, on the labels and
+on the seed: it depends neither on the order of the rows nor on which parties hold the row. Every class has the same
+share of each part. Rows without a label are for training. A row that no party holds is not used.
+
+At a site, the draws also depend on the active party's secret. Otherwise a party that knows the seed and the ids of its
+rows could compute, from the part of each row, something about the row's class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.core.seeds import Seeds
+from anyparty.data.batching import TEST, TRAIN, VALIDATION, split
+from anyparty.errors import TableError
+from anyparty.tables import cells
+from anyparty.tables.table import Table
+from anyparty.tables.target import AskedKind, infer_task
+
+Kind = Literal["stratified", "random", "group", "time", "file", "ids"]
+Part = NDArray[np.int8]
+
+UNUSED = 3  # rows in no part: rows without a label in a held-out group, time or part
+PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+ATTEMPTS = 100  # draws of groups before an error says that a part lacks a class
+DATE = r"^\d{4}-\d{2}-\d{2}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPlan:
+    """How to split the rows.
+
+    Attributes:
+        kind: "stratified" by class; "random", the rows in random order; "group", "time" or "file" by a column of the
+            active party's table; "ids", parts that the caller listed.
+        parties: whether each set of parties that hold a row also has the same share of each part.
+        validation: the share of the labelled rows for validation.
+        test: the share of the labelled rows for test.
+        task: the kind of task that the settings request.
+    """
+
+    kind: Kind = "stratified"
+    parties: bool = False
+    validation: float = 0.15
+    test: float = 0.2
+    task: AskedKind = "auto"
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The shares of training, validation and test that are not zero."""
+        each = {"training": 1 - self.validation - self.test, "validation": self.validation, "test": self.test}
+        return {name: share for name, share in each.items() if share > 0}
+
+
+def assign(
+    table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_], plan: SplitPlan, seeds: Seeds
+) -> Part:
+    """Return the use of each aligned row: [N] int8.
+
+    Args:
+        table: the active party's table, with labels and, if the kind needs it, the column ``table.part_by``.
+        position: [N], the active party's own row of each aligned row, -1 if it has none.
+        observed: [N, K], True if party k holds row n.
+        plan: the kind of split, and the shares of validation and test.
+        seeds: the streams of the seed and, at a site, of the active party's secret.
+
+    Raises:
+        TableError: a class has fewer rows than there are parts, or the column cannot be used.
+    """
+    assert table.label is not None
+    labelled = table.label.is_not_null().to_numpy()
+    held = position >= 0
+    if plan.kind == "random":
+        usable = np.where(held, labelled[position], False) & observed.any(axis=1)
+        return split(usable, plan.validation, plan.test, Seeds(seeds.root))
+    seen = np.zeros(len(table), dtype=np.bool_)
+    seen[position[held & observed.any(axis=1)]] = True
+    rows = _OwnRows(table, labelled, seen, _classes(table, plan), plan, seeds)
+    if plan.kind == "stratified":
+        part = rows.stratified(_patterns(position, observed, len(table)) if plan.parties else None)
+    else:
+        part = {"group": rows.by_group, "time": rows.by_time}.get(plan.kind, rows.listed)()
+        part[~labelled & (part != TRAIN)] = UNUSED
+    part[~seen] = TRAIN  # such rows have no cell and, in training, no label
+    use = np.full(len(position), TRAIN, dtype=np.int8)
+    use[held] = part[position[held]]
+    return use
+
+
+def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
+    """Return the class of each row as text, null without a label; ``None`` if the labels are numbers."""
+    assert table.label is not None
+    try:
+        task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
+    except TableError:  # the labels cannot be used: ``task_of`` raises the same error with more details
+        return None
+    return cells.as_level(table.label) if task.kind == "classification" else None
+
+
+def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
+    """Return a number for the set of parties that hold each of the active party's n rows; 0 if no party holds it."""
+    found = np.zeros(n, dtype=np.int64)
+    there = position >= 0
+    found[position[there]] = np.unique(observed[there], axis=0, return_inverse=True)[1].ravel() + 1
+    return found
+
+
+@dataclass(frozen=True)
+class _OwnRows:
+    """The active party's n rows.
+
+    Attributes:
+        table: the table.
+        labelled: [n], True if the row has a label.
+        seen: [n], True if a party has a cell of the row.
+        classes: [n], the classes; ``None`` if the labels are numbers.
+        plan: the kind of split.
+        seeds: the random streams.
+    """
+
+    table: Table
+    labelled: NDArray[np.bool_]
+    seen: NDArray[np.bool_]
+    classes: pl.Series | None
+    plan: SplitPlan
+    seeds: Seeds
+
+    @property
+    def where(self) -> str:
+        assert self.table.label is not None
+        return f"party {self.table.party!r}, label column {self.table.label.name!r}"
+
+    def codes(self) -> tuple[NDArray[np.int64], list[str]]:
+        """Return the number of each row's class [n], and the names of the classes; one class if labels are numbers."""
+        if self.classes is None:
+            return np.zeros(len(self.table), dtype=np.int64), [""]
+        names = self.classes.drop_nulls().unique().sort().to_list()
+        codes = self.classes.replace_strict(names, list(range(len(names))), default=-1, return_dtype=pl.Int64)
+        return codes.fill_null(-1).to_numpy(), names
+
+    def keys(self, texts: pl.Series, *stream: str | int) -> NDArray[np.float64]:
+        """Return a uniform random number in [0, 1) for each text; it depends on the text and the random stream."""
+        key = self.seeds.own.key("split", *stream)
+        drawn = [hashlib.blake2b(text.encode(), key=key, digest_size=8).digest() for text in texts]
+        return np.frombuffer(b"".join(drawn), dtype="<u8") / 2.0**64
+
+    def stratified(self, patterns: NDArray[np.int64] | None) -> Part:
+        """Split each class by the shares; with ``patterns`` [n], also each set of parties within a class."""
+        usable = self.labelled
+        part = self._stratified(usable, patterns)
+        if self.lacks(np.where(self.seen, part, UNUSED)):  # a row that no party holds was the only one of its class
+            part = self._stratified(usable & self.seen, patterns)
+        return part
+
+    def _stratified(self, usable: NDArray[np.bool_], patterns: NDArray[np.int64] | None) -> Part:
+        codes, names = self.codes()
+        part = np.full(len(self.table), TRAIN, dtype=np.int8)
+        key = self.keys(self.table.ids)
+        sizes = np.bincount(codes[usable], minlength=len(names))
+        present = np.flatnonzero(sizes)
+        if not len(present):
+            return part
+        self._check_sizes(sizes[present], [names[c] for c in present])
+        tests, validations = counts_of(sizes[present], self.plan.test, self.plan.validation)
+        for c, test, validation in zip(present, tests, validations, strict=True):
+            rows = np.flatnonzero(usable & (codes == c))
+            order = key[rows] if patterns is None else _balanced(key[rows], patterns[rows])
+            rows = rows[np.lexsort((key[rows], order))]
+            part[rows[:test]] = TEST
+            part[rows[test : test + validation]] = VALIDATION
+        return part
+
+    def _check_sizes(self, sizes: NDArray[np.int64], names: list[str]) -> None:
+        """Reject a class that has fewer labelled rows than there are parts.
+
+        Raises:
+            TableError: there is such a class; the message says how many rows are needed.
+        """
+        parts = list(self.plan.shares)
+        if self.classes is None or sizes.min() >= len(parts):
+            return
+        c = int(sizes.argmin())
+        lack = len(parts) - int(sizes[c])
+        raise TableError(
+            f"{self.where}: class {names[c]!r} has {sizes[c]} labelled row{'s' * int(sizes[c] != 1)}, and each of the "
+            f"{len(parts)} parts ({', '.join(parts)}) needs at least one row of every class: label {lack} more, set "
+            f'train.validation or train.test to 0, or set split.kind = "random"'
+        )
+
+    def lacks(self, part: Part) -> list[tuple[str, str]]:
+        """Return the classes that have labelled rows but none in a part: (class, part)."""
+        codes, names = self.codes()
+        if self.classes is None:
+            return []
+        numbers = {"training": TRAIN, "validation": VALIDATION, "test": TEST}
+        wanted = [(name, numbers[name]) for name in self.plan.shares]
+        known = np.unique(codes[self.labelled & self.seen])
+        return [
+            (names[c], name)
+            for c in known[known >= 0]
+            for name, number in wanted
+            if not (self.labelled & self.seen & (codes == c) & (part == number)).any()
+        ]
+
+    def by_group(self) -> Part:
+        """Assign whole groups in random order to test, then to validation, until the shares are reached.
+
+        Raises:
+            TableError: a row has no group, or no draw gives every part a row of every class.
+        """
+        column = self.column()
+        groups = cells.as_text(column)
+        self._check_complete(groups)
+        distinct = groups.unique().sort()
+        place = groups.replace_strict(distinct, list(range(len(distinct))), return_dtype=pl.Int64).to_numpy()
+        sizes = np.bincount(place[self.labelled & self.seen], minlength=len(distinct))
+        lacking: list[tuple[str, str]] = []
+        for attempt in range(ATTEMPTS):
+            part: Part = self._fill(sizes, self.keys(distinct, "group", attempt))[place]
+            lacking = self.lacks(part)
+            if not lacking and all((part[self.labelled] == number).any() for number in self._wanted()):
+                return part
+        why = f"class {lacking[0][0]!r} has no row in the part for {lacking[0][1]}" if lacking else "a part is empty"
+        raise TableError(
+            f"{self.where}: of {ATTEMPTS} ways to distribute the {len(distinct):,} groups of column {column.name!r}, "
+            f"none gives each part a row of every class ({why}): use more groups, other shares (train.validation, "
+            "train.test), or another split.kind"
+        )
+
+    def _wanted(self) -> list[int]:
+        plan = self.plan
+        return [TRAIN, *([VALIDATION] if plan.validation else []), *([TEST] if plan.test else [])]
+
+    def _fill(self, sizes: NDArray[np.int64], key: NDArray[np.float64]) -> Part:
+        """Return the part of each group: [G]; ``sizes`` [G] are the numbers of labelled rows."""
+        part = np.full(len(sizes), TRAIN, dtype=np.int8)
+        order, total = key.argsort(), sizes.sum()
+        before = np.concatenate([[0], sizes[order].cumsum()[:-1]]) + sizes[order] / 2  # the middle of each group
+        part[order[before < (self.plan.test + self.plan.validation) * total]] = VALIDATION
+        part[order[before < self.plan.test * total]] = TEST
+        return part
+
+    def by_time(self) -> Part:
+        """Use the latest labelled rows for test, those before them for validation, and earlier ones for training.
+
+        Rows with the same time are in the same part.
+
+        Raises:
+            TableError: a row has no time, or its time cannot be read.
+        """
+        time = self._times(self.column())
+        known = np.sort(time[self.labelled & self.seen])
+        part = np.full(len(self.table), TRAIN, dtype=np.int8)
+        if not len(known):
+            return part
+        shares = ((VALIDATION, self.plan.test + self.plan.validation), (TEST, self.plan.test))
+        for number, share in shares:
+            count = round(share * len(known))
+            if count:
+                part[time >= known[len(known) - count]] = number
+        return part
+
+    def _times(self, column: pl.Series) -> NDArray[np.float64]:
+        """Return the rank of each row's time [n]."""
+        text = cells.as_text(column)
+        self._check_complete(text)
+        numbers, bad = cells.as_numbers(column) if not column.dtype.is_temporal() else (text, pl.Series([True]))
+        if bad.any():
+            undated = ~text.str.contains(DATE)
+            if undated.any():
+                raise TableError(f"party {self.table.party!r}, column {column.name!r}: expected dates such as "
+                                 f"2020-01-31 or numbers, found {cells.cited(text, undated)}")  # fmt: skip
+            numbers = text
+        return numbers.rank("dense").to_numpy().astype(np.float64)
+
+    def listed(self) -> Part:
+        """Use the part that the column gives each row: train, validation or test; otherwise a row is not used.
+
+        Raises:
+            TableError: the column has another text, or a labelled row has none.
+        """
+        column = self.column()
+        text = cells.as_text(column).str.to_lowercase()
+        odd = text.is_not_null() & ~text.is_in(list(PARTS))
+        if odd.any():
+            raise TableError(f"party {self.table.party!r}, column {column.name!r}: expected train, validation or test, "
+                             f"found {cells.cited(column, odd)}")  # fmt: skip
+        empty = pl.Series(self.labelled) & text.is_null()
+        if self.plan.kind == "file" and empty.any():
+            raise TableError(f"party {self.table.party!r}, column {column.name!r}: row {_numbers(empty)}"
+                             " has a label and no part; write train, validation or test")  # fmt: skip
+        codes = text.replace_strict(PARTS, default=None, return_dtype=pl.Int8).to_numpy(writable=True)
+        unlisted = text.is_null().to_numpy()
+        codes = np.where(unlisted, np.where(self.labelled, UNUSED, TRAIN), codes)
+        return codes.astype(np.int8)
+
+    def column(self) -> pl.Series:
+        assert self.table.part_by is not None
+        return self.table.part_by
+
+    def _check_complete(self, text: pl.Series) -> None:
+        """Reject a row without a group or a time.
+
+        Raises:
+            TableError: a cell is empty.
+        """
+        if text.null_count():
+            raise TableError(f"party {self.table.party!r}, column {text.name!r}: row {_numbers(text.is_null())} is "
+                             f"empty, and split.kind = {self.plan.kind!r} needs a value in every row")  # fmt: skip
+
+
+def _numbers(rows: pl.Series) -> str:
+    """Return the numbers of the first five rows in a mask, counted from 1."""
+    return ", ".join(str(row + 1) for row in rows.arg_true().head(5).to_list())
+
+
+def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return numbers in [0, 1) by which a share of the sorted rows contains the same share of every pattern."""
+    order = np.empty(len(key))
+    for pattern in np.unique(patterns):
+        rows = np.flatnonzero(patterns == pattern)
+        rank = key[rows].argsort().argsort()
+        order[rows] = (rank + key[rows]) / len(rows)
+    return order
+
+
+def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many rows of each class are for test and for validation.
+
+    The totals are the rounded shares of all rows, by the method of largest remainders. A share above 0 gives every
+    class at least one row, and every class keeps at least one row for training.
+
+    >>> [counts.tolist() for counts in counts_of(np.array([236, 4]), 0.2, 0.15)]
+    [[47, 1], [35, 1]]
+    """
+    tests, validations = _counts(sizes, test), _counts(sizes, validation)
+    above = np.maximum(tests + validations - (sizes - 1), 0)
+    fewer = np.minimum(above, np.maximum(tests - 1, 0))
+    return tests - fewer, np.maximum(validations - (above - fewer), 0)
+
+
+def _counts(sizes: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    exact = share * sizes
+    counts: NDArray[np.int64] = np.maximum(np.floor(exact + 1e-9).astype(np.int64), int(share > 0))
+    short = round(share * sizes.sum()) - counts.sum()
+    if short > 0:
+        counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+    return counts
