@@ -22,6 +22,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.data.batching import TEST, TRAIN, VALIDATION, split
 from anyparty.errors import TableError
 from anyparty.tables import cells
+from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import AskedKind, infer_task
 
@@ -102,7 +103,7 @@ def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
         task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
     except TableError:  # the labels cannot be used: ``task_of`` raises the same error with more details
         return None
-    return cells.as_level(table.label) if task.kind == "classification" else None
+    return names_of(table.label) if task.kind == "classification" else None
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
