@@ -6,6 +6,7 @@
 - ``<!-- generated: NAME -->`` becomes a text from ``_generate/reference.py``.
 - ``<!-- diagram: METHOD -->`` becomes a drawing of the method's messages.
 - A Mermaid block becomes a drawing.
+- A notebook of tutorials/ is executed and becomes a page of the same name; links to it lead to the page.
 - Formulas between ``$$`` and ``$$``, or within a line between ``$`` marks and backticks, become MathML, which browsers
   show without a script.
 """
@@ -18,9 +19,29 @@ from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<place>\.\.?/[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
+NOTEBOOK = re.compile(r"\.ipynb\)")
 RESULT = re.compile(r"<!-- result: (?P<file>\S+) (?P<methods>.+?) -->")
 DIAGRAM = re.compile(r"<!-- diagram: (\S+) -->")
 FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|\$`(?P<inline>[^`]+)`\$", re.DOTALL)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Execute the notebooks, and add their pages and figures.
+
+    Raises:
+        CellExecutionError: a cell raised an error.
+    """
+    from mkdocs.structure.files import File  # type: ignore[import-not-found] # noqa: PLC0415 - in the extra docs
+
+    sys.path.insert(0, str(Path(config.docs_dir).resolve() / "_generate"))
+    from notebooks import page  # noqa: PLC0415 - beside this file, and not a package
+
+    for path in sorted((Path(config.docs_dir) / "tutorials").glob("*.ipynb")):
+        markdown, figures = page(path)
+        files.append(File.generated(config, f"tutorials/{path.stem}.md", content=markdown))
+        for name, data in figures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=data))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
@@ -53,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         place = target.relative_to(docs.parent).as_posix()
         return link["words"] if place in link["words"] else f"{link['words']} (`{place}`)"
 
-    return FORMULA.sub(mathml, LINK.sub(rewritten, markdown))
+    return FORMULA.sub(mathml, LINK.sub(rewritten, NOTEBOOK.sub(".md)", markdown)))
 
 
 def mathml(formula: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {"latex2mathml", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python"}  # `make docs`: any version
+TOOLS = {"latex2mathml", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python", "nbconvert"}  # `make docs`: any version
 
 
 def pinned(name):

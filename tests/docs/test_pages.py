@@ -35,10 +35,11 @@ HOW = {"run", "file", "shown", "serve", "ask", "not run"}
 
 def test_every_page_is_in_the_site_and_in_llms_txt() -> None:
     named = re.findall(r"- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert sorted(named) == pages()
+    books = [path.relative_to(DOCS) for path in DOCS.rglob("*.ipynb")]
+    assert sorted(named) == sorted([*pages(), *(book.with_suffix(".md").as_posix() for book in books)])
     told = set(LINK.findall((DOCS / "llms.txt").read_text(encoding="utf-8")))
     inside = {page for page in pages() if not page.startswith("decisions/")} - {"index.md", "explanation/findings.md"}
-    assert told == inside
+    assert told == inside | {book.as_posix() for book in books}
 
 
 @pytest.mark.parametrize("page", [*pages(), "../README.md", "../CONTRIBUTING.md"])

@@ -232,6 +232,20 @@ class Broken(Mean):
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize("ids", [("number",), ("number", "word")])
+def test_ids_that_are_not_one_text(ids: tuple[str, ...]) -> None:
+    """The scores are those of the model, also if ids are numbers or have several columns, in any order of rows."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(60, 2))
+    both = pl.DataFrame({"number": draw.permutation(60), "word": [f"w{k % 7}" for k in range(60)], "y": X[:, 0] > 0})
+    tables = {"a": both.with_columns(x=X[:, 0]), "b": both.drop("y").with_columns(z=X[:, 1])}
+    for name in {"number", "word"} - set(ids):
+        tables = {party: table.drop(name) for party, table in tables.items()}
+    federation = Federation.from_tables(tables, id=list(ids), label="y")
+    model = federation.train("laser", seed=0, **QUICK)
+    assert score_of(model, None)["accuracy"] == pytest.approx(model.evaluate().overall["accuracy"])
+
+
 def test_sets_of_many_parties() -> None:
     names = [f"p{k}" for k in range(9)]
     sets = list(party_sets(names, 4))

@@ -200,7 +200,6 @@ def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
     assert lead.y is not None
     assert lead.labeled is not None
     assert lead.observed is not None
-    assert alignment.ids is not None
     y, labeled, observed = lead.y.cpu(), lead.labeled.cpu(), lead.observed.cpu()
     wanted = test[labeled[test]]
     if parties is not None:
@@ -209,9 +208,7 @@ def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
     if not len(wanted):
         return {}
     predicted = replace(model, held_out=(rows, alignment, wanted)).predict(parties=parties)
-    assert predicted.ids is not None
-    place = dict(zip(alignment.ids.gather(wanted.numpy()).to_list(), wanted.tolist(), strict=True))
-    at = torch.tensor([place[each] for each in predicted.ids])
+    at = wanted[torch.from_numpy(alignment.as_given(wanted.numpy(), model.roster.active))]  # the order of predictions
     known = labeled.clone()
     known[test] = False
     scores = torch.where(predicted.answered[:, None], predicted.scores, _constant(model, y[known]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,20 @@ from anyparty.training.callbacks import Callback
 OFTEN = 0.1  # minimum seconds between updates, so that fast steps do not wait for the terminal
 
 
+def progress_console() -> Console:
+    """Return the console for progress bars: standard error, or a widget in a notebook.
+
+    In a notebook without ipywidgets, rich would warn and show no bar.  A line at the end of each stage is shown then.
+    """
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        try:
+            import_module("ipywidgets")
+        except ImportError:
+            return Console(stderr=True, force_jupyter=False, force_terminal=False, width=console.width)
+    return console
+
+
 class Bar(Callback):
     """A callback that shows one line per stage."""
 
@@ -26,7 +41,7 @@ class Bar(Callback):
             MofNCompleteColumn(),
             TextColumn("{task.fields[seen]}", markup=False),
             TimeRemainingColumn(compact=True),
-            console=console or Console(stderr=True),
+            console=console or progress_console(),
         )
         self.task: TaskID | None = None
         self.rows = self.since = 0.0
