@@ -10,7 +10,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {"latex2mathml", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python", "nbconvert"}  # `make docs`: any version
+# What `make docs` needs, in any version:
+TOOLS = {"latex2mathml", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python", "nbconvert"}
 
 
 def pinned(name):
