@@ -186,7 +186,9 @@ def read_table(
         kinds = dict(_expected(raw.columns, expect, where))
     read = {*names, *kinds} | {name for name in (label, part_by) if name is not None}
     if not isinstance(source, str | Path):
-        raw = pl.DataFrame([_copy(column) if column.name in read else column for column in raw.iter_columns()])
+        raw = pl.DataFrame(
+            {column.name: _copy(column) if column.name in read else column for column in raw.iter_columns()}
+        )
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
     ids, id_columns, notes = read_ids(raw, names, check_normalize(id_normalize), where)
     if duplicates == "error" and ids.n_unique() < len(ids):
