@@ -55,6 +55,7 @@ def test_its_commands_run(beside_readme: Path, call: Call) -> None:
 def test_its_parties_apart_run(beside_readme: Path, call: Call) -> None:
     pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
     (block,) = (block for block in blocks("console") if block["how"] == "run: net")
+    assert call("init", "bank.csv", "shop.csv", "--id", "customer", "--label", "default").exit_code == 0
     done = []
     try:
         for line in block["text"].splitlines():
