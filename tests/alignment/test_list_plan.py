@@ -191,8 +191,14 @@ def test_rows_have_a_new_random_order_each_time(tmp_path):
 def test_each_alignment_has_its_own_one_time_scalar(tmp_path):
     """After an interruption, the same ids leave again: no party can compare the two lists of points."""
     tapes = [], []
+
+    def cut(me, to, tag, tensors):
+        if (me, to, tag) == ("c", "a", "align-ids"):  # these points have come from b
+            raise CutError
+        return tensors
+
     with pytest.raises(CutError):
-        kept(tmp_path, THREE, tape=tapes[0], change=cut_after(4, "a"))
+        kept(tmp_path, THREE, tape=tapes[0], change=cut)
     kept(tmp_path, THREE, tape=tapes[1])
     first, second = (points_of(tape, lambda frm, to: (frm, to) == ("b", "c")) for tape in tapes)
     assert first
