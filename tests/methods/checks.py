@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Capabilities
-from anyparty.errors import ConfigError, Diverged, MessageError, PartyLost
+from anyparty.errors import AnypartyWarning, ConfigError, Diverged, MessageError, PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.optimizer import Optimizer
@@ -182,6 +183,7 @@ def check_resumed_equals_uninterrupted(case: Case, folder: Path) -> None:
     for name in chosen:
         patience = 5 if "pseudo" in case.title else 4  # a stage that continues from another may never improve
         run = partial(case.train, of, optimizer=RESUMED[name], patience=patience, **settings)
+        warnings.filterwarnings("ignore", "stage .*: no later epoch had a better", AnypartyWarning)  # a few steps
         whole = run()
         lead, before = of.roster.active, 0
         for number, stage in enumerate(case.stages(of)):

@@ -14,6 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 from torch import Tensor
 
+from anyparty.core.predictions import take_rows
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -56,7 +58,7 @@ class Alignment:
     def identities(self, rows: NDArray[np.int64]) -> pl.DataFrame | None:
         """Return the id columns [b, m] of aligned rows [b]; ``None`` if the ids are not known."""
         if self.id_columns is not None:
-            return self.id_columns[rows]
+            return take_rows(self.id_columns, rows)
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
 
     def take(self, rows: NDArray[np.int64]) -> Alignment:
@@ -67,7 +69,7 @@ class Alignment:
             {name: at[rows] for name, at in self.position.items()},
             None if self.ids is None else self.ids.gather(rows),
             {name: at[rows] for name, at in self.blocks.items()},
-            None if self.id_columns is None else self.id_columns[rows],
+            None if self.id_columns is None else take_rows(self.id_columns, rows),
         )
 
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:

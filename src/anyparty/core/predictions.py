@@ -116,7 +116,7 @@ class Predictions:
             by_party=None if self.by_party is None else self.by_party[at],
             reasons={new: self.reasons[old] for new, old in enumerate(at.tolist()) if old in self.reasons},
             ids=None if self.ids is None else tuple(self.ids[old] for old in at.tolist()),
-            id_columns=None if self.id_columns is None else self.id_columns[at.numpy()],
+            id_columns=None if self.id_columns is None else take_rows(self.id_columns, at.numpy()),
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
@@ -182,6 +182,14 @@ class Predictions:
             ConfigError, StorageError: as ``anyparty.core.export.write``.
         """
         write(self.frame(), path, raw_csv=raw_csv)
+
+
+def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
+    """Return the rows at ``rows`` [b] of a data frame, column by column.
+
+    ``frame[rows]`` uses polars' threads, for which a forked process waits for ever.
+    """
+    return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from anyparty.core.types import Channel, Tensors, TensorSpec
-from anyparty.errors import Deadlock, PartyLost
+from anyparty.errors import Deadlock, PartyLost, some
 
 T = TypeVar("T")
 Lane = tuple[str, str, str]  # sender, receiver, tag
@@ -29,7 +29,7 @@ class MemoryHub:
     names: Sequence[str]
     queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
     waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    gone: list[str] = field(default_factory=list)  # in the order in which they left
 
     def channel(self, me: str) -> MemoryChannel:
         """Return the channel of the party ``me``."""
@@ -46,7 +46,7 @@ class MemoryHub:
         if len(self.waiting) + len(self.gone) < len(self.names):
             return  # at least one party is running
         waiting = {receiver for _, receiver, _ in self.waiting}
-        if waiting and waiting == set(self.names) - self.gone:
+        if waiting and waiting == set(self.names) - set(self.gone):
             lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
             for future in self.waiting.values():
                 if not future.done():
@@ -76,7 +76,9 @@ class MemoryChannel:
         queue = self.hub.queues[lane]
         while not queue:
             if frm in self.hub.gone:
-                raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}")
+                earlier = self.hub.gone[: self.hub.gone.index(frm)]
+                after = f", after {some(earlier)} had left" if earlier else ""
+                raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}{after}")
             future = asyncio.get_running_loop().create_future()
             self.hub.waiting[lane] = future
             self.hub.look_for_deadlock()
@@ -90,7 +92,8 @@ class MemoryChannel:
 
     async def close(self) -> None:
         """Leave the hub; parties that wait for this party get ``PartyLost``."""
-        self.hub.gone.add(self.me)
+        if self.me not in self.hub.gone:
+            self.hub.gone.append(self.me)
         for lane in [lane for lane in self.hub.waiting if self.me in lane[:2]]:
             self.hub.wake(lane)
         self.hub.look_for_deadlock()
