@@ -29,7 +29,8 @@ class MemoryHub:
     names: Sequence[str]
     queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
     waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)  # in the order in which they left
+    gone: set[str] = field(default_factory=set)
+    departures: list[str] = field(default_factory=list)  # the parties that left, in this order
 
     def channel(self, me: str) -> MemoryChannel:
         """Return the channel of the party ``me``."""
@@ -46,7 +47,7 @@ class MemoryHub:
         if len(self.waiting) + len(self.gone) < len(self.names):
             return  # at least one party is running
         waiting = {receiver for _, receiver, _ in self.waiting}
-        if waiting and waiting == set(self.names) - set(self.gone):
+        if waiting and waiting == set(self.names) - self.gone:
             lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
             for future in self.waiting.values():
                 if not future.done():
@@ -76,7 +77,8 @@ class MemoryChannel:
         queue = self.hub.queues[lane]
         while not queue:
             if frm in self.hub.gone:
-                earlier = self.hub.gone[: self.hub.gone.index(frm)]
+                before = self.hub.departures[: self.hub.departures.index(frm)]
+                earlier = [name for name in before if name in self.hub.gone]
                 after = f", after {some(earlier)} had left" if earlier else ""
                 raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}{after}")
             future = asyncio.get_running_loop().create_future()
@@ -92,8 +94,8 @@ class MemoryChannel:
 
     async def close(self) -> None:
         """Leave the hub; parties that wait for this party get ``PartyLost``."""
-        if self.me not in self.hub.gone:
-            self.hub.gone.append(self.me)
+        self.hub.gone.add(self.me)
+        self.hub.departures.append(self.me)
         for lane in [lane for lane in self.hub.waiting if self.me in lane[:2]]:
             self.hub.wake(lane)
         self.hub.look_for_deadlock()
