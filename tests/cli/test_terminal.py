@@ -1,4 +1,4 @@
-"""What a shell sees: narrow terminals, NO_COLOR, completion and exit codes."""
+"""Narrow terminals, NO_COLOR, completion and exit codes."""
 
 from __future__ import annotations
 
