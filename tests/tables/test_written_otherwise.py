@@ -245,7 +245,7 @@ def view(table: Table) -> tuple[Any, ...]:
 
 @cache
 def expected(number: int, folder: Path) -> tuple[Any, ...] | None:
-    """Return what a model sees of a clean table; ``None`` if the clean table stops."""
+    """Return the view of a clean table; ``None`` if the clean table stops."""
     path = folder / f"clean-{number}.csv"
     table = clean(number)
     with path.open("w", newline="", encoding="utf-8") as file:
