@@ -210,13 +210,13 @@ def _reading_limits() -> list[list[str]]:
         f"{labels.MANY_CLASSES} different whole numbers as labels": "regression; see `federation.task`",
         f"{labels.MANY_VALUES:,} classes, and half of the labels": "stops",
         f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class",
-        f"{few} different numbers in another notation": "numbers; up to this limit categories or numbers, with a remark",
+        f"{few} different numbers in another notation": "numbers; up to it may be categories, with a remark",
         f"{column_types.NUMERIC_SHARE:.0%} of a column's cells are numbers": "other cells stop",
         f"{column_types.MANY_LEVELS} different texts, and half of the cells": "left out, with a remark",
         f"{prepare.MANY_LEVELS} categories in the training rows": grouped,
         f"{spellings.SEARCHED:,} categories": "different spellings are not searched for",
         f"{share:.0%} of the numbers at prediction are {checks.FAR} standard deviations from training": "a remark",
-        f"{labels.LARGEST:.1e} in a number": "stops",
+        f"{column_types.LARGEST:.1e} in a number": "stops",
     }
     return [list(row) for row in rows.items()]
 
