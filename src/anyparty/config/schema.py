@@ -34,6 +34,8 @@ from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
+from anyparty.tables.column_types import Kind as ColumnKind
+from anyparty.tables.dates import check_order
 from anyparty.tables.file_settings import FileSettings
 from anyparty.tables.ids import Duplicates, check_normalize
 from anyparty.tables.number_marks import Limits
@@ -184,7 +186,9 @@ class PartySettings(Settings):
     recognised.
     ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
     ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and ranges such as 10-20
-    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".
+    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind of a column:
+    "numeric", "categorical", "date" or "text".  ``dates`` says, by column, how dates are written: "day-first",
+    "month-first", "year-first", or a format such as "%d.%m.%y".
     """
 
     table: UserPath | None = None
@@ -198,9 +202,10 @@ class PartySettings(Settings):
     duplicates: Duplicates = "error"
     label: str | None = None
     drop: tuple[str, ...] = ()
-    types: dict[str, Literal["numeric", "categorical"]] = {}
+    types: dict[str, ColumnKind] = {}
     missing: dict[str, Annotated[tuple[str, ...], BeforeValidator(texts)]] = {}
     limits: dict[str, Limits] = {}
+    dates: dict[str, Annotated[str, AfterValidator(check_order)]] = {}
     scale: bool = True
     encoder: Encoder | None = None
     optimizer: Optimizer | None = None
@@ -457,8 +462,9 @@ class Config(Settings):
         own = self.parties.get(party, PartySettings())
         asked = self.federation
         return ReadingRules(
-            missing=own.missing, limits=own.limits, classes=asked.classes, merge_spellings=asked.merge_spellings
-        )
+            missing=own.missing, limits=own.limits, dates=own.dates, classes=asked.classes,
+            merge_spellings=asked.merge_spellings,
+        )  # fmt: skip
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.column_types import notation_of
+from anyparty.tables.column_types import date_setting, notation_of
 
 EMPTY = "are empty except for the id"
 
@@ -55,9 +55,10 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
         if columns[column.name].dtype != pl.String or cells.is_category(column):
             continue
         if notation := notation_of(columns[column.name]):
+            advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
-                f"as {notation.examples[0]!r}: {notation.advice}or declare the column categorical with types"
+                f"as {notation.examples[0]!r}: {advice}or declare the column categorical with types"
             )
     return tuple(notes)
 
