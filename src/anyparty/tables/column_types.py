@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
 import polars as pl
@@ -193,25 +193,31 @@ def _of_text(
         return _not_numbers(column, text, read, limits, where, rules)
     elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
         return as_categories(column, where, rules, trained=False)  # 1,2 may be a list of answers, and 1 200 a code
-    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, bad, where)
+    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
 
 
-def _with_note(column: pl.Series, read: MarkedNumbers, bad: pl.Series, where: str) -> FeatureColumn:
+def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
     """Report how cells with marks were read."""
     numbers = _finite(read.numbers, where)
-    marked = bad | (cells.as_numbers(column)[0].ne_missing(numbers) & numbers.is_not_null())
+    plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
+    note = marks_note(column, numbers, where, "declare it categorical with types")
+    return FeatureColumn(numbers, note, None if plain else read.format)
+
+
+def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str) -> str:
+    """Report which cells [n] with marks were read as numbers [n], and which are missing; "" without such cells.
+
+    ``otherwise`` is the advice for a column that holds no numbers.
+    """
+    plain, bad = cells.as_numbers(column)
+    marked = bad | (plain.ne_missing(numbers) & numbers.is_not_null())
     shown = numbers.filter(marked).is_not_null().arg_true()
     text = column.filter(marked)
     examples = [f"{text[row].strip()!r} as {numbers.filter(marked)[row]:.15g}" for row in shown.head(2).to_list()]
     dashes = len(text) - len(shown)
     parts = [f"{len(shown):,} cells are written with marks, such as {', '.join(examples)}"] if examples else []
     parts += [f"{_counted(text.filter(numbers.filter(marked).is_null()))} stand for missing cells"] if dashes else []
-    note = (
-        f"{where} is read as numbers: {'; '.join(parts)}. If it holds no numbers, declare it categorical with types"
-        if parts else ""
-    )  # fmt: skip
-    plain = read.format == NumberFormat()
-    return FeatureColumn(numbers, note, None if plain and not text.str.contains(GROUPED).any() else read.format)
+    return f"{where} is read as numbers: {'; '.join(parts)}. If it holds no numbers, {otherwise}" if parts else ""
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
@@ -219,13 +225,14 @@ def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limi
     if not bad.any():
         return
     if (bad & limits).any() and not why:
-        _stop_at_limits(column, bad & limits, where)
+        stop_at_limits(column, bad & limits, where)
     offer = missing_offer(column.name, cells.as_level(column.filter(bad)))
     raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. "
                      f"{why or f'Numbers are expected there{OR_CATEGORY}{offer}'}")  # fmt: skip
 
 
-def _stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> None:
+def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn:
+    """Raise the error for a column of numbers with the limits or ranges of the mask ``limits`` [n]."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
         f'limits = {{{spellings.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
@@ -246,7 +253,7 @@ def _not_numbers(
     values = text.drop_nulls().n_unique()
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
-        _stop_at_limits(column, limited, where)
+        stop_at_limits(column, limited, where)
     if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; integers, because 0.1 is not exact
         offer = missing_offer(column.name, text.filter(bad))
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"

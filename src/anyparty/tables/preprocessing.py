@@ -104,11 +104,12 @@ class Numeric(BaseModel):
         if self._scaler is None:
             return filled
         scaled: NDArray[np.float64] = self._scaler.transform(filled)
-        scaled[:, self._constant] = 0.0
+        scaled[:, self.constant_at] = 0.0
         return scaled
 
     @cached_property
-    def _constant(self) -> NDArray[np.int64]:
+    def constant_at(self) -> NDArray[np.int64]:
+        """The places of the constant columns."""
         at = {name: k for k, name in enumerate(self.columns)}
         return np.array([at[name] for name in self.constant], dtype=np.int64)
 
@@ -162,28 +163,35 @@ class Categorical(BaseModel):
     grouped: tuple[str, ...] = ()
 
     @classmethod
-    def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str) -> Categorical:
+    def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str, max_levels: int = MANY_LEVELS) -> Categorical:
         """Collect the levels of each column in the training rows, sorted, with the level of missing cells last.
 
         Warns:
-            AnypartyWarning: a column has more than :data:`MANY_LEVELS` levels, and the rarest are grouped.
+            AnypartyWarning: a column has more than ``max_levels`` levels, and the rarest are grouped.
         """
         levels, grouped = [], []
         for column in columns.iter_columns():
             counts = cells.value_counts(column[rows].drop_nulls())
             missing = (None,) if column[rows].null_count() else ()
             frequent = counts
-            if len(counts) > MANY_LEVELS:
-                frequent = counts[: MANY_LEVELS - 1]
+            if len(counts) > max_levels:
+                frequent = counts[: max_levels - 1]
                 grouped.append(column.name)
                 share = sum(count for _, count in counts[len(frequent) :])
                 remark(
                     f"{where}: column {column.name!r} has {len(counts):,} categories in the training rows; the "
-                    f"{len(counts) - len(frequent):,} rarest, in {share:,} of {len(rows):,} rows, are one category"
+                    f"{len(counts) - len(frequent):,} rarest, in {share:,} of {len(rows):,} rows, are one category: "
+                    f"the limit is {max_levels:,}, the party's setting max_levels"
                 )
             rare = (RARE,) if column.name in grouped else ()
             levels.append((*sorted(level for level, _ in frequent), *rare, *missing))
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
+
+    def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Fill missing cells of columns that had the same category in all training rows with this category."""
+        known = zip(self.columns, self.levels, strict=True)
+        constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
+        return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())
 
     def group(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Replace rare categories of the grouped columns by :data:`RARE`."""
@@ -263,7 +271,10 @@ class Prepare(BaseModel):
     words: Words = Words()
 
     @classmethod
-    def fit(cls, table: Table, rows: RowNumbers, *, scale: bool = True, impute: Impute = "mean") -> Prepare:
+    def fit(
+        cls, table: Table, rows: RowNumbers, *, scale: bool = True, impute: Impute = "mean",
+        max_levels: int = MANY_LEVELS,
+    ) -> Prepare:  # fmt: skip
         """Fit to the party's training rows.
 
         Args:
@@ -271,6 +282,7 @@ class Prepare(BaseModel):
             rows: [m] the row numbers of its training rows.
             scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
+            max_levels: the largest number of categories of a column; the rarest of more categories are one.
 
         Raises:
             TableError: there are no training rows, or all columns are empty in the training rows.
@@ -299,7 +311,7 @@ class Prepare(BaseModel):
         return cls(
             party=table.party,
             numeric=Numeric.fit(_with_dates(numeric, moments, of_dates, table), rows, scale=scale, impute=impute),
-            categorical=Categorical.fit(categorical, rows, _where(table)),
+            categorical=Categorical.fit(categorical, rows, _where(table), max_levels),
             dates=of_dates,
             words=Words(columns=tuple(texts.columns)),
         )
@@ -377,6 +389,8 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
+            for k in self.numeric.constant_at:  # the exact value, not a number near it
+                out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 
     def table(self, values: NDArray[np.float64]) -> pl.DataFrame:
@@ -482,7 +496,7 @@ class Prepare(BaseModel):
                     f"{_where(table)}: column {far!r} has a number too far from those of training; correct it"
                 )
         if self.categorical.columns:
-            levels = self.categorical.group(frame.select(by_name(self.categorical.columns)))
+            levels = self.categorical.fill(self.categorical.group(frame.select(by_name(self.categorical.columns))))
             out[:, split : split + categories] = self.categorical.transform(levels.to_numpy())
         if self.words.columns:
             out[:, split + categories :] = self.words.transform(frame)

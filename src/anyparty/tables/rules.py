@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,6 +16,7 @@ class ReadingRules(BaseModel):
 
     Attributes:
         missing: by column, the texts and numbers that mark a missing cell, in addition to those of every table.
+        task: the requested kind of task. For "regression", all labels are numbers.
         classes: by class, the texts of its labels, without regard to case; ``None`` recognizes the classes.
         limits: by column, how limits such as <25 and ranges such as 10-20 are read; see ``without_limits``.
         dates: by column, the order of dates, or their format; see ``dates.ORDERS``.
@@ -29,6 +30,7 @@ class ReadingRules(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     missing: dict[str, tuple[str, ...]] = {}
+    task: Literal["auto", "classification", "regression"] = "auto"
     classes: dict[str, tuple[str, ...]] | None = None
     limits: dict[str, Limits] = {}
     dates: dict[str, str] = {}

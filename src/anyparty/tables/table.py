@@ -24,7 +24,7 @@ from anyparty.tables.csv_dialect import are_decimal, with_points
 from anyparty.tables.duplicates import combined
 from anyparty.tables.file_settings import DETECT, FileSettings
 from anyparty.tables.ids import Duplicates, check_normalize, doubled, id_names, read_ids
-from anyparty.tables.label_cells import read_labels
+from anyparty.tables.label_cells import Labels, read_labels
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def read_table(
         label=label,
         drop=drop,
         types=types or {},
-        rules=AS_WRITTEN if expect else rules,
+        rules=rules if expect is None else AS_WRITTEN,
         hints={
             "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
             if readers.has_unnamed_index(source)
@@ -204,7 +204,7 @@ def read_table(
     if made.decimal == ",":
         raw = _with_points(raw, kinds, label)
     columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
-    labels, spelled = (None, ()) if label is None else _label(raw[label], where, rules)
+    (labels, spelled, _), rules = _label(raw, label, where, rules, trained=expect is not None)
     rows, kept = None, columns
     if ids.n_unique() < len(ids):
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
@@ -348,11 +348,19 @@ def _features(
     return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
-def _label(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Read the labels with their type in the source, null if missing, with notes."""
+def _label(
+    raw: pl.DataFrame, label: str | None, where: str, rules: ReadingRules, *, trained: bool
+) -> tuple[Labels, ReadingRules]:
+    """Check the type of the labels, and read them; return the rules with the format of the labels."""
+    if label is None:
+        return Labels(None), rules
+    column = raw[label]
     if not (cells.is_text(column) or cells.is_number(column)):
         raise TableError(f"{where}: label column {column.name!r} is of type {column.dtype}; expected numbers or text")
-    return read_labels(column, where, rules)
+    read = read_labels(column, where, rules, trained=trained)
+    if trained or read.format is None:
+        return read, rules
+    return read, rules.model_copy(update={"formats": rules.formats | {label: read.format}})
 
 
 def _content(column: pl.Series) -> list[bytes]:
