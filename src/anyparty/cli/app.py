@@ -14,7 +14,7 @@ from anyparty.cli.bench import bench
 from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
 from anyparty.cli.compare import compare, sweep
 from anyparty.cli.console import print_json, screen
-from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
+from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors, with_errors_at_once
 from anyparty.cli.federate import federate, party
 from anyparty.cli.init import init
 from anyparty.cli.options import (
@@ -195,7 +195,7 @@ def align(
 
 
 @app.command()
-@with_errors
+@with_errors_at_once
 def methods(
     name: Annotated[
         str | None,

@@ -137,40 +137,14 @@ def _cell(value: object) -> str:
 
 
 def render_methods() -> RenderableType:
-    """Show all methods and their capabilities."""
-    from anyparty.methods.method_registry import METHODS, method
-
+    """Show all methods and their capabilities, from a generated file: importing the methods would take seconds."""
+    listed = json.loads((Path(__file__).parent / "methods.json").read_text(encoding="utf-8"))
     table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
-    for name in METHODS:
-        can = method(name).can
-        title = Text.assemble((name, "bold"), f"\n{can.title}\n", (can.paper, "dim"))
-        sends = f"{_needs(can)}; {_parties(can)}; sends {', '.join(message.tag for message in can.messages)}"
-        table.add_row(title, can.trains_on, can.predicts_for, sends)
-    return Group(table, *_gradient_notes(), "Parameters, and what each message reveals: anyparty methods NAME")
-
-
-def methods_by_gradient_leakage() -> dict[str, tuple[str, ...]]:
-    """Group methods by what passive parties can learn from the gradients that they receive.
-
-    The key "" stands for methods that send no gradients to passive parties.
-    """
-    from anyparty.methods.method_registry import METHODS, method
-
-    found: dict[str, list[str]] = {}
-    for name in METHODS:
-        for learns in {message.learns for message in method(name).can.gradients} or {""}:
-            found.setdefault(learns, []).append(name)
-    return {learns: tuple(names) for learns, names in found.items()}
-
-
-def _gradient_notes() -> Iterator[str]:
-    for learns, names in methods_by_gradient_leakage().items():
-        sent = (
-            "sends gradients to passive parties. They can learn: "
-            if learns
-            else "sends no gradients to passive parties"
-        )
-        yield f"{', '.join(names)}: {sent}{learns}."
+    for each in listed["methods"]:
+        title = Text.assemble((each["name"], "bold"), f"\n{each['title']}\n", (each["paper"], "dim"))
+        table.add_row(title, each["trains_on"], each["predicts_for"], f"{each['parties']}; sends {each['sends']}")
+    notes = (f"{', '.join(each['methods'])}: {each['gradients']}." for each in listed["gradients"])
+    return Group(table, *notes, "Parameters, and what each message reveals: anyparty methods NAME")
 
 
 def render_method(name: str) -> RenderableType:
@@ -188,7 +162,7 @@ def render_method(name: str) -> RenderableType:
     about = Table.grid(padding=(0, 2))
     for what, value in (
         ("paper", can.paper), ("trains on", can.trains_on), ("predicts for", can.predicts_for),
-        ("parties", f"{_needs(can)}; {_parties(can)}"),
+        ("parties", needed_parties(can)),
     ):  # fmt: skip
         about.add_row(what, value)
     parameters = Table("parameter", "default", "meaning", title="In the settings, under method", title_justify="left")
@@ -205,12 +179,10 @@ def render_method(name: str) -> RenderableType:
     return Group(title, about, "", parameters, "", messages)
 
 
-def _needs(can: Capabilities) -> str:
-    return "needs all parties" if can.needs == "all" else "needs any one party"
-
-
-def _parties(can: Capabilities) -> str:
-    return "any number of parties" if can.most_parties is None else f"at most {can.most_parties} parties"
+def needed_parties(can: Capabilities) -> str:
+    """Describe which parties a method needs, and how many it allows."""
+    most = "any number of parties" if can.most_parties is None else f"at most {can.most_parties} parties"
+    return f"needs {'all parties' if can.needs == 'all' else 'any one party'}; {most}"
 
 
 def _default_parameters(of: Any) -> dict[str, str]:
