@@ -1,7 +1,7 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
-scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``) and
-free text (``HashingVectorizer``). It is imported where it is used, because its import takes about a second. In a
+scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``)
+and free text (``HashingVectorizer``). It is imported where it is used, because its import takes about a second. In a
 categorical column, missing cells are a level of their own. A category that did not occur in training becomes zeros. A
 date becomes several numbers, such as its year, which are then treated as numeric columns.
 
