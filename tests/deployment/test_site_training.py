@@ -5,7 +5,6 @@ import contextlib
 import json
 import shutil
 import sys
-import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -512,8 +511,8 @@ def test_a_party_reads_its_table_by_its_own_settings(tmp_path):
     lent["parties"]["shop"] |= {"separator": "|", "missing": {"none": ["x"]}}
     run(sites, Config.of(lent))
     assert weights(sites) == clean
-    saved = tomllib.loads((sites["shop"].folder / "config.toml").read_text())["parties"]["shop"]
-    assert (saved["separator"], saved["decimal"], saved["missing"]) == (";", ",", {"visits": ["-999"]})
+    used = SiteParty.of(sites["shop"], Config.of(lent)).run.config.parties["shop"]
+    assert (used.separator, used.decimal, used.missing) == (";", ",", {"visits": ("-999",)})
     told = memory.play({name: partial(predict_at_home, site, Config.of(lent)) for name, site in sites.items()})
     assert told["bank"] is not None
 

@@ -237,9 +237,9 @@ class TestLabels:
             (lambda x: f"{x}%", CLEAN),
             (lambda x: f"$ {x}", CLEAN),
             (lambda x: f"{x} EUR", CLEAN),
-            (lambda x: f"{1000 * x:,.0f}", THOUSANDS),
+            (lambda x: f"{x:,}", THOUSANDS),
             (lambda x: f"{x}".replace(".", ","), CLEAN),
-            (lambda x: f"{1000 * x:,.0f}".replace(",", "."), THOUSANDS),
+            (lambda x: f"{x:,} €".replace(",", " "), THOUSANDS),
         ],
     )
     def test_numbers_with_marks(self, write, clean):

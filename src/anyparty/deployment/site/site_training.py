@@ -120,7 +120,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
     home, door, leads = SiteParty.of(site, config, resume=resume), door_of(net), site.party == site.active
     run = home.run
     recorder = SiteRecorder.begin(
-        site.folder, party=site.party, active=site.active, parties=run.roster.names, settings=run.config.to_toml(),
+        site.folder, party=site.party, active=site.active, parties=run.roster.names, settings=config.to_toml(),
         table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
