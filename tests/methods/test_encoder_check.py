@@ -7,10 +7,9 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.encoder_check import compare, inspect
-from anyparty.networks.autoencoder import Autoencoder
-from anyparty.networks.cross_validation import cross_validated
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP, Autoencoder
 from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.sklearn_head import cross_validated
 
 
 def rows(n=200, d=4):

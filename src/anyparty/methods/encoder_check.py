@@ -25,10 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 from anyparty.core.seeds import Seeds
 from anyparty.data.batching import mixed
 from anyparty.errors import ConfigError, Diverged
-from anyparty.networks.autoencoder import Autoencoder
-from anyparty.networks.cross_validation import cross_validated
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import MLP, Autoencoder, Factory
 from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.sklearn_head import cross_validated
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
