@@ -45,8 +45,9 @@ from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.readers import located
-from anyparty.tables.table import Table, of_each, read_table
+from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
 
 PerParty = Mapping[str, Any]
@@ -70,8 +71,9 @@ class Federation:
 
     def __repr__(self) -> str:
         """Return the parties' names and numbers of rows, but no data of a row."""
-        rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
-        return f"<Federation of {rows}; {self.roster.active!r} leads>"
+        held = {name: int((~self.tables[name].blank).sum()) for name in self.roster.blocks}
+        rows, active = ", ".join(f"{name}: {count:,} rows" for name, count in held.items()), self.roster.active
+        return f"<Federation of {rows}; {f'{active!r} leads' if active in held else f'labels at {active!r}'}>"
 
     def _repr_html_(self) -> str:
         """Return the overlap and how columns were read as HTML, for notebooks."""
@@ -92,6 +94,7 @@ class Federation:
         types: Mapping[str, Mapping[str, str]] | None = None,
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
+        scale: bool | Mapping[str, bool] = True,
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
@@ -113,6 +116,7 @@ class Federation:
             file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
+            scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
@@ -134,6 +138,7 @@ class Federation:
             ("file", file or {}),
             ("types", types or {}),
             ("drop", drop or {}),
+            ("scale", scale if isinstance(scale, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
         ):
@@ -152,6 +157,7 @@ class Federation:
                 "duplicates": again.get(name, "error"),
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
+                "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
             }
@@ -171,6 +177,46 @@ class Federation:
         chosen = {} if split is None else {"split": {"kind": split} if isinstance(split, str) else split}
         config = Config.of({"federation": asked, "parties": parties} | chosen)
         return cls.from_config(config, tables)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, Any],
+        y: Any,
+        *,
+        observed: Any = None,
+        ids: Sequence[Any] | None = None,
+        active: str | None = None,
+        scale: bool | Mapping[str, bool] = True,
+        task: str = "auto",
+        positive: str | None = None,
+        split: str | Mapping[str, Any] | None = None,
+    ) -> Federation:
+        """Build a federation from numpy arrays or torch tensors whose n rows are in the same order.
+
+        An encoder receives each row flattened in C order, so ``nn.Unflatten(1, (3, 32, 32))`` restores an image.
+
+        Args:
+            arrays: by party, numbers [n, ...] of any rank: columns, sequences, images.  The party lacks a row if all
+                its numbers are NaN; other NaN are missing cells.
+            y: the labels [n]; NaN or ``None`` for a row without a label.
+            observed: [n, K] bool, True if the k-th party of ``arrays`` has the row; by default every party has it.
+            ids: the ids of the rows; by default 0, 1, ..., n - 1.
+            active: the party that owns the labels, also those of rows that it lacks; by default the first one.
+            scale: whether numbers are standardized by the training rows: for all parties, or by party.
+            task: "auto", "classification" or "regression".
+            positive: as in ``from_tables``.
+            split: as in ``from_tables``.
+
+        Raises:
+            TableError, ConfigError: see ``anyparty.errors``; the message names the argument and the shapes.
+
+        """
+        arguments.check_mapping(arrays, "arrays", "{'a': Xa, 'b': Xb}")
+        tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
+        made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
+                               positive=positive, scale=scale, split=split)  # fmt: skip
+        return replace(made, tables={name: without_blank_notes(table) for name, table in made.tables.items()})
 
     @classmethod
     def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -208,6 +208,14 @@ def read_table(
     if parts is not None and rows is not None:
         parts = parts[rows]
     return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows, parts)
+
+
+def without_blank_notes(table: Table) -> Table:
+    """Return the table without notes on rows that have no cell: in an array, such a row says that the party lacks it.
+
+    These rows also remain blank, so that no other result changes.
+    """
+    return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
 
 
 def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None) -> pl.DataFrame:
