@@ -6,10 +6,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from anyparty.errors import AlignmentError, ConfigError, Diverged
-from anyparty.methods.encoder_check import compare, inspect
+from anyparty.methods.encoder_check import compare, cross_validated, inspect
 from anyparty.networks.encoders import MLP, Autoencoder
 from anyparty.networks.optimizer import Optimizer
-from anyparty.networks.sklearn_head import cross_validated
 
 
 def rows(n=200, d=4):

@@ -45,6 +45,7 @@ from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
 from anyparty.data.batching import TEST, TRAIN
+from anyparty.data.splits import UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods import description
 from anyparty.methods.method import Method
@@ -358,7 +359,7 @@ def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
     observed, stages = rows.observed.cpu(), [str(record["stage"]) for record in lead.trained.history]
     own = observed[:, roster.blocks.index(roster.active)] if roster.active in roster.blocks else torch.zeros(rows.n)
     both = {
-        name: int((own.bool() & observed[:, k] & (use != TEST)).sum())
+        name: int((own.bool() & observed[:, k] & (use != TEST) & (use != UNUSED)).sum())
         for k, name in enumerate(roster.blocks)
         if name != roster.active
     }

@@ -203,7 +203,8 @@ def read_table(
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-    notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
+    for check in (checks.leading_zeros, checks.grouped_points, checks.quantities):
+        notes += check(inferred, columns, where)
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]

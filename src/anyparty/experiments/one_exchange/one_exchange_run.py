@@ -27,8 +27,8 @@ from anyparty.data.datasets import Dataset
 from anyparty.errors import ConfigError
 from anyparty.experiments.party_tables import by_columns
 from anyparty.experiments.suite import SuiteRun
+from anyparty.methods.encoder_check import cross_validated
 from anyparty.networks.optimizer import Optimizer
-from anyparty.networks.sklearn_head import cross_validated
 
 Frames = dict[str, pl.DataFrame]
 
