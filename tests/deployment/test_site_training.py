@@ -16,8 +16,7 @@ import tomli_w
 import torch
 
 from anyparty.api.federation import Federation
-from anyparty.artifacts.manifest import sha256
-from anyparty.artifacts.model_files import WEIGHTS, ModelSummary
+from anyparty.artifacts.model_files import WEIGHTS, ModelSummary, sha256
 from anyparty.config import Config
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import StoredAlignment
@@ -25,7 +24,7 @@ from anyparty.deployment.site.site_prediction import predict_at_home
 from anyparty.deployment.site.site_training import SiteParty, train_at_home
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.serving.loaded_party import load_party
-from anyparty.training import setup_messages
+from anyparty.training import control_messages
 from anyparty.transport import memory
 
 NAMES = ("bank", "shop", "clinic")
@@ -175,9 +174,9 @@ def test_a_party_that_is_gone_where_training_ends_has_no_part():
         async def recv(self, frm, tag, expect):
             if frm == "shop":
                 raise PartyLost("shop", "its process ended")
-            return {"hash": setup_messages.as_tensor("ab" * 32)}
+            return {"hash": control_messages.mark_tensor("ab" * 32)}
 
-    found, lost = asyncio.run(setup_messages.gather(Net(), ["shop", "clinic"]))
+    found, lost = asyncio.run(control_messages.gather_marks(Net(), ["shop", "clinic"]))
     assert (found, lost) == ({"clinic": "ab" * 32}, {"shop": "its process ended"})
 
 

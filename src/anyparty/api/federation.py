@@ -33,18 +33,16 @@ from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.display import html_of
 from anyparty.core.forks import check_not_forked
-from anyparty.core.seeds import Seeds
+from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
-from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.splits import PARTS, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
-from anyparty.networks.custom_optimizer import MakeOptimizer, MakeScheduler
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.objective import Loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays

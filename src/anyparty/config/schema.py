@@ -31,7 +31,7 @@ from anyparty.data.splits import Kind as SplitKind
 from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level

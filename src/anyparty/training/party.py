@@ -31,7 +31,7 @@ from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.description import described
 from anyparty.methods.method import Method, PartyContext
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
