@@ -27,7 +27,7 @@ from anyparty.tables import cells, checks, column_types, csv_dialect, file_conte
 from anyparty.tables import preprocessing as prepare
 from anyparty.tables import target as labels
 from anyparty.tables.ids import NORMALIZATIONS
-from anyparty.training import control_messages, setup_messages
+from anyparty.training import control_messages
 
 DOCS = Path(__file__).parent
 METHODS_FILE = Path(anyparty.cli.__file__).parent / "methods.json"
@@ -55,7 +55,7 @@ def documented_messages() -> dict[str, tuple[DocumentedMessage, ...]]:
     - ``prediction``: common to predictions of many rows
     - ``service``: predictions on request
     """
-    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *setup_messages.MESSAGES)
+    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *control_messages.PART_MESSAGES)
     return {
         "alignment": _documented(private.MESSAGES),
         "run": _documented(common),
