@@ -35,7 +35,7 @@ from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileSettings
 from anyparty.tables.ids import Duplicates, check_normalize
 from anyparty.tables.number_marks import Limits
 from anyparty.tables.rules import ReadingRules, texts
