@@ -393,14 +393,21 @@ class Prepare(BaseModel):
         Raises:
             TableError: as ``apply``.
         """
-        present = table.columns.columns
-        missing = [name for name in self.kinds if name not in present]
-        if missing:
-            raise TableError(
-                f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
-                f"{nearest(missing[0], present)}; add the column, empty where it is not known"
-            )
-        return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
+        columns = []
+        for name, kind in self.kinds.items():
+            if name not in table.columns:
+                raise TableError(
+                    f"{_where(table)}: the model was trained on {name!r}, which the table does not have"
+                    f"{nearest(name, table.columns.columns)}; add the column, empty where it is not known"
+                )
+            column = table.columns[name]
+            if kind == "numeric" and column.dtype == pl.String:
+                raise TableError(
+                    f"{_where(table)}: column {name!r} holds text, such as {some(column.drop_nulls().head(2))}, "
+                    f"where numbers were in training; correct it"
+                )
+            columns.append(column.cast(pl.Float64) if kind == "numeric" else cells.as_level(column))
+        return pl.DataFrame(columns)
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from those of the training rows."""
@@ -432,18 +439,6 @@ class Prepare(BaseModel):
 
 def _where(table: Table) -> str:
     return f"party {table.party!r}, {table.source}"
-
-
-def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
-    column = table.columns[name]
-    if kind == "categorical":
-        return cells.as_level(column)
-    if column.dtype == pl.String:
-        raise TableError(
-            f"{_where(table)}: column {name!r} holds text, such as {some(column.drop_nulls().head(2))}, "
-            f"where numbers were in training; correct it"
-        )
-    return column.cast(pl.Float64)
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from anyparty.core.predictions import NO_ANSWER, Predictions
+from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
@@ -25,18 +25,12 @@ async def predict_rows(
     With class weights, the probabilities are those of the training rows' shares: see ``Predictions.unweighted``.
     """
     state.train(False)
-    parts = [
-        checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
-        for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
-    ]
-    answered = [_explained(part).unweighted() for part in parts if part is not None]
+    answered = []
+    for chunk in torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted]:
+        part = checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        if part is not None:
+            answered.append(part.unweighted())
     return join(answered) if answered else None
-
-
-def _explained(part: Predictions) -> Predictions:
-    """Add a reason for each row without a prediction, if a user-defined method gave no reason."""
-    lacking = (~part.answered).nonzero().squeeze(1).tolist()
-    return replace(part, reasons=dict.fromkeys(lacking, NO_ANSWER) | part.reasons) if lacking else part
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
