@@ -349,7 +349,7 @@ async def _validate(
         check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
     sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
-    return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}
+    return {of: metrics.selection(answered, y, which, shown) for of, which in sets.items()}
 
 
 def device_of(name: str, what: str = "train.device") -> torch.device:
