@@ -21,11 +21,11 @@ from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
-from anyparty.training.attendance import check_require
+from anyparty.training.membership import check_require
 from anyparty.training.party import PartyInputs, PartyResult, take_part
 from anyparty.training.party_run import RunHooks
 

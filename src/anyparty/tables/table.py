@@ -200,7 +200,7 @@ def read_table(
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     if expect is None:
         inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-        notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
+        notes += checks.inferred_kinds(inferred, columns, where)
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]

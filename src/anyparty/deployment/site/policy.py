@@ -10,7 +10,7 @@ from anyparty.config import Config
 from anyparty.config.method_factory import chosen
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables.ids import id_names
 
 
