@@ -98,6 +98,7 @@ class Federation:
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
+        dates: Mapping[str, Mapping[str, str]] | None = None,
         merge_spellings: bool = False,
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
@@ -114,13 +115,14 @@ class Federation:
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
             file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
-            types: by party and column, "numeric" or "categorical", to correct an inferred type.
+            types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
             limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a format.
             merge_spellings: whether categories that differ only in their spelling are one category.
             classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
@@ -141,6 +143,7 @@ class Federation:
             ("scale", scale if isinstance(scale, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
+            ("dates", dates or {}),
         ):
             check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
@@ -160,6 +163,7 @@ class Federation:
                 "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
+                "dates": dict((dates or {}).get(name, {})),
             }
             | ({"table": located(user_path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables

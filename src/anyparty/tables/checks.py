@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.column_types import notation_of
+from anyparty.tables.column_types import date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
 from anyparty.tables.spellings import SEARCHED, key, listed
 
@@ -23,6 +23,12 @@ EMPTY = "are empty except for the id"
 UNSEEN_SHARE = 0.5  # if a larger share of a column's cells differs from training, it may have another notation or unit
 FAR = 10  # standard deviations from the training mean
 MANY = 3  # the largest number of columns that a sentence names
+
+
+def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Report columns that may be of another kind than the inferred one: see the three checks."""
+    return tuple(note for check in (leading_zeros, grouped_points, quantities)
+                 for note in check(inferred, columns, where))  # fmt: skip
 
 
 def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
@@ -90,9 +96,10 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
                 "settings"
             )
         elif notation := notation_of(numbers):
+            advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
-                f"as {notation.examples[0]!r}: {notation.advice}or declare the column categorical with types"
+                f"as {notation.examples[0]!r}: {advice}or declare the column categorical with types"
             )
     return tuple(notes)
 

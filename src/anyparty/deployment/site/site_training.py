@@ -38,7 +38,14 @@ from anyparty.data.blocks import TEST
 from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
-from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at, secret_in
+from anyparty.deployment.site.policy import (
+    SiteSettings,
+    check_columns,
+    encoder_at,
+    method_at,
+    secret_in,
+    with_own_reading,
+)
 from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
@@ -70,6 +77,7 @@ class SiteParty:
                 site does not know, or code or a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
+        config = with_own_reading(site, config)
         roster, encoder = roster_of(site, config), encoder_at(site, config)
         run = TrainingRun.of(config, scheduled(method_at(site, config), config), roster, resume=resume)
         if site.table is None:
