@@ -25,7 +25,7 @@ from anyparty.config.method_factory import chosen
 from anyparty.config.user_code import allowing
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.rows import assemble
 from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
