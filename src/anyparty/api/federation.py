@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -31,6 +32,7 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
+from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
 from anyparty.core.forks import check_not_forked
 from anyparty.core.seeds import Seeds
@@ -80,6 +82,7 @@ class Federation:
         return html_of(repr(self), self.overlap.render(), self.reading)
 
     @classmethod
+    @checked()
     def from_tables(
         cls,
         tables: Mapping[str, Any],
@@ -95,7 +98,7 @@ class Federation:
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         split: str | Mapping[str, Any] | None = None,
-        missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
         merge_spellings: bool = False,
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
@@ -127,7 +130,8 @@ class Federation:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
 
         """
-        arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
+        if not tables:
+            raise ConfigError("tables: expected a table by the name of its party, such as {'bank': 'bank.csv'}, got {}")
         ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
         again = duplicates if isinstance(duplicates, Mapping) else dict.fromkeys(tables, duplicates)
         for what, each in (
@@ -140,10 +144,6 @@ class Federation:
             ("limits", limits or {}),
         ):
             check_parties(each, tables, what)
-        for name, columns in (drop or {}).items():
-            if isinstance(columns, str):
-                raise ConfigError(f"drop: party {name!r} has the text {columns!r}; give a list of columns, "
-                                  f"[{columns!r}]")  # fmt: skip
         lacking = [name for name in tables if name not in ids]
         if lacking:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
@@ -175,6 +175,7 @@ class Federation:
         return cls.from_config(config, tables)
 
     @classmethod
+    @checked(by_hand=("config",))
     def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
         """Build a federation from settings; ``tables`` replace the files in the settings.
 
@@ -295,6 +296,7 @@ class Federation:
     # Training
 
     @usual_torch()
+    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule"))
     def train(
         self,
         method: str | Method | None = None,

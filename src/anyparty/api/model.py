@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
+from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
@@ -29,7 +30,7 @@ from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, nearest, remark, some
+from anyparty.errors import ModelError, PredictionError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables import target
@@ -42,7 +43,6 @@ from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
 
 Unseen = Literal["refuse", "wrong"]
-UNSEEN = get_args(Unseen)
 
 
 class AlignedTables(NamedTuple):
@@ -129,6 +129,7 @@ class Model:
     # Prediction
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def predict(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
@@ -158,6 +159,7 @@ class Model:
         answered = self._answer(rows, alignment, wanted, asked, ledger)
         return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
 
+    @checked(PredictionError, by_hand=("tables",))
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
@@ -168,6 +170,7 @@ class Model:
         return self.predict(tables, parties).scores.numpy()
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def evaluate(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse",
@@ -186,8 +189,6 @@ class Model:
             TableError: the labels have a class that training did not see, and ``unseen`` is "refuse".
         """
         refuse_without_labels(self.task)
-        if unseen not in UNSEEN:
-            raise PredictionError(f"unseen: there is no {unseen!r}{nearest(unseen, UNSEEN)}")
         strange: tuple[str, ...] = ()
         if tables is None:
             rows, alignment, wanted, asked = self._at_hand(parties)
@@ -214,6 +215,7 @@ class Model:
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
@@ -226,6 +228,7 @@ class Model:
         read = self._read(tables)
         return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
 
+    @checked(PredictionError, by_hand=("tables",))
     def embed(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> dict[str, pl.DataFrame]:
@@ -319,6 +322,7 @@ class Model:
     # Files
 
     @usual_torch()
+    @checked(by_hand=("folder",))
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
         """Write the model: one folder per party, safetensors and JSON, without pickle.
 
@@ -335,6 +339,7 @@ class Model:
 
     @classmethod
     @usual_torch()
+    @checked(by_hand=("folder", "method", "encoders"))
     def load(
         cls,
         folder: Path | str,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
+from anyparty.core.checked_calls import checked
 from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, remark
 
@@ -21,6 +22,7 @@ FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
+@checked()
 def write(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> None:
     """Write a frame to a .csv or .parquet file atomically.
 

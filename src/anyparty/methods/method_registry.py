@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from typing import Any, cast
 
+from anyparty.core.checked_calls import checked
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods import idle, typed
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
@@ -54,6 +55,7 @@ def parameters_of(name: str) -> tuple[Any, ...]:
     return (METHODS[name], *(SHARED if name in SPLIT else ()))
 
 
+@checked()
 def method(name: str, **parameters: Any) -> Method:
     """Make the method ``name`` from its own parameters and those of its family.
 
