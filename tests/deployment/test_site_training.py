@@ -84,6 +84,22 @@ def trained_again(sites: dict[str, Site], but: str) -> None:
     copy.rename(folder)
 
 
+class Recorder:
+    """A channel that passes on everything."""
+
+    def __init__(self, channel):
+        self.channel, self.me = channel, channel.me
+
+    async def send(self, to, tag, tensors):
+        await self.channel.send(to, tag, tensors)
+
+    async def recv(self, *what):
+        return await self.channel.recv(*what)
+
+    async def close(self):
+        await self.channel.close()
+
+
 def weights(sites: dict[str, Site]) -> dict[str, bytes]:
     return {n: (site.folder / "parties" / n / "model.safetensors").read_bytes() for n, site in sites.items()}
 
@@ -393,22 +409,42 @@ def test_a_label_that_nobody_uses(tmp_path):
             SiteParty.of(sites[name], config)
 
 
+@pytest.mark.parametrize("kind", ["active", "all"])
+def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, kind):
+    sites, seen = world(tmp_path), {}
+
+    class Ear(Recorder):
+        async def send(self, to, tag, tensors):
+            if tag in {"setup", "plan"}:
+                seen.setdefault((rows, to, tag), []).append({name: tensor.clone() for name, tensor in tensors.items()})
+            await super().send(to, tag, tensors)
+
+    for rows in ("any", kind):
+        run(sites, settings(epochs=1, rows=rows), wrap=Ear)
+    for name in ("shop", "clinic"):
+        before, after = (seen[rows, name, "setup"][0] for rows in ("any", kind))
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[each], after[each]) for each in before)
+        every, some = (seen[rows, name, "plan"][0]["train"] for rows in ("any", kind))
+        assert set(some.tolist()) <= set(every.tolist())
+    record = json.loads((sites["bank"].folder / "record.json").read_text())
+    counts = record["overlap"]["kinds"]
+    stored = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known
+    assert counts["active"][0] == len(pl.read_csv(sites["bank"].table)) == (stored.position >= 0).sum()
+    assert counts["all"][0] == stored.observed.all(dim=1).sum() == record["overlap"]["by_all"]
+    trained = stored.position >= 0 if kind == "active" else stored.observed.all(dim=1).numpy()
+    assert trained[some.numpy()].all()
+    assert (len(some) < len(every)) is (kind == "all")  # LASER trains on labelled rows, which the bank holds
+    assert json.loads((sites["shop"].folder / "record.json").read_text()).get("overlap") is None
+
+
 def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
     sites, seen = world(tmp_path), []
 
-    class Ear:
-        def __init__(self, channel):
-            self.channel, self.me = channel, channel.me
-
+    class Ear(Recorder):
         async def send(self, to, tag, tensors):
             seen.append((self.me, to, tag, {name: tensor.clone() for name, tensor in tensors.items()}))
-            await self.channel.send(to, tag, tensors)
-
-        async def recv(self, *what):
-            return await self.channel.recv(*what)
-
-        async def close(self):
-            await self.channel.close()
+            await super().send(to, tag, tensors)
 
     run(sites, settings(epochs=2), wrap=Ear)
     assert {tag for _, _, tag, _ in seen} >= {"embedding", "gradient", "setup", "plan", "align-tokens"}

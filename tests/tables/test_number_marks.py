@@ -219,3 +219,35 @@ def test_python_and_a_saved_model(tmp_path):
     again = type(model).load(tmp_path / "run")
     assert again.members["bank"].prepare.names == ("income", "member=no", "member=yes")
     assert again.predict(tables).scores.tolist() == model.predict(tables).scores.tolist()
+
+
+class TestWithoutASilentGuess:
+    def test_a_mark_for_missing_among_plain_numbers(self):
+        """12.345 with a dash beside it is read as 12.345 without a dash: as a decimal number."""
+        cells = ["12.345", "14", "7.250", *map(str, range(40))]
+        assert read([*cells, "-"]).columns["income"][:-1].equals(read(cells).columns["income"])
+
+    def test_points_that_may_stand_between_thousands(self):
+        (note,) = read(["12.345", "14", "7.250", *map(str, range(40))]).notes
+        assert "read with a decimal point, such as '12.345' beside '14'" in note
+        assert 'decimal = ","' in note
+
+    @pytest.mark.parametrize("cells", [["12.345", "0.512", "7"], ["12.345", "1.5", "7"], ["12.345", "7.250"]])
+    def test_numbers_with_three_decimals_have_no_remark(self, cells):
+        assert not read(cells * 30).notes
+
+    @pytest.mark.parametrize("cells", [["5%", "12'345", "0"], ["$5", "1,5", "<7"], ["1,5", "5 kg", "."]])
+    def test_few_numbers_in_several_notations(self, cells):
+        notes = " ".join(read(cells * 5).notes)
+        assert "read as categories, and its cells look like numbers in several notations" in notes
+
+    @pytest.mark.parametrize("word", ["refused", "Unknown", "n.k."])
+    def test_few_numbers_beside_a_word_for_missing(self, word):
+        (note,) = read(["1", "2", "3", word] * 10).notes
+        assert "read as categories, because of" in note
+        assert f'missing = {{income = ["{word}"]}}' in note
+        assert read(["1", "2", "3", word] * 10, missing={"income": (word,)}).columns["income"].dtype.is_numeric()
+
+    @pytest.mark.parametrize("cells", [["red", "unknown"], ["1", "2", "x"], ["A1", "2", "unknown"]])
+    def test_other_categories_have_no_remark(self, cells):
+        assert not read(cells * 10).notes

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import StandardScaler
 
 from anyparty.errors import AnypartyWarning, ModelError, TableError
 from anyparty.tables.preprocessing import Prepare
@@ -55,6 +57,16 @@ class TestFit:
         assert out[~np.isnan(x)] == pytest.approx((x - np.nanmean(x))[~np.isnan(x)] / np.nanstd(x), abs=1e-5)
         if empty and impute == "mean":
             assert (out[np.isnan(x)] == 0).all()
+
+    @pytest.mark.parametrize("impute", ["mean", "median"])
+    def test_numbers_are_those_of_scikit_learn_bit_for_bit(self, impute):
+        random = np.random.default_rng(1)
+        x = random.exponential([1e-3, 1, 1e6], (500, 3)).astype(np.float64)
+        x[random.random(x.shape) < 0.3] = np.nan
+        imputer, scaler = SimpleImputer(strategy=impute).fit(x[:300]), StandardScaler().fit(x[:300])
+        table = table_of({f"c{j}": x[:, j] for j in range(3)})
+        out = Prepare.fit(table, np.arange(300), impute=impute).apply(table, new=False)
+        assert out.tobytes() == scaler.transform(imputer.transform(x)).astype(np.float32).tobytes()
 
     def test_median_and_raw(self):
         table = table_of({"x": [1.0, 2.0, 30.0, None], "n": [5, 6, 7, 8]})

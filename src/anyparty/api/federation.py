@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
 from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.alignment import Alignment, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
@@ -39,7 +39,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.storage import user_path
 from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.splits import PARTS, assign
+from anyparty.data.splits import PARTS, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
@@ -49,8 +49,9 @@ from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.readers import located
-from anyparty.tables.table import Table, of_each, read_table
+from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
 
 PerParty = Mapping[str, Any]
@@ -74,8 +75,9 @@ class Federation:
 
     def __repr__(self) -> str:
         """Return the parties' names and numbers of rows, but no data of a row."""
-        rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
-        return f"<Federation of {rows}; {self.roster.active!r} leads>"
+        held = {name: int((~self.tables[name].blank).sum()) for name in self.roster.blocks}
+        rows, active = ", ".join(f"{name}: {count:,} rows" for name, count in held.items()), self.roster.active
+        return f"<Federation of {rows}; {f'{active!r} leads' if active in held else f'labels at {active!r}'}>"
 
     def _repr_html_(self) -> str:
         """Return the overlap and how columns were read as HTML, for notebooks."""
@@ -97,6 +99,7 @@ class Federation:
         types: Mapping[str, Mapping[str, str]] | None = None,
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
+        scale: bool | Mapping[str, bool] = True,
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
@@ -118,6 +121,7 @@ class Federation:
             file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, the columns to ignore.
+            scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
@@ -140,6 +144,7 @@ class Federation:
             ("file", file or {}),
             ("types", types or {}),
             ("drop", drop or {}),
+            ("scale", scale if isinstance(scale, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
         ):
@@ -154,6 +159,7 @@ class Federation:
                 "duplicates": again.get(name, "error"),
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
+                "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
             }
@@ -173,6 +179,46 @@ class Federation:
         chosen = {} if split is None else {"split": {"kind": split} if isinstance(split, str) else split}
         config = Config.of({"federation": asked, "parties": parties} | chosen)
         return cls.from_config(config, tables)
+
+    @classmethod
+    @checked(by_hand=("ids",))
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, Any],
+        y: Any,
+        *,
+        observed: Any = None,
+        ids: Sequence[Any] | None = None,
+        active: str | None = None,
+        scale: bool | Mapping[str, bool] = True,
+        task: str = "auto",
+        positive: str | None = None,
+        split: str | Mapping[str, Any] | None = None,
+    ) -> Federation:
+        """Build a federation from numpy arrays or torch tensors whose n rows are in the same order.
+
+        An encoder receives each row flattened in C order, so ``nn.Unflatten(1, (3, 32, 32))`` restores an image.
+
+        Args:
+            arrays: by party, numbers [n, ...] of any rank: columns, sequences, images.  The party lacks a row if all
+                its numbers are NaN; other NaN are missing cells.
+            y: the labels [n]; NaN or ``None`` for a row without a label.
+            observed: [n, K] bool, True if the k-th party of ``arrays`` has the row; by default every party has it.
+            ids: the ids of the rows; by default 0, 1, ..., n - 1.
+            active: the party that owns the labels, also those of rows that it lacks; by default the first one.
+            scale: whether numbers are standardized by the training rows: for all parties, or by party.
+            task: "auto", "classification" or "regression".
+            positive: as in ``from_tables``.
+            split: as in ``from_tables``.
+
+        Raises:
+            TableError, ConfigError: see ``anyparty.errors``; the message names the argument and the shapes.
+
+        """
+        tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
+        made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
+                               positive=positive, scale=scale, split=split)  # fmt: skip
+        return replace(made, tables={name: without_blank_notes(table) for name, table in made.tables.items()})
 
     @classmethod
     @checked(by_hand=("config",))
@@ -241,19 +287,22 @@ class Federation:
     def overlap(self) -> Overlap:
         """The number of rows that each set of parties has."""
         notes = [note for table in self.tables.values() for note in table.notes]
-        return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
+        return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
-        """Draw the use of each row [N] with the seed: training, validation or test.
+        """Draw the use of each row [N] with the seed: training, validation, test or none.
 
-        The rows are split before anything is fitted, as the settings in ``config.split`` describe.
+        The rows are split before anything is fitted, as the settings in ``config.split`` describe.  ``settings.rows``
+        then selects the rows for training.
 
         Raises:
             TableError: a class has fewer rows than there are parts, or the split's column cannot be used.
         """
         active = self.roster.active
         plan = self.config.split.plan(settings, self.config.federation.task)
-        return assign(self.tables[active], self.alignment.position[active], self.observed, plan, Seeds(settings.seed))
+        position, seeds = self.alignment.position[active], Seeds(settings.seed)
+        use = assign(self.tables[active], position, self.observed, plan, seeds)
+        return restricted(use, rows_of(settings.rows, self.observed, position >= 0))
 
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task from the labels of training rows.

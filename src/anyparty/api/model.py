@@ -30,12 +30,13 @@ from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, remark, some
+from anyparty.errors import ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables import target
+from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.preprocessing import Features
-from anyparty.tables.table import Table, of_each, read_table
+from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.loop import device_of
 from anyparty.training.prediction import predict_rows
 from anyparty.transport import memory
@@ -140,7 +141,8 @@ class Model:
         of the active party's table.  Rows that the active party lacks follow, in the order of the other tables.
 
         Args:
-            tables: by party, a file name or data frame; a party without a table is absent.
+            tables: by party, a file name or data frame; a party without a table is absent.  Or by party, an array as
+                in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a row of NaN is absent.
             parties: the parties whose blocks may take part; by default all parties with a table.
             ledger: the ledger that counts the messages.
 
@@ -173,7 +175,7 @@ class Model:
     @checked(PredictionError, by_hand=("tables",))
     def evaluate(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-        unseen: Unseen = "refuse",
+        unseen: Unseen = "refuse", y: Any = None,
     ) -> metrics.Evaluation:  # fmt: skip
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
@@ -183,6 +185,7 @@ class Model:
             parties: the parties whose blocks may take part; by default all parties with a table.
             unseen: "refuse" raises an error for a class that training did not see, because the label may be a
                 mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
+            y: the labels [n], if ``tables`` are arrays.
 
         Raises:
             PredictionError: there are no labelled rows or no tables, or ``unseen`` has another value.
@@ -196,7 +199,7 @@ class Model:
             asked = whom_to_ask(self.roster, tables, parties)
             if self.roster.active not in tables:
                 raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
-            read = self._read(tables, labels=self.roster.active)
+            read = self._read(tables, labels=self.roster.active, y=y)
             if unseen == "wrong" and (label := read[self.roster.active].label) is not None:
                 strange = target.unseen(label, self.task)
             rows, alignment = self._rows(list(read.values()), strange)
@@ -274,8 +277,15 @@ class Model:
             raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
-    def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
-        """Read tables as in training; read labels only from the table of the party ``labels``."""
+    def _read(self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None) -> dict[str, Table]:
+        """Read tables or arrays as in training; read labels only from the table of the party ``labels``, or ``y``."""
+        arrays = any(map(is_array, tables.values()))
+        if y is not None and not arrays:
+            raise TableError(f"y: labels belong into the table of {self.roster.active!r}; y is for arrays")
+        if arrays:
+            order = [self.roster.active] if self.roster.active in tables else []
+            frames = tables_of_arrays({name: tables[name] for name in dict.fromkeys([*order, *tables])}, y)
+            tables = {name: frame for name, frame in frames.items() if len(frame)}
 
         def one(name: str) -> Table:
             member = self.members[name]
@@ -283,6 +293,8 @@ class Model:
             return read_table(tables[name], party=name, label=label, expect=expect, **member.reading)
 
         read = of_each([name for name in self.roster.names if name in tables], one)
+        if arrays:
+            read = {name: without_blank_notes(table) for name, table in read.items()}
         for note in (note for table in read.values() for note in table.notes):
             remark(note)
         return read

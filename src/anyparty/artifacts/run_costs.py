@@ -13,6 +13,7 @@ from torch import nn
 
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.data.batching import TEST, TRAIN
+from anyparty.data.splits import UNUSED
 from anyparty.methods.method import Method
 from anyparty.training.party import PartyResult
 from anyparty.transport.ledger import Ledger
@@ -53,7 +54,7 @@ def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
     observed, stages = rows.observed.cpu(), [str(record["stage"]) for record in lead.trained.history]
     own = observed[:, roster.blocks.index(roster.active)] if roster.active in roster.blocks else torch.zeros(rows.n)
     both = {
-        name: int((own.bool() & observed[:, k] & (use != TEST)).sum())
+        name: int((own.bool() & observed[:, k] & (use != TEST) & (use != UNUSED)).sum())
         for k, name in enumerate(roster.blocks)
         if name != roster.active
     }

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from anyparty.alignment.alignment import RowKind
 from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
@@ -63,6 +64,10 @@ class TrainSettings(Settings):
     message whose numbers are far outside the range of the sender's earlier messages: ``"stop"`` ends the run, and
     ``"drop"`` continues without that party (only if the parties run on separate machines).
 
+    ``rows`` selects the rows that training may use, of those that are not held out: ``"any"``, rows that some party
+    holds; ``"active"``, rows of the active party's table; ``"all"``, rows that every party with columns and the active
+    party hold.  A method may use fewer rows.  Validation and test rows do not depend on ``rows``.
+
     ``require`` is the number of parties, or "all", that must have taken part when training on separate machines ends.
     A party has taken part if it was present in at least half of the epochs and its part of the model was saved.  If
     fewer parties have taken part, training saves the model and then ends with an error.  Without ``require``, a warning
@@ -73,6 +78,7 @@ class TrainSettings(Settings):
     epochs: Annotated[int, Field(ge=1)] = 100
     batch_size: Annotated[int, Field(ge=1)] = 128
     batches: Literal["mixed", "by-pattern"] = "mixed"
+    rows: RowKind = "any"
     seed: Annotated[int, Field(ge=0)] = 0
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.15
     test: Annotated[float, Field(ge=0, lt=1)] = 0.2

@@ -44,7 +44,7 @@ NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that do not choose the test rows."""
 OTHER_THAN_ROWS_IN_TRAIN = {
-    "epochs", "batch_size", "batches", "validation", "score_training", "metric", "patience", "keep", "balance",
+    "epochs", "batch_size", "batches", "rows", "validation", "score_training", "metric", "patience", "keep", "balance",
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns

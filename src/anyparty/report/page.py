@@ -233,7 +233,8 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     if sets is not None and (own := sets.own_columns()) is not None:
         label = f"{metric_label(sets.metric)}, own columns only"
         facts.append((label, format_number(own.value, sets.decimals)))
-    facts += [("method", run.title or run.method or "–"), ("parties", str(len(run.parties)))]
+    holders = (run.overlap or {}).get("blocks", run.parties)  # a party with labels alone is not counted
+    facts += [("method", run.title or run.method or "–"), ("parties", str(len(holders)))]
     if run.rows is not None:
         facts.append(("rows", f"{run.rows:,}"))
     facts.append(("epochs", f"{len(run.history):,}"))

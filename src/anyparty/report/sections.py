@@ -42,6 +42,9 @@ def overlap_section(run: RecordedRun) -> Section:
     labelled = overlap.get("labelled")
     text = [f"At least one party has each of {overlap['rows']:,} rows; all parties have {overlap['by_all']:,} of them."
             + (f" {labelled:,} have a label." if labelled is not None else "")]  # fmt: skip
+    if overlap.get("kinds"):
+        kinds = ", ".join(f'"{kind}" {rows:,}' for kind, (rows, _) in overlap["kinds"].items())
+        text.append(f"Rows by kind of train.rows: {kinds}.")
     if overlap["more_patterns"]:
         text.append(
             f"Not drawn: {overlap['more_patterns']:,} rarer sets of parties with {overlap['more_rows']:,} rows."

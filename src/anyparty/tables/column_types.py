@@ -174,7 +174,12 @@ def _of_text(
     text = text.set(dashes, None)
     if trained and known_format is None:
         known_format = NumberFormat(decimal=rules.decimal or ".")
-    read = with_format(text, known_format) if known_format else without_marks(text, rules.decimal)
+    if known_format:
+        read = with_format(text, known_format)
+    else:
+        plain, others = cells.as_numbers(text)
+        is_plain = rules.decimal is None and not others.any()
+        read = MarkedNumbers(plain, others, NumberFormat()) if is_plain else without_marks(text, rules.decimal)
     if trained or kind == "numeric":
         _check_numbers(column, read.bad, where, MODELS if trained else "", limits)
     elif read.bad.any():
@@ -271,14 +276,19 @@ def _counted(texts: pl.Series) -> str:
 
 def notation_of(text: pl.Series) -> Notation | None:
     """Return the notation that nearly all cells share; ``None`` if they do not look like quantities."""
-    known = text.drop_nulls()
+    known = text.filter(~text.is_in(NOT_A_NUMBER).fill_null(value=True))
     plain = known.cast(pl.Float64, strict=False).is_not_null()
+    several = plain
     for name, (pattern, advice) in NOTATIONS.items():
         found = known.str.contains(pattern)
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
             return Notation(name, f"{advice}, ", known.filter(found))
-    found = _with_one_suffix(known)
-    return Notation("numbers with a unit", "write the numbers alone, ", found) if len(found) else None
+        several |= found
+    if len(found := _with_one_suffix(known)):
+        return Notation("numbers with a unit", "write the numbers alone, ", found)
+    if (several & ~plain).any() and several.sum() >= NUMERIC_SHARE * len(known):
+        return Notation("numbers in several notations", "write them in one notation, ", known.filter(several & ~plain))
+    return None
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 from uuid import UUID
 
@@ -10,12 +11,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from anyparty.errors import TableError
+from anyparty.errors import TableError, nearest
 from anyparty.tables.csv_file import check_unique
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ID, LABEL = "id", "label"  # the columns of tables that are made of arrays
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
@@ -69,6 +71,96 @@ def from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
         frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
     check_unique([str(name) for name in frame.columns], where)
     return pl.DataFrame([_from_pandas_column(frame[name], str(name), where) for name in frame.columns])
+
+
+def is_array(source: object) -> bool:
+    """Return whether a source is a numpy array without named fields, or a torch tensor."""
+    return hasattr(source, "detach") or (isinstance(source, np.ndarray) and not is_structured(source))
+
+
+def tables_of_arrays(
+    arrays: Mapping[str, Any], y: Any = None, *, observed: Any = None, ids: Sequence[Any] | None = None,
+    active: str | None = None,
+) -> dict[str, pl.DataFrame]:  # fmt: skip
+    """Convert arrays with the same n rows to the parties' tables, with the columns id, x0, x1, ... and label.
+
+    A party lacks a row if all its numbers are NaN.  The active party's table has all rows, with empty cells for those
+    that it lacks, so that it has all labels.  The other tables have only the party's own rows.
+
+    Args:
+        arrays: by party, numbers [n, ...], rows first; a row is flattened in C order.
+        y: the labels [n]; ``None`` or NaN for a row without a label.
+        observed: [n, K] bool, True if the k-th party has the row; by default all rows.
+        ids: the ids of the rows; by default 0, 1, ..., n - 1.
+        active: the party that has the labels; by default the first one.
+
+    Raises:
+        TableError: an argument has another type or shape; the message names it.
+    """
+    blocks = {party: _block(array, party) for party, array in arrays.items()}
+    if not blocks:
+        raise TableError("arrays: expected an array for at least one party, got none")
+    sizes = {party: len(block) for party, block in blocks.items()}
+    n = next(iter(sizes.values()))
+    if set(sizes.values()) != {n}:
+        raise TableError(f"arrays: expected the same number of rows for every party, got "
+                         f"{', '.join(f'{party}: {size:,}' for party, size in sizes.items())}; a row of NaN says that "
+                         f"the party lacks the row")  # fmt: skip
+    first = next(iter(blocks)) if active is None else active
+    if first not in blocks:
+        raise TableError(f"active: there is no party {first!r}{nearest(first, blocks)}")
+    there, labels, names = _mask(observed, n, blocks), _labels(y, n), list(range(n) if ids is None else ids)
+    if len(names) != n:
+        raise TableError(f"ids: expected {n:,} ids, one for each row, got {len(names):,}")
+    frames = {}
+    for k, (party, block) in enumerate(blocks.items()):
+        rows = there[:, k] & ~np.isnan(block).all(axis=1)
+        cells = np.where(rows[:, None], block, np.nan) if party == first else block[rows]
+        columns = pl.from_numpy(cells, schema=[f"x{c}" for c in range(block.shape[1])]).fill_nan(None)
+        frames[party] = columns.insert_column(0, _series(ID, names, "ids").filter(pl.Series(rows) | (party == first)))
+        if not rows.any() and observed is not None:
+            raise TableError(f"observed: party {party!r} has no row; leave the party out")
+    return frames if labels is None else frames | {first: frames[first].with_columns(labels)}
+
+
+def _block(array: Any, party: str) -> NDArray[Any]:
+    """Return an array as flat rows of float32, or of float64 for numbers that float32 cannot represent: [n, d]."""
+    if not is_array(array):
+        raise TableError(f"arrays: party {party!r}: expected a numpy array or a torch tensor, got "
+                         f"{type(array).__name__}; Federation.from_tables takes data frames")  # fmt: skip
+    block = _as_numpy(array)
+    if block.ndim < 2 or block.size == 0:
+        raise TableError(f"arrays: party {party!r}: expected rows of numbers, such as the shape (100, 8) or "
+                         f"(100, 3, 32, 32), got shape {block.shape}")  # fmt: skip
+    if block.dtype.kind not in "biuf":
+        raise TableError(f"arrays: party {party!r}: expected numbers, got {block.dtype}")
+    kept = np.float32 if block.dtype.itemsize <= (4 if block.dtype.kind == "f" else 2) else np.float64
+    return np.ascontiguousarray(block.reshape(len(block), -1), dtype=kept)
+
+
+def _mask(observed: Any, n: int, blocks: Mapping[str, Any]) -> NDArray[np.bool_]:
+    if observed is None:
+        return np.ones((n, len(blocks)), dtype=np.bool_)
+    mask = _as_numpy(observed)
+    if mask.dtype != np.bool_ or mask.shape != (n, len(blocks)):
+        raise TableError(f"observed: expected booleans of shape ({n}, {len(blocks)}), rows x parties in the order "
+                         f"{', '.join(blocks)}, got {mask.dtype} of shape {mask.shape}")  # fmt: skip
+    return mask
+
+
+def _labels(y: Any, n: int) -> pl.Series | None:
+    if y is None:
+        return None
+    labels = _as_numpy(y)
+    if labels.shape != (n,):
+        raise TableError(f"y: expected the shape ({n},), one label for each row, got {labels.shape}")
+    if labels.dtype.kind == "f":
+        return pl.Series(LABEL, labels).fill_nan(None)
+    return _series(LABEL, labels.tolist() if labels.dtype.kind in "OUV" else labels, "y")
+
+
+def _as_numpy(array: Any) -> NDArray[Any]:
+    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)
 
 
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:

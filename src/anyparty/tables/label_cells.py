@@ -233,9 +233,14 @@ def _suspicious(counts: Mapping[str, int]) -> Iterator[str]:
             yield name
 
 
+def may_be_missing(text: str) -> bool:
+    """Return whether a text is a word for missing, such as unknown or refused."""
+    return fold(text).replace(" ", "_") in MAY_BE_MISSING
+
+
 def _is_odd_word(name: str, others: list[str]) -> bool:
     """Return whether a class is a word for missing, or the only word among numbers."""
-    if fold(name).replace(" ", "_") in MAY_BE_MISSING:
+    if may_be_missing(name):
         return True
     return _number(name) is None and all(_number(other) is not None for other in others)
 
@@ -248,8 +253,8 @@ def _is_odd_number(name: str, others: list[str]) -> bool:
     numbers = [found for other in others if (found := _number(other)) is not None]
     if not numbers:
         return bool(re.fullmatch(r"-\d+|9+|8+|7+", name))
-    if len(numbers) < len(others):
-        return False
+    if len(numbers) < len(others):  # codes of numbers and words, among which 9 is likely a code
+        return bool(re.fullmatch(r"-\d+|99+|88+|77+", name))
     if number < 0 <= min(numbers):
         return True
     gap = min(abs(number - other) for other in numbers)

@@ -1,8 +1,8 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
-scikit-learn does the work: ``SimpleImputer`` and ``StandardScaler`` for numeric columns, ``OneHotEncoder`` for
-categorical ones. In a categorical column, missing cells are a level of their own. A category that did not occur in
-training becomes zeros.
+scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``) and encodes categorical ones
+(``OneHotEncoder``). It is imported where it is used, because its import takes about a second. In a categorical column,
+missing cells are a level of their own. A category that did not occur in training becomes zeros.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
 class. Loading it therefore creates only objects of the classes below.
@@ -14,21 +14,22 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from polars.selectors import by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from anyparty.errors import ModelError, TableError, nearest, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers
 from anyparty.tables.column_types import Kind
 from anyparty.tables.table import Table
+
+if TYPE_CHECKING:
+    from sklearn.preprocessing import OneHotEncoder
 
 Impute: TypeAlias = Literal["mean", "median"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -66,6 +67,8 @@ class Numeric(BaseModel):
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: RowNumbers, *, scale: bool, impute: Impute) -> Numeric:
         """Fit to the training rows, a few columns at a time, because their copies in double precision need memory."""
+        from sklearn.impute import SimpleImputer  # noqa: PLC0415
+
         fill, mean, deviation, constants = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], list[str]()
         step = max(1, CHUNK // len(rows))
         for start in range(0, columns.width, step):
@@ -96,31 +99,12 @@ class Numeric(BaseModel):
 
     def transform(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Impute and scale the numbers [b, d] in place."""
-        filled: NDArray[np.float64] = self._imputer.transform(numbers)
-        if self._scaler is None:
-            return filled
-        scaled: NDArray[np.float64] = self._scaler.transform(filled)
-        scaled[:, self._constant] = 0.0
-        return scaled
-
-    @cached_property
-    def _constant(self) -> NDArray[np.int64]:
-        at = {name: k for k, name in enumerate(self.columns)}
-        return np.array([at[name] for name in self.constant], dtype=np.int64)
-
-    @cached_property
-    def _imputer(self) -> SimpleImputer:
-        """An imputer that replaces missing cells by ``fill``. It is fitted to this one row, which is also its mean."""
-        return SimpleImputer(strategy="mean", copy=False).fit(np.array([self.fill]))
-
-    @cached_property
-    def _scaler(self) -> StandardScaler | None:
-        if self.mean is None or self.scale is None:
-            return None
-        scaler = StandardScaler(copy=False).fit(np.zeros((1, len(self.columns))))
-        scaler.mean_, scaler.scale_ = np.array(self.mean), np.array(self.scale)
-        scaler.var_ = scaler.scale_**2
-        return scaler
+        np.copyto(numbers, np.array(self.fill), where=np.isnan(numbers))
+        if self.mean is not None and self.scale is not None:
+            numbers -= np.array(self.mean)
+            numbers /= np.array(self.scale)
+            numbers[:, [name in self.constant for name in self.columns]] = 0.0
+        return numbers
 
 
 def _spread(
@@ -132,6 +116,8 @@ def _spread(
     also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From
     such a column the minimum is subtracted before the fit, and added to the mean afterwards.
     """
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
+
     scaler = StandardScaler(copy=False).fit(numbers)
     means, deviations = scaler.mean_, scaler.scale_
     close = np.flatnonzero(~constant & (deviations == 1) & (scaler.var_ != 1))
@@ -205,6 +191,8 @@ class Categorical(BaseModel):
 
     @cached_property
     def _encoder(self) -> OneHotEncoder:
+        from sklearn.preprocessing import OneHotEncoder  # noqa: PLC0415
+
         levels = [np.array(each, dtype=object) for each in self.levels]
         encoder = OneHotEncoder(categories=levels, handle_unknown="ignore", sparse_output=False, dtype=np.float32)
         return encoder.fit(np.array([[each[0] for each in levels]], dtype=object))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -203,11 +203,20 @@ def read_table(
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-    notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
+    for check in (checks.leading_zeros, checks.grouped_points, checks.quantities):
+        notes += check(inferred, columns, where)
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]
     return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows, parts)
+
+
+def without_blank_notes(table: Table) -> Table:
+    """Return the table without notes on rows that have no cell: in an array, such a row says that the party lacks it.
+
+    These rows also remain blank, so that no other result changes.
+    """
+    return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
 
 
 def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None) -> pl.DataFrame:

@@ -253,7 +253,12 @@ def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
         )
     numbers, bad = cells.as_numbers(classes)
     by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
-    return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))
+    return Task(kind="classification", classes=tuple(sorted(classes, key=_by_text) if bad.any() else by_number))
+
+
+def _by_text(name: str) -> tuple[str, str]:
+    """Order classes without regard to case, so that the commonest spelling does not decide which one is positive."""
+    return class_key(name), name
 
 
 def _with_positive(task: Task, positive: str, where: str) -> Task:

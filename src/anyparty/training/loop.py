@@ -278,6 +278,8 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
     training = part.training.to(rows.observed.device)
     if stage.with_validation:
         training = training.index_fill(0, part.validation.to(training.device), True)
+        if part.joined is not None:
+            training &= part.joined.to(training.device)
     train = (stage.rows(rows) & training).nonzero().squeeze(1)
     if not len(train) and not stage.optional:
         raise AlignmentError(

@@ -209,8 +209,9 @@ def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, s
         return None, ""
     observed = known.observed.numpy()
     overlap = Overlap.count(
-        observed, home.run.roster.blocks, labeled_rows(home.table, known.position), home.table.notes
-    )
+        observed, home.run.roster.blocks, labeled_rows(home.table, known.position), home.table.notes,
+        held=known.position >= 0,
+    )  # fmt: skip
     asked = home.run.config.federation
     return overlap, predicted(teaching(home.table, known.position, observed), asked.task, asked.positive)
 

@@ -1,0 +1,153 @@
+"""A federation of arrays: rows first, a mask of who has which row, and no party for the labels."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from anyparty import Federation
+from anyparty.errors import ConfigError, TableError
+from anyparty.report.page import key_facts
+from anyparty.report.recorded_runs import find_runs
+from anyparty.report.run_scores import RunScores
+
+N = 60
+QUICK = {"epochs": 2, "batch_size": 16, "seed": 1}
+
+
+def arrays():
+    """Create a table [N, 3] and images [N, 1, 4, 4] that know the label, the mask and the labels."""
+    random = np.random.default_rng(0)
+    y = random.integers(2, size=N)
+    a = random.normal(size=(N, 3)) + 3 * y[:, None]
+    b = random.normal(size=(N, 1, 4, 4)).astype(np.float32) - 3 * y[:, None, None, None]
+    observed = random.random((N, 2)) > 0.3
+    observed[:3] = [[False, True], [True, False], [False, False]]
+    return {"a": a, "b": b}, observed, y
+
+
+def image(inputs, width):
+    return nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, width))
+
+
+def small(inputs, width):
+    return nn.Linear(inputs, width)
+
+
+def test_labels_are_no_party():
+    X, observed, y = arrays()
+    federation = Federation.from_arrays(X, y, observed=observed)
+    held = observed.sum(axis=0)
+    assert federation.roster.names == federation.roster.blocks == ("a", "b")
+    assert repr(federation) == f"<Federation of a: {held[0]} rows, b: {held[1]} rows; 'a' leads>"
+    assert federation.overlap.held == {"a": held[0], "b": held[1]}
+    assert federation.overlap.rows == federation.overlap.labelled == N
+    assert not federation.overlap.notes
+    np.testing.assert_array_equal(federation.observed[federation.alignment.ids.cast(pl.Int64).arg_sort()], observed)
+
+
+@pytest.mark.filterwarnings("error::anyparty.errors.AnypartyWarning")
+def test_images_train_and_answers_keep_the_order_of_rows():
+    X, observed, y = arrays()
+    federation = Federation.from_arrays(X, y, observed=observed, active="b")
+    model = federation.train("laser", encoder={"a": small, "b": image}, **QUICK | {"epochs": 30})
+    assert model.evaluate().overall["accuracy"] > 0.9
+    found = model.predict({"a": X["a"], "b": torch.from_numpy(X["b"])})
+    assert found.frame()["id"].to_list() == list(range(N))
+    assert (found.to_numpy() == y).mean() > 0.9
+    assert model.evaluate(X, y=y).overall["accuracy"] == pytest.approx((found.to_numpy() == y).mean())
+    gaps = {name: np.where(observed[:, k].reshape(-1, *[1] * (x.ndim - 1)), x, np.nan)
+            for k, (name, x) in enumerate(X.items())}  # fmt: skip
+    partly = model.predict(gaps)
+    assert partly.frame()["id"].to_list() == list(range(N))
+    np.testing.assert_array_equal(partly.answered.numpy(), observed.any(axis=1))
+    assert model.predict({"a": X["a"], "b": np.full_like(X["b"], np.nan)}).answered.all()
+
+
+def test_a_mask_and_blocks_of_nan_are_the_same_federation():
+    X, observed, y = arrays()
+    gaps = {name: torch.from_numpy(np.where(observed[:, k].reshape(-1, *[1] * (x.ndim - 1)), x, np.nan))
+            for k, (name, x) in enumerate(X.items())}  # fmt: skip
+    masked, holes = Federation.from_arrays(X, y, observed=observed), Federation.from_arrays(gaps, torch.from_numpy(y))
+    assert {name: table.fingerprint for name, table in masked.tables.items()} == {
+        name: table.fingerprint for name, table in holes.tables.items()
+    }
+    first, second = (each.train("laser", **QUICK).evaluate().overall for each in (masked, holes))
+    assert first == second
+
+
+def test_the_same_weights_as_from_tables():
+    X, _, y = arrays()
+    frames = {name: pl.DataFrame(x.reshape(N, -1), [f"x{c}" for c in range(x[0].size)]).with_columns(id=np.arange(N))
+              for name, x in X.items()}  # fmt: skip
+    frames["a"] = frames["a"].with_columns(label=pl.Series(y))
+    one = Federation.from_arrays(X, y).train("laser", **QUICK)
+    other = Federation.from_tables(frames, label="label").train("laser", **QUICK)
+    torch.testing.assert_close(one.predict().scores, other.predict().scores, rtol=0, atol=0)
+
+
+def test_ids_labels_and_scale_are_taken():
+    X, observed, _ = arrays()
+    names = [f"p{n:03d}" for n in range(N)][::-1]
+    y = np.linspace(0, 1, N)
+    y[5] = np.nan
+    federation = Federation.from_arrays(X, y, observed=observed, ids=names, scale={"a": False}, task="regression")
+    assert federation.overlap.labelled == N - 1
+    model = federation.train("standard", **QUICK)
+    assert model.members["a"].prepare.numeric.scale is None
+    assert model.members["b"].prepare.numeric.scale is not None
+    assert set(model.predict().ids) <= set(names)
+    assert model.predict(X).frame()["id"].to_list() == list(range(N)), "arrays have no ids"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, **_: {"arrays": list(X.values())}, "arrays: expected a dict, got a value of type list"),
+        (lambda **_: {"arrays": {}}, "arrays: expected an array for at least one party, got none"),
+        (lambda X, **_: {"arrays": X | {"b": X["a"][:, 0]}}, r"arrays: party 'b': expected .* got shape \(60,\)"),
+        (lambda X, **_: {"arrays": X | {"b": X["a"][:, :0]}}, r"arrays: party 'b': expected .* got shape \(60, 0\)"),
+        (lambda X, **_: {"arrays": X | {"b": X["b"][:7]}}, r"arrays: expected the same .* got a: 60, b: 7"),
+        (lambda X, **_: {"arrays": X | {"b": X["a"].astype(str)}}, "arrays: party 'b': expected numbers, got .*U"),
+        (lambda X, **_: {"arrays": X | {"b": pl.DataFrame(X["a"])}}, "arrays: party 'b': expected .* got DataFrame"),
+        (lambda y, **_: {"y": y[:, None]}, r"y: expected the shape \(60,\), one label for each row, got \(60, 1\)"),
+        (lambda y, **_: {"y": y[:9]}, r"y: expected the shape \(60,\), one label for each row, got \(9,\)"),
+        (lambda observed, **_: {"observed": observed.T}, r"observed: expected .* got bool of .*\(2, 60\)"),
+        (lambda observed, **_: {"observed": observed.astype(int)}, r"observed: expected booleans .* got int64 of"),
+        (lambda observed, **_: {"observed": observed & [True, False]}, "observed: party 'b' has no row"),
+        (lambda **_: {"ids": range(9)}, "ids: expected 60 ids, one for each row, got 9"),
+        (lambda **_: {"active": "c"}, "active: there is no party 'c'"),
+        (lambda **_: {"scale": {"c": True}}, "scale: there is no party 'c'"),
+    ],
+)
+def test_errors_name_the_argument_and_the_shapes(change, message):
+    X, observed, y = arrays()
+    given = {"arrays": X, "y": y, "observed": observed}
+    with pytest.raises((ConfigError, TableError), match=message):
+        Federation.from_arrays(**given | change(X=X, y=y, observed=observed))
+
+
+def test_a_party_of_labels_alone_is_not_counted():
+    X, _, y = arrays()
+    ids = pl.Series("id", np.arange(N))
+    frames = {name: pl.DataFrame(x.reshape(N, -1)).insert_column(0, ids) for name, x in X.items()}
+    federation = Federation.from_tables({**frames, "labels": pl.DataFrame([ids, pl.Series("y", y)])}, label="y")
+    assert repr(federation) == "<Federation of a: 60 rows, b: 60 rows; labels at 'labels'>"
+
+
+def test_labels_need_arrays():
+    X, _, y = arrays()
+    model = Federation.from_arrays(X, y).train("laser", **QUICK)
+    with pytest.raises(TableError, match="y: labels belong into the table of 'a'"):
+        model.evaluate({"a": pl.DataFrame({"id": [1]})}, y=y)
+
+
+def test_the_report_does_not_count_the_labels_as_a_party(tmp_path):
+    X, _, y = arrays()
+    ids = pl.Series("id", np.arange(N))
+    frames = {name: pl.DataFrame(x.reshape(N, -1)).insert_column(0, ids) for name, x in X.items()}
+    federation = Federation.from_tables({**frames, "labels": pl.DataFrame([ids, pl.Series("y", y)])}, label="y")
+    federation.train("laser", folder=tmp_path / "run", **QUICK)
+    (run,) = find_runs([tmp_path / "run"])
+    assert dict(key_facts(run, RunScores(reason="not loaded")))["parties"] == "2"
