@@ -345,7 +345,7 @@ class Federation:
     # Training
 
     @usual_torch()
-    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule"))
+    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "folder"))
     def train(
         self,
         method: str | Method | None = None,
