@@ -28,7 +28,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.core.checked_calls import adapter_of, check, check_arguments
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import partition
 from anyparty.tables.checks import EMPTY

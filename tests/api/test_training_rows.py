@@ -14,7 +14,7 @@ from anyparty.data.batching import TEST, TRAIN, VALIDATION
 from anyparty.data.splits import UNUSED
 from anyparty.errors import ConfigError, TableError
 from anyparty.experiments.compare import compare
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.training.callbacks import Callback
 
 N = 240

@@ -25,20 +25,18 @@ from anyparty.artifacts.model_files import Member, ModelSummary, load_members, s
 from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
-from anyparty.core.seeds import Seeds
-from anyparty.core.torch_defaults import usual_torch
+from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
 from anyparty.errors import ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
-from anyparty.training.loop import device_of
-from anyparty.training.prediction import predict_rows
+from anyparty.training.loop import device_of, predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
@@ -69,7 +67,7 @@ class Model:
         history: one record per epoch.
         best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 if none was chosen.
         ledger: the message and byte counts of training.
-        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.run_costs``.
+        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
         held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
         own: the description of a user-defined method: see ``methods.description``.
 

@@ -22,7 +22,7 @@ from anyparty.core.types import Capabilities, Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.split.topology import Topology
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import MLP, Factory
 from anyparty.networks.optimizer import Optimizer
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.column_types import notation_of
+from anyparty.tables.column_types import date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
 from anyparty.tables.spellings import SEARCHED, key, listed
 
@@ -90,9 +90,10 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
                 "settings"
             )
         elif notation := notation_of(numbers):
+            advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
-                f"as {notation.examples[0]!r}: {notation.advice}or declare the column categorical with types"
+                f"as {notation.examples[0]!r}: {advice}or declare the column categorical with types"
             )
     return tuple(notes)
 

@@ -23,6 +23,7 @@ from anyparty.tables.column_types import (
     NUMERIC_SHARE,
     Notation,
     marks_among,
+    missing_offer,
     notation_of,
 )
 from anyparty.tables.label_cells import check_classes, class_key, names_of
@@ -203,7 +204,10 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     known = numbers.drop_nulls()
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
-        raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them")
+        offer = missing_offer(label.name, names_of(label.filter(bad)))
+        raise TableError(
+            f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them{offer}"
+        )
     marks = marks_among(known, names_of(label.filter(bad))) if bad.any() else None
     if marks and notation_of(names_of(label)) is None:
         raise TableError(f"{where}: it has numbers except for {marks}; leave these cells empty, or set "
