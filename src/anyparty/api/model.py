@@ -156,8 +156,10 @@ class Model:
             asked = whom_to_ask(self.roster, tables, parties)
             rows, alignment = self._rows(list(self._read(tables).values()))
             wanted = torch.arange(alignment.n)
-        answered = self._answer(rows, alignment, wanted, asked, ledger)
-        return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
+        order = alignment.as_given(wanted.numpy(), self.roster.active)
+        answered = self._answer(rows, wanted, asked, ledger).take(order.tolist())
+        identities = alignment.identities(wanted.numpy()[order])
+        return answered if identities is None else answered.identified(identities)
 
     @checked(PredictionError, by_hand=("tables",))
     def predict_proba(
@@ -211,7 +213,7 @@ class Model:
             raise PredictionError(
                 "there is no labelled row to score; train with a greater train.test, or give tables with labels"
             )
-        answered = self._answer(rows, alignment, wanted, asked, None)
+        answered = self._answer(rows, wanted, asked)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
@@ -318,16 +320,17 @@ class Model:
         return assemble(alignment, self.roster, features, known, device), alignment
 
     def _answer(
-        self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None
+        self, rows: dict[str, Rows], wanted: torch.Tensor, asked: list[str], ledger: Ledger | None = None
     ) -> Predictions:
+        """Predict the rows ``wanted`` with all parties, and return the active party's answer in this order."""
+
         def part(member: Member, net: Channel) -> Any:
             own = rows[member.state.seat.me]
             return predict_rows(self.method, net, member.state, own, wanted, asked, Seeds(self.seed))
 
         answered = self.play(part, ledger)[self.roster.active]
         assert isinstance(answered, Predictions)
-        identities = alignment.identities(wanted.numpy())
-        return answered if identities is None else answered.identified(identities)
+        return answered
 
     # Files
 
