@@ -29,9 +29,8 @@ from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
-from anyparty.metrics.scores import LabelledPredictions
+from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import calibration, figures, page, party_set_scores, score_sections, sections
-from anyparty.report.elements import metric_label
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.run_scores import RunScores

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -22,14 +22,14 @@ from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
-from anyparty.core.display import html_of
+from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
 from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, TableError, nearest, remark, some
+from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, nearest, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables import target
@@ -41,6 +41,9 @@ from anyparty.training.prediction import predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Unseen = Literal["refuse", "wrong"]
 UNSEEN = get_args(Unseen)
@@ -108,6 +111,19 @@ class Model:
         """Return the description and the scores of the test rows as HTML, for notebooks."""
         scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
         return html_of(repr(self), *scores)
+
+    def plot(self) -> Figure:
+        """Draw the learning curves: the loss and the validation scores by epoch, with the chosen epoch marked.
+
+        Raises:
+            ConfigError: the model was loaded, and files of models have no history.
+        """
+        from anyparty.metrics.plots import draw_training  # noqa: PLC0415 - matplotlib is slow
+
+        if not self.history:
+            raise ConfigError("this model has no history of training, because it was loaded; plot its run: "
+                              'anyparty.runs.record("RUN").plot()')  # fmt: skip
+        return shown_in_notebooks(draw_training(self.history, self.best_epoch + 1))
 
     @property
     def about(self) -> ModelSummary:

@@ -19,11 +19,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import anyparty
+from anyparty.core import figure_style as style
 from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, ModelError, nearest
-from anyparty.report import score_sections, sections, style
+from anyparty.metrics.scores import metric_label
+from anyparty.report import score_sections, sections
 from anyparty.report.comparison import comparison_section
-from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score, metric_label
+from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score
 from anyparty.report.recorded_runs import RecordedRun, find_runs
 from anyparty.report.run_scores import RunScores, recorded_metric
 from anyparty.report.traffic import total_traffic

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anyparty.metrics.scores import LabelledPredictions
+from anyparty.metrics.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
+from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import figures
-from anyparty.report.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
 from anyparty.report.elements import (
     MAX_PARTIES_LISTED,
     PageFigure,
@@ -22,7 +22,6 @@ from anyparty.report.elements import (
     format_estimate,
     format_number,
     format_score,
-    metric_label,
 )
 from anyparty.report.recorded_runs import RecordedRun
 from anyparty.report.run_scores import RunScores, recorded_metric

@@ -10,6 +10,8 @@ from typing import Any
 import tomli_w
 
 from anyparty.core.types import MessageSpec
+from anyparty.metrics import plots
+from anyparty.metrics.scores import metric_label
 from anyparty.report import figures
 from anyparty.report.elements import (
     PageFigure,
@@ -18,7 +20,6 @@ from anyparty.report.elements import (
     format_bytes,
     format_number,
     format_score,
-    metric_label,
 )
 from anyparty.report.recorded_runs import RecordedRun
 from anyparty.report.traffic import (
@@ -82,7 +83,7 @@ def training_section(run: RecordedRun) -> Section:
         details = [Section(id="attendance", title=f"{len(notes)} changes of the parties that took part", text=notes)]
         notes = []
     first, last = (format_number(run.history[k].get("loss"), 4) for k in (0, -1))
-    curves = PageFigure(name="training", figure=figures.draw_training(run.history, run.best_epoch),
+    curves = PageFigure(name="training", figure=plots.draw_training(run.history, run.best_epoch),
                         alternative=f"Training curves. The loss is {first} at first and {last} at the end. "
                                     f"{' '.join(text[1:])}")  # fmt: skip
     return section(text=[*text, *notes], figures=[curves], details=details)
