@@ -23,7 +23,7 @@ from anyparty.errors import UserError, nearest
 from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.serving import serving_protocol
-from anyparty.training import control_messages, setup_messages
+from anyparty.training import control_messages
 
 DOCS = Path(__file__).parent
 METHODS_FILE = Path(anyparty.cli.__file__).parent / "methods.json"
@@ -51,7 +51,7 @@ def documented_messages() -> dict[str, tuple[DocumentedMessage, ...]]:
     - ``prediction``: common to predictions of many rows
     - ``service``: predictions on request
     """
-    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *setup_messages.MESSAGES)
+    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *control_messages.PART_MESSAGES)
     return {
         "alignment": _documented(private.MESSAGES),
         "run": _documented(common),

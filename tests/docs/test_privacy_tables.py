@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.types import Roster, Task
 from anyparty.deployment.site.site_training import roster_of
 from anyparty.errors import UserError

@@ -101,7 +101,7 @@ def sweep(
     In Python: anyparty.experiments.sweep.sweep("SWEEP.toml", jobs=2), and anyparty.runs.frame("SWEEP/*").
     """
     from anyparty.cli.console import render_head
-    from anyparty.core.export import write
+    from anyparty.core.storage import write_frame
     from anyparty.errors import ConfigError
     from anyparty.experiments.sweep import load_sweep
     from anyparty.experiments.sweep import sweep as run
@@ -119,7 +119,7 @@ def sweep(
     shown = found.select(columns[:8] + ([score] if score and score not in columns[:8] else []))
     console.print(render_head(shown.sort(score) if score else shown))
     if out is not None:
-        write(found, out)
+        write_frame(found, out)
     place = folder or file.with_suffix("")
     console.print(f"The runs are in {place}", soft_wrap=True)
     console.result(lambda: {"folder": place, "out": out, "runs": found.to_dicts()})

@@ -129,8 +129,7 @@ def train(
     from anyparty import config as settings
     from anyparty.alignment.overlap import Overlap
     from anyparty.deployment import coordinator as federation
-    from anyparty.training.callbacks import Callback, CallbackList
-    from anyparty.training.progress import Bar
+    from anyparty.training.callbacks import Bar, Callback, CallbackList
 
     class AlignmentPrinter(Callback):
         def on_run_begin(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
