@@ -92,7 +92,7 @@ class Seeds:
         return hashlib.sha256(self._text(*name)).digest()
 
     def _text(self, *name: str | int) -> bytes:
-        return "/".join(str(part) for part in (self.root, *name)).encode()
+        return "/".join(map(str, (self.root, *name))).encode()
 
 
 class _Own(Seeds):

@@ -25,6 +25,12 @@ FAR = 10  # standard deviations from the training mean
 MANY = 3  # the largest number of columns that a sentence names
 
 
+def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Report columns that may be of another kind than the inferred one: see the three checks."""
+    return tuple(note for check in (leading_zeros, grouped_points, quantities)
+                 for note in check(inferred, columns, where))  # fmt: skip
+
+
 def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
     """Report text columns that were read as numbers although some cells begin with a zero, as codes do.
 

@@ -21,9 +21,8 @@ from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_dialect import are_decimal, with_points
-from anyparty.tables.duplicates import combined
-from anyparty.tables.file_settings import DETECT, FileSettings
-from anyparty.tables.ids import Duplicates, check_normalize, doubled, id_names, read_ids
+from anyparty.tables.file_content import DETECT, FileSettings
+from anyparty.tables.ids import Duplicates, combined, doubled, id_names, read_ids
 from anyparty.tables.label_cells import Labels, read_labels
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
@@ -178,12 +177,8 @@ def read_table(
         drop=drop,
         types=types or {},
         rules=rules if expect is None else AS_WRITTEN,
-        hints={
-            "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-            if readers.has_unnamed_index(source)
-            else "",
-            "label": "; rows are scored by their labels" if expect else "",
-        },
+        source=source,
+        scored=expect is not None,
     )
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
@@ -198,7 +193,7 @@ def read_table(
             {column.name: _copy(column) if column.name in read else column for column in raw.iter_columns()}
         )
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
-    ids, id_columns, notes = read_ids(raw, names, check_normalize(id_normalize), where)
+    ids, id_columns, notes = read_ids(raw, names, id_normalize, where)
     if duplicates == "error" and ids.n_unique() < len(ids):
         raise doubled(ids, names, id_normalize, where, party)
     if made.decimal == ",":
@@ -210,9 +205,9 @@ def read_table(
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
-    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-    for check in (checks.leading_zeros, checks.grouped_points, checks.quantities):
-        notes += check(inferred, columns, where)
+    if expect is None:
+        inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
+        notes += checks.inferred_kinds(inferred, columns, where)
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]
@@ -269,9 +264,13 @@ def _check_named(
     drop: Collection[str],
     types: Mapping[str, Kind],
     rules: ReadingRules,
-    hints: Mapping[str, str],
+    source: Source,
+    scored: bool,
 ) -> None:
-    """Reject settings that name a missing column, or give a column two roles. ``hints`` explain missing columns."""
+    """Reject settings that name a missing column, or give a column two roles.
+
+    ``source`` and ``scored``, True if the labels are for a model's score, explain missing columns.
+    """
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
     for role, name in [
@@ -282,8 +281,10 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
-                             f"{hints.get(role, '')}")  # fmt: skip
+            hint = "; rows are scored by their labels" if role == "label" and scored else ""
+            if role == "id" and readers.has_unnamed_index(source):
+                hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):

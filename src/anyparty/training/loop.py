@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from anyparty import metrics
-from anyparty.core.predictions import NO_ANSWER, Predictions
+from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.batching import by_pattern, mixed, patterns
-from anyparty.data.blocks import Rows
+from anyparty.data.blocks import Rows, by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
 from anyparty.methods.split.exchange import moment
@@ -354,7 +353,7 @@ async def _validate(
         check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
     sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
-    return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}
+    return {of: metrics.selection(answered, y, which, shown) for of, which in sets.items()}
 
 
 def device_of(name: str, what: str = "train.device") -> torch.device:
@@ -385,18 +384,12 @@ async def predict_rows(
     With class weights, the probabilities are those of the training rows' shares: see ``Predictions.unweighted``.
     """
     state.train(False)
-    parts = [
-        checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
-        for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
-    ]
-    answered = [_explained(part).unweighted() for part in parts if part is not None]
+    answered = []
+    for chunk in torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted]:
+        part = checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        if part is not None:
+            answered.append(part.unweighted())
     return join(answered) if answered else None
-
-
-def _explained(part: Predictions) -> Predictions:
-    """Add a reason for each row without a prediction, if a user-defined method gave no reason."""
-    lacking = (~part.answered).nonzero().squeeze(1).tolist()
-    return replace(part, reasons=dict.fromkeys(lacking, NO_ANSWER) | part.reasons) if lacking else part
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:

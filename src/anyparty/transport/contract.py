@@ -163,7 +163,6 @@ class ContractChannel:
 
     def __post_init__(self) -> None:
         self.me = self.channel.me
-        self._roles = {name: roles(self.roster, name) for name in self.roster.names}
         self._checked: set[tuple[str, str]] = set()
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
@@ -190,11 +189,12 @@ class ContractChannel:
         return tensors
 
     def _check_declared(self, to: str, tag: str) -> None:
-        if to not in self._roles:
+        if to not in self.roster.names:
             raise MessageError(f"party {self.me!r} tried to send {tag!r} to {to!r}, and there is no such party"
-                               f"{nearest(to, self._roles)}")  # fmt: skip
+                               f"{nearest(to, self.roster.names)}")  # fmt: skip
+        sender, receiver = roles(self.roster, self.me), roles(self.roster, to)
         for message in self.declared:
-            if message.tag == tag and message.frm in self._roles[self.me] and message.to in self._roles[to]:
+            if message.tag == tag and message.frm in sender and message.to in receiver:
                 return
         raise MessageError(
             f"party {self.me!r} tried to send {tag!r} to {to!r}, which its method does not declare; "

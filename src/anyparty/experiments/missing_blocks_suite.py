@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from anyparty.config import Encoder, Settings
-from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.missing_blocks_run import MissingBlocksRun
 from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, select
 from anyparty.networks.optimizer import Optimizer
 
