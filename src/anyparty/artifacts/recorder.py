@@ -75,7 +75,7 @@ class Recorder(Callback):
 
     def _note(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
         self.record.history = [EpochEntry.of(epoch, "epoch") for epoch in history]
-        self.record.best_epoch = best_epoch + 1
+        self.record.best_epoch = best_epoch
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -237,7 +237,7 @@ class SiteRecorder(Recorder):
         self.write()
 
     def on_checkpoint(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
-        """Write the record after a checkpoint; ``best_epoch`` is the index of the best epoch in the history, from 0."""
+        """Write the record after a checkpoint; ``best_epoch`` is the best epoch's number in the history, or 0."""
         self._note(history, best_epoch)
         self.write()
 

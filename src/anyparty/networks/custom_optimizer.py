@@ -74,7 +74,7 @@ class CustomOptimizer(Optimizer):
         return scheduler
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Let the scheduler take its steps until ``epoch``, counted from 0."""
+        """Let the scheduler take its steps of ``epoch`` finished epochs."""
         if self.scheduler is None:
             if self.make is None:
                 self.base.set_rate(optimizer, epoch, epochs)
