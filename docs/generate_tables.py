@@ -2,27 +2,31 @@
 
     python -m docs.generate_tables
 
-In a page, a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+In a page, a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``. The program also writes the list that
+``anyparty methods`` shows, so that this command imports no method.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyparty.cli
 from anyparty.alignment import private
-from anyparty.cli.console import methods_by_gradient_leakage
+from anyparty.cli.console import needed_parties
 from anyparty.core.types import MessageSpec
 from anyparty.deployment.site import alignment_cache, site_prediction
 from anyparty.errors import UserError, nearest
 from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.serving import serving_protocol
-from anyparty.training import control_messages, setup_messages
+from anyparty.training import control_messages
 
 DOCS = Path(__file__).parent
+METHODS_FILE = Path(anyparty.cli.__file__).parent / "methods.json"
 MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALL_METHODS = "all"
 NO_GRADIENTS = "nothing from gradients: none are sent"
@@ -47,7 +51,7 @@ def documented_messages() -> dict[str, tuple[DocumentedMessage, ...]]:
     - ``prediction``: common to predictions of many rows
     - ``service``: predictions on request
     """
-    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *setup_messages.MESSAGES)
+    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *control_messages.PART_MESSAGES)
     return {
         "alignment": _documented(private.MESSAGES),
         "run": _documented(common),
@@ -75,6 +79,46 @@ def privacy_tables() -> dict[str, str]:
     """Return the tables of docs/reference/messages.md as Markdown."""
     tables = {name: message_table(messages) for name, messages in documented_messages().items()}
     return tables | {"gradients": _gradient_table()}
+
+
+def methods_by_gradient_leakage() -> dict[str, tuple[str, ...]]:
+    """Group methods by what passive parties can learn from the gradients that they receive.
+
+    The key "" stands for methods that send no gradients to passive parties.
+    """
+    found: dict[str, list[str]] = {}
+    for name in METHODS:
+        for learns in {message.learns for message in method(name).can.gradients} or {""}:
+            found.setdefault(learns, []).append(name)
+    return {learns: tuple(names) for learns, names in found.items()}
+
+
+def methods_list() -> str:
+    """Return the list that ``anyparty methods`` shows, as JSON."""
+    methods = []
+    for name in METHODS:
+        can = method(name).can
+        methods.append(
+            {
+                "name": name,
+                "title": can.title,
+                "paper": can.paper,
+                "trains_on": can.trains_on,
+                "predicts_for": can.predicts_for,
+                "parties": needed_parties(can),
+                "sends": ", ".join(message.tag for message in can.messages),
+            }
+        )
+    gradients = [
+        {
+            "methods": names,
+            "gradients": f"sends gradients to passive parties. They can learn: {learns}"
+            if learns
+            else "sends no gradients to passive parties",
+        }
+        for learns, names in methods_by_gradient_leakage().items()
+    ]
+    return json.dumps({"methods": methods, "gradients": gradients}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _gradient_table() -> str:
@@ -156,3 +200,4 @@ def main(folder: Path = DOCS) -> None:
 
 if __name__ == "__main__":
     main()
+    METHODS_FILE.write_text(methods_list(), encoding="utf-8")

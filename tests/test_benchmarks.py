@@ -29,6 +29,7 @@ PAGES = {
     "private_alignment": ("private_alignment", False),
     "resnet_check": ("resnet_check", True),
     "service": ("service", False),
+    "startup": ("startup", False),
     "step_time": ("step_time", False),
 }
 FEDERATIONS = {"carrier", "service"}

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import partition
 from anyparty.tables.checks import EMPTY

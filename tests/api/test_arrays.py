@@ -9,8 +9,7 @@ from torch import nn
 from anyparty import Federation
 from anyparty.errors import ConfigError, TableError
 from anyparty.report.page import key_facts
-from anyparty.report.recorded_runs import find_runs
-from anyparty.report.run_scores import RunScores
+from anyparty.report.recorded_runs import RunScores, find_runs
 
 N = 60
 QUICK = {"epochs": 2, "batch_size": 16, "seed": 1}

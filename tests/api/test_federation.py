@@ -25,7 +25,7 @@ from anyparty.errors import (
     TableError,
 )
 from anyparty.methods.schedules.flex import Flex
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.table import read_table
 from anyparty.training.callbacks import Callback

@@ -25,8 +25,7 @@ from anyparty.errors import (
     TableError,
 )
 from anyparty.methods.method_registry import METHODS, method
-from anyparty.networks.encoders import LSTM
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import LSTM, MLP
 from tests import worlds
 
 IDS = {"bank": range(60), "shop": range(20, 80), "lab": [*range(30, 70), *range(80, 90)]}

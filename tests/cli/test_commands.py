@@ -77,6 +77,7 @@ def test_align_shows_who_has_what(work: Path, call: Call) -> None:
     shown = call("align", "credit.toml")
     assert shown.exit_code == 0
     assert "all 2" in shown.stdout
+    assert '"all": rows that every party holds' in shown.stdout
     assert "category, 2 levels" in shown.stdout
     assert (
         "task: classification, classes no, yes; positive is yes, unless federation.positive names the other\n"

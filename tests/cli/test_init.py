@@ -44,6 +44,13 @@ def test_train_without_a_settings_file(call: Call) -> None:
     assert call("evaluate", "runs/bank-shop-laser-seed0").exit_code == 0
 
 
+def test_rows_for_training_are_selected_without_a_settings_file(call: Call) -> None:
+    words = ("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1", "-q")
+    trained = call(*words, "--set", "train.rows=all")
+    assert trained.exit_code == 0, trained.output
+    assert config.load("runs/bank-shop-laser-seed0/config.toml").train.rows == "all"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

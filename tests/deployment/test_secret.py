@@ -11,7 +11,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.deployment.site import site_training
 from anyparty.deployment.site.secret import SIZE, secret_in
 from anyparty.errors import ConfigError
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from tests.deployment.test_site_training import run, settings, weights, world
 from tests.worlds import Wiretap
 

@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import tomli_w
 import torch
 
 from anyparty.api.federation import Federation
-from anyparty.artifacts.manifest import sha256
-from anyparty.artifacts.model_files import WEIGHTS, ModelSummary
+from anyparty.artifacts.model_files import WEIGHTS, ModelSummary, sha256
 from anyparty.config import Config
+from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import StoredAlignment
 from anyparty.deployment.site.site_prediction import predict_at_home
 from anyparty.deployment.site.site_training import SiteParty, train_at_home
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.serving.loaded_party import load_party
-from anyparty.training import setup_messages
+from anyparty.training import control_messages
 from anyparty.transport import memory
 
 NAMES = ("bank", "shop", "clinic")
@@ -82,6 +83,22 @@ def trained_again(sites: dict[str, Site], but: str) -> None:
     run(sites, settings(epochs=4, keep="last"))
     shutil.rmtree(folder)
     copy.rename(folder)
+
+
+class Recorder:
+    """A channel that passes on everything."""
+
+    def __init__(self, channel):
+        self.channel, self.me = channel, channel.me
+
+    async def send(self, to, tag, tensors):
+        await self.channel.send(to, tag, tensors)
+
+    async def recv(self, *what):
+        return await self.channel.recv(*what)
+
+    async def close(self):
+        await self.channel.close()
 
 
 def weights(sites: dict[str, Site]) -> dict[str, bytes]:
@@ -157,9 +174,9 @@ def test_a_party_that_is_gone_where_training_ends_has_no_part():
         async def recv(self, frm, tag, expect):
             if frm == "shop":
                 raise PartyLost("shop", "its process ended")
-            return {"hash": setup_messages.as_tensor("ab" * 32)}
+            return {"hash": control_messages.mark_tensor("ab" * 32)}
 
-    found, lost = asyncio.run(setup_messages.gather(Net(), ["shop", "clinic"]))
+    found, lost = asyncio.run(control_messages.gather_marks(Net(), ["shop", "clinic"]))
     assert (found, lost) == ({"clinic": "ab" * 32}, {"shop": "its process ended"})
 
 
@@ -393,22 +410,42 @@ def test_a_label_that_nobody_uses(tmp_path):
             SiteParty.of(sites[name], config)
 
 
+@pytest.mark.parametrize("kind", ["active", "all"])
+def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, kind):
+    sites, seen = world(tmp_path), {}
+
+    class Ear(Recorder):
+        async def send(self, to, tag, tensors):
+            if tag in {"setup", "plan"}:
+                seen.setdefault((rows, to, tag), []).append({name: tensor.clone() for name, tensor in tensors.items()})
+            await super().send(to, tag, tensors)
+
+    for rows in ("any", kind):
+        run(sites, settings(epochs=1, rows=rows), wrap=Ear)
+    for name in ("shop", "clinic"):
+        before, after = (seen[rows, name, "setup"][0] for rows in ("any", kind))
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[each], after[each]) for each in before)
+        every, some = (seen[rows, name, "plan"][0]["train"] for rows in ("any", kind))
+        assert set(some.tolist()) <= set(every.tolist())
+    record = json.loads((sites["bank"].folder / "record.json").read_text())
+    counts = record["overlap"]["kinds"]
+    stored = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known
+    assert counts["active"][0] == len(pl.read_csv(sites["bank"].table)) == (stored.position >= 0).sum()
+    assert counts["all"][0] == stored.observed.all(dim=1).sum() == record["overlap"]["by_all"]
+    trained = stored.position >= 0 if kind == "active" else stored.observed.all(dim=1).numpy()
+    assert trained[some.numpy()].all()
+    assert (len(some) < len(every)) is (kind == "all")  # LASER trains on labelled rows, which the bank holds
+    assert json.loads((sites["shop"].folder / "record.json").read_text()).get("overlap") is None
+
+
 def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
     sites, seen = world(tmp_path), []
 
-    class Ear:
-        def __init__(self, channel):
-            self.channel, self.me = channel, channel.me
-
+    class Ear(Recorder):
         async def send(self, to, tag, tensors):
             seen.append((self.me, to, tag, {name: tensor.clone() for name, tensor in tensors.items()}))
-            await self.channel.send(to, tag, tensors)
-
-        async def recv(self, *what):
-            return await self.channel.recv(*what)
-
-        async def close(self):
-            await self.channel.close()
+            await super().send(to, tag, tensors)
 
     run(sites, settings(epochs=2), wrap=Ear)
     assert {tag for _, _, tag, _ in seen} >= {"embedding", "gradient", "setup", "plan", "align-tokens"}
@@ -452,3 +489,37 @@ def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job
     assert type(kept.method.rule).__name__ == "Mine"
     with pytest.raises(ConfigError, match=r"give the settings that it was trained with, with their factory \(--config"):
         load_party(sites["bank"], None)
+
+
+def test_a_party_reads_its_table_by_its_own_settings(tmp_path):
+    """The party's settings replace those of the job, in training and prediction."""
+    sites = world(tmp_path)
+    run(sites, settings(epochs=2))
+    clean = weights(sites)
+    frame = pl.read_csv(sites["shop"].table)
+    text = frame.with_columns(pl.col(pl.Float64).cast(pl.String).str.replace(".", ",", literal=True))
+    text.write_csv(sites["shop"].table, separator=";")
+    kit = tmp_path / "kit"
+    (kit / "local").mkdir(parents=True)
+    own = {"party": "shop", "active": "bank", "parties": list(NAMES), "table": str(sites["shop"].table),
+           "folder": str(sites["shop"].folder), "separator": ";", "decimal": ",",
+           "missing": {"visits": [-999]}}  # fmt: skip
+    (kit / "local" / "anyparty.toml").write_text(tomli_w.dumps(own))
+    sites["shop"] = SiteConfig.read(kit)
+    lent = settings(epochs=2).model_dump(mode="json", exclude_none=True)
+    lent["parties"]["shop"] |= {"separator": "|", "missing": {"none": ["x"]}}
+    run(sites, Config.of(lent))
+    assert weights(sites) == clean
+    used = SiteParty.of(sites["shop"], Config.of(lent)).run.config.parties["shop"]
+    assert (used.separator, used.decimal, used.missing) == (";", ",", {"visits": ("-999",)})
+    told = memory.play({name: partial(predict_at_home, site, Config.of(lent)) for name, site in sites.items()})
+    assert told["bank"] is not None
+
+
+def test_a_wrong_setting_of_a_site(tmp_path):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "anyparty.toml").write_text(
+        'party = "a"\nactive = "a"\nparties = ["a", "b"]\nseparator = ";;"\n'
+    )
+    with pytest.raises(ConfigError, match=r"anyparty.toml.*separator = ';;': expected one ASCII character"):
+        SiteConfig.read(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.types import Roster, Task
 from anyparty.deployment.site.site_training import roster_of
 from anyparty.errors import UserError
@@ -129,3 +129,9 @@ def test_every_place_that_the_page_names_is_there():
     named = re.findall(r"\]\((\.\./[^)#]+)\)", PAGE.read_text(encoding="utf-8"))
     assert named
     assert [name for name in named if not (PAGE.parent / name).exists()] == []
+
+
+def test_the_list_of_the_methods_command_is_up_to_date() -> None:
+    assert generate_tables.METHODS_FILE.read_text(encoding="utf-8") == generate_tables.methods_list(), (
+        "run: python -m docs.generate_tables"
+    )

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from anyparty import experiments
-from anyparty.config.schedule_factory import schedule
+from anyparty.config.method_factory import schedule
 from anyparty.errors import ConfigError
 from anyparty.experiments import runner, suites
 from anyparty.experiments.pages import render

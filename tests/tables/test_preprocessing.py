@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import StandardScaler
 
 from anyparty.errors import AnypartyWarning, ModelError, TableError
 from anyparty.tables.preprocessing import Prepare
@@ -55,6 +57,16 @@ class TestFit:
         assert out[~np.isnan(x)] == pytest.approx((x - np.nanmean(x))[~np.isnan(x)] / np.nanstd(x), abs=1e-5)
         if empty and impute == "mean":
             assert (out[np.isnan(x)] == 0).all()
+
+    @pytest.mark.parametrize("impute", ["mean", "median"])
+    def test_numbers_are_those_of_scikit_learn_bit_for_bit(self, impute):
+        random = np.random.default_rng(1)
+        x = random.exponential([1e-3, 1, 1e6], (500, 3)).astype(np.float64)
+        x[random.random(x.shape) < 0.3] = np.nan
+        imputer, scaler = SimpleImputer(strategy=impute).fit(x[:300]), StandardScaler().fit(x[:300])
+        table = table_of({f"c{j}": x[:, j] for j in range(3)})
+        out = Prepare.fit(table, np.arange(300), impute=impute).apply(table, new=False)
+        assert out.tobytes() == scaler.transform(imputer.transform(x)).astype(np.float32).tobytes()
 
     def test_median_and_raw(self):
         table = table_of({"x": [1.0, 2.0, 30.0, None], "n": [5, 6, 7, 8]})
@@ -335,3 +347,23 @@ class TestLevelsDrawn:
         one, two, other = (self.drawn(n=50, seed=seed)[1] for seed in (3, 3, 4))
         assert np.array_equal(one, two)
         assert not np.array_equal(one, other)
+
+
+def test_constants_are_imputed_as_themselves():
+    """A column with one value in all training rows keeps it if it is missing, and if outputs are converted back."""
+    table = table_of({"x": [1.0, 2.0, None], "rate": [0.1, 0.1, None], "town": ["Ulm", "Ulm", None]})
+    prepare = Prepare.fit(table, rows(0, 1))
+    out = prepare.apply(table, new=False)
+    assert out[:, 1:].tolist() == [[0, 1]] * 3
+    noisy = prepare.units(out + np.float32(0.3))
+    assert noisy[:, 1].tolist() == [0.1] * 3
+    assert noisy[:, 0] == pytest.approx([1.15, 2.15, 1.65])
+    assert np.isnan(prepare.units(np.full((1, 3), np.nan, np.float32))).all()
+
+
+def test_the_limit_of_categories_is_a_setting():
+    table = table_of({"code": [f"c{k}" for k in range(40)] + ["c0", "c1"]}, types={"code": "categorical"})
+    with pytest.warns(AnypartyWarning, match=r"the 37 rarest, .*: the limit is 4, the party's setting max_levels"):
+        prepare = Prepare.fit(table, np.arange(42), max_levels=4)
+    assert prepare.categorical.levels == (("c0", "c1", "c10", "(rare)"),)
+    assert Prepare.fit(table, np.arange(42), max_levels=40).width == 40

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.core.predictions import take_rows
+
+RowKind = Literal["any", "active", "all"]
+ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
+
+
+def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the mask [N] of rows of a kind: all, those of the active party's table, or those that all parties hold.
+
+    >>> observed, held = np.array([[True, True], [False, True]]), np.array([True, True])
+    >>> {kind: rows_of(kind, observed, held).tolist() for kind in ROW_KINDS}
+    {'any': [True, True], 'active': [True, True], 'all': [True, False]}
+
+    Args:
+        kind: the kind, as in ``train.rows``.
+        observed: [N, K], True if party k holds row n.
+        held: [N], True if the active party's table has row n, possibly with a label alone.
+    """
+    if kind == "any":
+        return np.ones(len(held), dtype=np.bool_)
+    return held.copy() if kind == "active" else held & observed.all(axis=1)
 
 
 @dataclass(frozen=True)

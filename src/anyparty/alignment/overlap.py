@@ -6,7 +6,7 @@ It is shown before training and saved in the run record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.alignment import ROW_KINDS, Alignment, rows_of
 from anyparty.alignment.join import hint, nearly
 from anyparty.core.display import html_of, new_axes
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 16
+KINDS = {
+    "any": "rows that some party holds",
+    "active": "rows of the active party's table",
+    "all": "rows that every party holds",
+}
 PARTLY = 0.1  # report a party if a normalization would match more than this share of the ids that no other party has
 
 
@@ -51,6 +56,7 @@ class Overlap:
         more_patterns: the number of other patterns.
         more_rows: the number of rows with one of the other patterns.
         notes: possible mistakes, as sentences.
+        kinds: by kind of ``train.rows``, the number of its rows and of those with a label; empty if not recorded.
     """
 
     blocks: tuple[str, ...]
@@ -63,6 +69,7 @@ class Overlap:
     more_patterns: int
     more_rows: int
     notes: tuple[str, ...]
+    kinds: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -71,9 +78,11 @@ class Overlap:
         blocks: Sequence[str],
         labeled: NDArray[np.bool_] | None = None,
         notes: Sequence[str] = (),
+        active: str | None = None,
     ) -> Overlap:
-        """Count an alignment's rows. ``labeled`` [N] marks rows with a label; ``notes`` are shown with the counts."""
-        return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids)
+        """Count an alignment's rows. The other arguments are as in ``count``; ``active`` is the active party."""
+        held = None if active is None else alignment.position[active] >= 0
+        return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids, held)
 
     @classmethod
     def count(
@@ -83,11 +92,21 @@ class Overlap:
         labeled: NDArray[np.bool_] | None = None,
         notes: Sequence[str] = (),
         ids: pl.Series | None = None,
+        held: NDArray[np.bool_] | None = None,
     ) -> Overlap:
-        """Count the rows of ``observed`` [N, K]. ``ids`` [N] help to explain why a party shares few rows or none."""
+        """Count the rows of an alignment.
+
+        Args:
+            observed: [N, K], True if party k holds row n.
+            blocks: the K parties.
+            labeled: [N], True if the row has a label.
+            notes: sentences that are shown with the counts.
+            ids: [N], the ids, which help to explain why a party shares few rows or none.
+            held: [N], True if the active party's table has the row; without it, kinds of rows are not counted.
+        """
         presence = observed.sum(axis=1)
         alone = observed[presence == 1].sum(axis=0)
-        held = observed.sum(axis=0)
+        totals = observed.sum(axis=0)
         patterns = _patterns(observed, labeled)
         shown = patterns.head(SHOWN)
         return cls(
@@ -95,25 +114,29 @@ class Overlap:
             rows=len(observed),
             labelled=None if labeled is None else int(labeled.sum()),
             by_all=int((presence == len(blocks)).sum()),
-            held=dict(zip(blocks, held.tolist(), strict=True)),
+            held=dict(zip(blocks, totals.tolist(), strict=True)),
             alone=dict(zip(blocks, alone.tolist(), strict=True)),
             patterns=tuple(_pattern(row, observed, blocks, labeled is not None) for row in shown.to_dicts()),
             more_patterns=patterns.height - shown.height,
             more_rows=len(observed) - int(shown["rows"].sum()),
             notes=(*notes, *_notes(blocks, observed, ids)),
+            kinds={} if held is None or labeled is None else _kinds(observed, held, labeled),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report for JSON."""
         patterns = [{"parties": list(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
-        return {**vars(self), "blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes)}
+        kinds = {kind: list(each) for kind, each in self.kinds.items()}
+        lists = {"blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes), "kinds": kinds}
+        return {**vars(self), **lists}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Overlap:
         """Load the result of :meth:`to_json`."""
         patterns = tuple(Pattern(**{**each, "parties": tuple(each["parties"])}) for each in values["patterns"])
         tuples = {name: tuple(values[name]) for name in ("blocks", "notes")}
-        return cls(**{**values, **tuples, "patterns": patterns})
+        kinds = {str(kind): (int(each[0]), int(each[1])) for kind, each in values.get("kinds", {}).items()}
+        return cls(**{**values, **tuples, "patterns": patterns, "kinds": kinds})
 
     def frame(self) -> pl.DataFrame:
         """Return a row for each of the most frequent sets of parties: the parties, and the numbers of rows."""
@@ -143,7 +166,8 @@ class Overlap:
 
     def render(self) -> RenderableType:
         """Return the report for the terminal: numbers of rows by pattern and by party, and possible mistakes."""
-        return Group(self._by_pattern(), self._by_party(), *map(Text, self.notes))
+        kinds = [self._by_kind()] if self.kinds else []
+        return Group(self._by_pattern(), self._by_party(), *kinds, *map(Text, self.notes))
 
     def _by_pattern(self) -> RichTable:
         table = _table(f"{self.rows:,} rows of all tables together", "known to exactly", "labelled")
@@ -163,6 +187,12 @@ class Overlap:
             table.add_row(Text(name), *self._share(self.held[name]), _number(self.alone[name]))
         if len(self.blocks) > SHOWN:
             table.add_row(f"... {len(self.blocks) - SHOWN:,} more parties", "", "", "")
+        return table
+
+    def _by_kind(self) -> RichTable:
+        table = _table("", "train.rows", "labelled")
+        for kind, (rows, labelled) in self.kinds.items():
+            table.add_row(f'"{kind}": {KINDS[kind]}', *self._share(rows), _number(labelled))
         return table
 
     def _pattern_name(self, parties: tuple[str, ...]) -> str:
@@ -208,6 +238,13 @@ def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) ->
         .agg(pl.len().alias("rows"), pl.col("labelled").sum(), pl.col("first").min())
         .sort("rows", "first", descending=[True, False])
     )
+
+
+def _kinds(
+    observed: NDArray[np.bool_], held: NDArray[np.bool_], labeled: NDArray[np.bool_]
+) -> dict[str, tuple[int, int]]:
+    found = {kind: rows_of(kind, observed, held) for kind in ROW_KINDS}
+    return {kind: (int(rows.sum()), int((rows & labeled).sum())) for kind, rows in found.items()}
 
 
 def _pattern(row: dict[str, int], observed: NDArray[np.bool_], blocks: Sequence[str], labels_known: bool) -> Pattern:

@@ -19,10 +19,8 @@ from anyparty.data.splits import PARTS
 from anyparty.errors import ConfigError, PredictionError, nearest, some
 from anyparty.methods.method import PartyContext
 from anyparty.methods.method_registry import METHODS, parameters_of
-from anyparty.networks.custom_optimizer import CustomOptimizer, optimizer_from
-from anyparty.networks.encoder_registry import describe
-from anyparty.networks.mlp import MLP, Factory
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.encoders import MLP, Factory, describe
+from anyparty.networks.optimizer import CustomOptimizer, Optimizer, optimizer_from
 from anyparty.tables.cells import as_text
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Callback

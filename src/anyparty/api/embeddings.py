@@ -12,7 +12,7 @@ from anyparty.artifacts.model_files import Member
 from anyparty.core.predictions import named_ids
 from anyparty.data.blocks import Rows
 from anyparty.methods.method import HasEmbeddings, Method
-from anyparty.training.prediction import ROWS_AT_ONCE
+from anyparty.training.loop import ROWS_AT_ONCE
 
 
 def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment, wanted: Tensor) -> pl.DataFrame | None:

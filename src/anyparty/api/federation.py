@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
 from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.alignment import Alignment, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
@@ -33,18 +33,16 @@ from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.display import html_of
 from anyparty.core.forks import check_not_forked
-from anyparty.core.seeds import Seeds
+from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
-from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.splits import PARTS, assign
+from anyparty.data.splits import PARTS, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
-from anyparty.networks.custom_optimizer import MakeOptimizer, MakeScheduler
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.objective import Loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
@@ -100,6 +98,7 @@ class Federation:
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
+        dates: Mapping[str, Mapping[str, str]] | None = None,
         merge_spellings: bool = False,
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
@@ -116,13 +115,14 @@ class Federation:
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
             file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
-            types: by party and column, "numeric" or "categorical", to correct an inferred type.
+            types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
             limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a format.
             merge_spellings: whether categories that differ only in their spelling are one category.
             classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
@@ -143,6 +143,7 @@ class Federation:
             ("scale", scale if isinstance(scale, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
+            ("dates", dates or {}),
         ):
             check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
@@ -162,6 +163,7 @@ class Federation:
                 "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
+                "dates": dict((dates or {}).get(name, {})),
             }
             | ({"table": located(user_path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
@@ -286,19 +288,22 @@ class Federation:
     def overlap(self) -> Overlap:
         """The number of rows that each set of parties has."""
         notes = [note for table in self.tables.values() for note in table.notes]
-        return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
+        return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
-        """Draw the use of each row [N] with the seed: training, validation or test.
+        """Draw the use of each row [N] with the seed: training, validation, test or none.
 
-        The rows are split before anything is fitted, as the settings in ``config.split`` describe.
+        The rows are split before anything is fitted, as the settings in ``config.split`` describe.  ``settings.rows``
+        then selects the rows for training.
 
         Raises:
             TableError: a class has fewer rows than there are parts, or the split's column cannot be used.
         """
         active = self.roster.active
         plan = self.config.split.plan(settings, self.config.federation.task)
-        return assign(self.tables[active], self.alignment.position[active], self.observed, plan, Seeds(settings.seed))
+        position, seeds = self.alignment.position[active], Seeds(settings.seed)
+        use = assign(self.tables[active], position, self.observed, plan, seeds)
+        return restricted(use, rows_of(settings.rows, self.observed, position >= 0))
 
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task from the labels of training rows.

@@ -24,20 +24,18 @@ from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
-from anyparty.core.seeds import Seeds
-from anyparty.core.torch_defaults import usual_torch
+from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
 from anyparty.errors import ModelError, PredictionError, TableError, nearest, remark, some
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
-from anyparty.training.loop import device_of
-from anyparty.training.prediction import predict_rows
+from anyparty.training.loop import device_of, predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
@@ -70,7 +68,7 @@ class Model:
         best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
             rows chose none.
         ledger: the message and byte counts of training.
-        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.run_costs``.
+        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
         held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
         own: the description of a user-defined method: see ``methods.description``.
 
@@ -158,8 +156,10 @@ class Model:
             asked = whom_to_ask(self.roster, tables, parties)
             rows, alignment = self._rows(list(self._read(tables).values()))
             wanted = torch.arange(alignment.n)
-        answered = self._answer(rows, alignment, wanted, asked, ledger)
-        return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
+        order = alignment.as_given(wanted.numpy(), self.roster.active)
+        answered = self._answer(rows, wanted, asked, ledger).take(order.tolist())
+        identities = alignment.identities(wanted.numpy()[order])
+        return answered if identities is None else answered.identified(identities)
 
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
@@ -213,7 +213,7 @@ class Model:
             raise PredictionError(
                 "there is no labelled row to score; train with a greater train.test, or give tables with labels"
             )
-        answered = self._answer(rows, alignment, wanted, asked, None)
+        answered = self._answer(rows, wanted, asked)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
@@ -318,16 +318,17 @@ class Model:
         return assemble(alignment, self.roster, features, known, device), alignment
 
     def _answer(
-        self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None
+        self, rows: dict[str, Rows], wanted: torch.Tensor, asked: list[str], ledger: Ledger | None = None
     ) -> Predictions:
+        """Predict the rows ``wanted`` with all parties, and return the active party's answer in this order."""
+
         def part(member: Member, net: Channel) -> Any:
             own = rows[member.state.seat.me]
             return predict_rows(self.method, net, member.state, own, wanted, asked, Seeds(self.seed))
 
         answered = self.play(part, ledger)[self.roster.active]
         assert isinstance(answered, Predictions)
-        identities = alignment.identities(wanted.numpy())
-        return answered if identities is None else answered.identified(identities)
+        return answered
 
     # Files
 

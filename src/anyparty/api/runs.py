@@ -30,7 +30,7 @@ from anyparty.data.rows import assemble
 from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode

@@ -11,6 +11,7 @@ class TrainOptions(TypedDict, total=False):
     epochs: int
     batch_size: int
     batches: Literal["mixed", "by-pattern"]
+    rows: Literal["any", "active", "all"]
     seed: int
     validation: float
     test: float

@@ -9,7 +9,7 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, print_error, with_errors
-from anyparty.cli.options import search_modules_in
+from anyparty.cli.options import AsJson, search_modules_in
 
 QUICK_HELP = (
     "Train only briefly, to check that everything works: a tenth or a hundredth of the epochs, and two learning rates "
@@ -51,6 +51,7 @@ def bench(
         bool,
         typer.Option("--so-far", help="Run nothing; write the table of the finished runs."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a published experiment and compare its numbers with the paper's.
 
@@ -59,7 +60,7 @@ def bench(
     """
     from anyparty.experiments import run
 
-    console = screen()
+    console = screen(as_json=as_json)
     if any(":" in name for name in method or ()):
         search_modules_in()
     report = run(
@@ -69,6 +70,10 @@ def bench(
     )  # fmt: skip
     console.print(report.markdown, soft_wrap=True)
     console.print(f"The page is {report.page}; its CSV, the plots and the records are beside it.", soft_wrap=True)
+    console.result(lambda: {
+        "folder": report.folder, "page": report.page, "cells": [vars(cell) for cell in report.cells],
+        "failed": report.failed,
+    })  # fmt: skip
     for key, why in report.failed.items():
         print_error(f"{key} failed: {why}")
     if report.failed:

@@ -38,12 +38,12 @@ def end_at_once() -> None:
     _use_system_default()
 
 
-def handle_signals() -> None:
+def handle_signals(*, import_libraries: bool = True) -> None:
     """Import the slow libraries, then let Ctrl-C and SIGTERM raise KeyboardInterrupt.
 
     No method is imported here: a command that reads only records must not load one.
     """
-    if _handlers:
+    if _handlers and import_libraries:
         with contextlib.suppress(ImportError, OSError):  # the code that needs the library reports the error
             import_module("polars")  # installs its own handler of Ctrl-C
             _use_system_default()
@@ -78,7 +78,15 @@ def print_error(sentence: str, style: str = "red") -> None:
 
 def with_errors(command: Callable[P, T]) -> Callable[P, T]:
     """Decorate a command: print its errors and warnings as sentences, and exit with the codes of this module."""
+    return _with_errors(command, import_libraries=True)
 
+
+def with_errors_at_once(command: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a command as ``with_errors`` does, but import no slow library before it."""
+    return _with_errors(command, import_libraries=False)
+
+
+def _with_errors(command: Callable[P, T], *, import_libraries: bool) -> Callable[P, T]:
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         import typer
@@ -86,7 +94,7 @@ def with_errors(command: Callable[P, T]) -> Callable[P, T]:
         from anyparty.errors import AnypartyError, warned
 
         try:
-            handle_signals()
+            handle_signals(import_libraries=import_libraries)
             with warned(functools.partial(print_error, style="yellow")):
                 return command(*args, **kwargs)
         except (AnypartyError, OSError) as error:

@@ -29,7 +29,7 @@ from anyparty.tables.target import AskedKind, infer_task
 Kind = Literal["stratified", "random", "group", "time", "file", "ids"]
 Part = NDArray[np.int8]
 
-UNUSED = 3  # rows in no part: rows without a label in a held-out group, time or part
+UNUSED = 3  # rows in no part: those without a label in a held-out group, time or part, and other than ``train.rows``
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 ATTEMPTS = 100  # draws of groups before an error says that a part lacks a class
 DATE = r"^\d{4}-\d{2}-\d{2}"
@@ -94,6 +94,11 @@ def assign(
     use = np.full(len(position), TRAIN, dtype=np.int8)
     use[held] = part[position[held]]
     return use
+
+
+def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
+    """Return the use of each row [N], with only the rows of the mask ``rows`` [N] for training."""
+    return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
 def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from anyparty.core.types import Task
 from anyparty.data.batching import TRAIN
-from anyparty.errors import TableError
+from anyparty.errors import TableError, some
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import AskedKind, described, encode, infer_task
@@ -97,6 +97,29 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
             f"the others, such as {lacking[0]!r}, are all among the rows for validation and test: give another "
             f"train.seed, a smaller train.validation and train.test, or more such rows"
         )
+
+
+def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task, rows: str) -> None:
+    """Check that the rows that ``train.rows`` selects have labels of every class.
+
+    Args:
+        table: the active party's table.
+        position: [N], the party's own row of each aligned row, -1 if it has none.
+        use: [N], the use of each row.
+        task: the task.
+        rows: the value of ``train.rows``.
+
+    Raises:
+        TableError: there is no such row with a label, or none of a class.
+    """
+    assert table.label is not None
+    labels = table.label[position[(position >= 0) & (use == TRAIN)]].drop_nulls()
+    held = set(names_of(labels)) if task.classes else set()
+    lacking = [name for name in task.classes if name not in held]
+    if lacking or (task.outputs and not len(labels)):
+        of = f"of class {some(lacking)}" if len(labels) else "with a label"
+        raise TableError(f"party {table.party!r}, label column {table.label.name!r}: train.rows = {rows!r} leaves no "
+                         f"row {of} for training; write train.rows = 'any', or label more such rows")  # fmt: skip
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:

@@ -16,9 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.utils import all_estimators
 from torch import Tensor, nn
 
 from anyparty.core.types import Task
@@ -35,6 +32,9 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
     Raises:
         ConfigError: there is no estimator of this name for the task, or it does not accept these settings.
     """
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - slow, and not needed by every run
+    from sklearn.utils import all_estimators  # noqa: PLC0415
+
     kind = "classifier" if task.kind == "classification" else "regressor"
     known = dict(all_estimators(type_filter=kind)) if name not in LINEAR else {}
     known |= {"logistic": LogisticRegression} if kind == "classifier" else {"ridge": Ridge}
@@ -111,6 +111,8 @@ class FittedEstimator(nn.Module):
             self.made = self._fit(self.rows, self.labels)  # the same call as in ``fit_again``, for the same result
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
+        from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
+
         made = estimator(self.name, self.task, self.settings, int(self.seed))
         labels, extra = y.cpu().numpy(), {}
         if self.task.weights:

@@ -33,8 +33,7 @@ from anyparty.report.elements import (
     format_score,
     metric_label,
 )
-from anyparty.report.recorded_runs import RecordedRun
-from anyparty.report.run_scores import RunScores, recorded_metric
+from anyparty.report.recorded_runs import RecordedRun, RunScores, recorded_metric
 from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
@@ -44,7 +43,7 @@ NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that do not choose the test rows."""
 OTHER_THAN_ROWS_IN_TRAIN = {
-    "epochs", "batch_size", "batches", "validation", "score_training", "metric", "patience", "keep", "balance",
+    "epochs", "batch_size", "batches", "rows", "validation", "score_training", "metric", "patience", "keep", "balance",
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns

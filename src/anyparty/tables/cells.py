@@ -198,15 +198,3 @@ def _cast_text(series: pl.Series) -> pl.Series:
     if whole.all():
         return series.cast(pl.Int64).cast(pl.String)
     return series.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(series.cast(pl.String))
-
-
-def differ_in_case(levels: pl.Series) -> tuple[str, str] | None:
-    """Return two levels that differ only in case or in inner spaces; ``None`` if there is no such pair.
-
-    >>> differ_in_case(pl.Series(["no", "Yes", "yes", None]))
-    ('Yes', 'yes')
-    """
-    known = pl.DataFrame({"level": levels.drop_nulls().unique().sort()})
-    alike = pl.col("level").str.to_lowercase().str.replace_all(r"\s+", " ")
-    twice = known.with_columns(alike=alike).filter(pl.col("alike").is_duplicated()).sort("alike", "level")
-    return (twice["level"][0], twice["level"][1]) if twice.height else None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import anyparty
-from anyparty.alignment.alignment import PartyAlignment
+from anyparty.alignment.alignment import PartyAlignment, rows_of
 from anyparty.config import Config
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
@@ -26,14 +26,14 @@ from anyparty.core.types import Capabilities, Channel, Roster, Task
 from anyparty.data.batching import TRAIN, VALIDATION
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import own_rows
-from anyparty.data.splits import assign
-from anyparty.data.task import balanced, task_of, teaching
+from anyparty.data.splits import assign, restricted
+from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.description import described
 from anyparty.methods.method import Method, PartyContext
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
-from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import Table
 from anyparty.tables.target import encode
@@ -62,6 +62,7 @@ class PartyInputs:
         encoder: the factory of the party's network.
         optimizer: the optimizer of the party's network.
         scale: True if the party's numeric columns are standardised.
+        max_levels: the largest number of categories of a column.
         folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
         hooks: callbacks and values from outside training.  ``hooks.welcome`` is called before the setup of a party that
             rejoins.
@@ -74,6 +75,7 @@ class PartyInputs:
     encoder: Factory
     optimizer: Optimizer
     scale: bool = True
+    max_levels: int = MANY_LEVELS
     folder: Path | None = None
     hooks: RunHooks = field(default_factory=RunHooks)
 
@@ -87,7 +89,7 @@ class PartyResult:
         trained: the party's networks; at the active party also the run's history.
         prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
         rows: the party's part of the aligned rows.
-        use: [N] int8, the use of each row: training, validation or test.
+        use: [N] int8, the use of each row: training, validation, test or none.
         label: the name of the party's label column, if it has one.
         rules: how the cells of the party's table were read.
 
@@ -130,10 +132,13 @@ async def take_part(
         warn_of_idle(method, roster)
     if leads and task is not None:
         settings.metric_for(task)  # rejects a metric that does not fit the task, before the first epoch
+    joined = None
+    if leads and observed is not None:
+        joined = rows_of(settings.rows, observed.numpy(), known.position >= 0)
     at = table.blocks_at(known.position)
     prepare = features = None
     if house.name in roster.blocks:
-        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
+        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale, max_levels=house.max_levels)
         features = prepare.features(table, new=False)
     seat = PartyContext(
         me=house.name,
@@ -157,15 +162,18 @@ async def take_part(
         settings=settings,
         agreed=agreed_on(config, method, roster, rows.n),
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
-        training=torch.from_numpy(use == TRAIN) if leads else None,
+        training=None if joined is None else torch.from_numpy((use == TRAIN) & joined),
+        joined=None if joined is None else torch.from_numpy(joined),
         checkpoints=None if house.folder is None else Checkpoints(house.folder),
         resume=resume,
         hooks=replace(house.hooks, welcome=welcome),
     )
     trained = await play(part, net)
     label = None if house.table.label is None else house.table.label.name
-    return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label,
-                       rules=table.rules)  # fmt: skip
+    return PartyResult(
+        seat=seat, trained=trained, prepare=prepare, rows=rows, use=use if joined is None else restricted(use, joined),
+        label=label, rules=table.rules,
+    )  # fmt: skip
 
 
 Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
@@ -183,8 +191,11 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
     task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
     if config.train.balance and task.kind == "regression":
         raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
+    taught = restricted(use, rows_of(config.train.rows, known.observed.numpy(), known.position >= 0))
+    if config.train.rows != "any":
+        check_taught(table, known.position, taught, task, config.train.rows)
     if config.train.balance:
-        task = replace(task, weights=balanced(table, known.position, use, task))
+        task = replace(task, weights=balanced(table, known.position, taught, task))
     return use, task, known.observed
 
 

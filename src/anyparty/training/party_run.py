@@ -61,6 +61,7 @@ class PartyRun:
         agreed: the groups of settings that all parties must share, as text by name.
         validation: [n] int64, the rows to validate on, at the active party.
         training: [N] bool, the rows that training may use, at the active party.
+        joined: [N] bool, the rows of the kind ``settings.rows``, at the active party.
         checkpoints: the party's checkpoint folder; ``None`` keeps no checkpoints.
         resume: whether to resume from checkpoints that all parties have.
         hooks: callbacks and values from outside training.
@@ -74,6 +75,7 @@ class PartyRun:
     agreed: Mapping[str, str] = field(default_factory=dict)
     validation: Tensor | None = None
     training: Tensor | None = None
+    joined: Tensor | None = None
     checkpoints: Checkpoints | None = None
     resume: bool = False
     hooks: RunHooks = field(default_factory=RunHooks)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer
 from unlzw3 import unlzw
 
 from anyparty.data.datasets import downloads, formats
@@ -148,6 +147,8 @@ def google_cluster(paths: Sequence[Path]) -> Fields:
 def breast_cancer(paths: Sequence[Path]) -> Fields:
     """Read the diagnostic Wisconsin data from scikit-learn; class 0 is malignant."""
     assert not paths
+    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415 - slow to import
+
     known = load_breast_cancer()
     return {
         "X_train": known.data.astype(np.float32),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from anyparty.config import Config
+from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables.ids import id_names
 
 
@@ -57,6 +57,13 @@ def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None
             f"party {site.party!r}: the job reads {some(more)}, and its own settings (local/anyparty.toml in its kit) "
             f"allow columns = {list(allowed)}; leave the others out of the job (drop), or out of the table"
         )
+
+
+def with_own_reading(site: SiteSettings, config: Config) -> Config:
+    """Return a job's settings, in which the party's own settings for reading its table replace those of the job."""
+    own: dict[str, Any] = getattr(site, "reading", {})
+    party = config.parties.get(site.party, PartySettings()).model_copy(update=own)
+    return config.model_copy(update={"parties": config.parties | {site.party: party}}) if own else config
 
 
 def encoder_at(site: SiteSettings, config: Config) -> Factory:

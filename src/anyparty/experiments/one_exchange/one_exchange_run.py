@@ -27,7 +27,7 @@ from anyparty.data.datasets import Dataset
 from anyparty.errors import ConfigError
 from anyparty.experiments.party_tables import by_columns
 from anyparty.experiments.suite import SuiteRun
-from anyparty.networks.cross_validation import cross_validated
+from anyparty.methods.encoder_check import cross_validated
 from anyparty.networks.optimizer import Optimizer
 
 Frames = dict[str, pl.DataFrame]

@@ -12,7 +12,7 @@ from anyparty.config import Encoder, Settings
 from anyparty.errors import ConfigError
 from anyparty.experiments.one_exchange.one_exchange_run import OneExchangeRun
 from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, select
-from anyparty.networks.cross_validation import Scale
+from anyparty.methods.encoder_check import Scale
 from anyparty.networks.optimizer import Optimizer
 
 QUICK = 100  # divisor of the epochs in a quick run

@@ -13,7 +13,7 @@ import torch
 
 from anyparty.artifacts.record import versions
 from anyparty.config import Encoder
-from anyparty.config.schedule_factory import schedule as schedule_by_name
+from anyparty.config.method_factory import schedule as schedule_by_name
 from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.errors import Diverged

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from anyparty.config import Encoder, Settings
-from anyparty.config.schedule_factory import schedule
+from anyparty.config.method_factory import schedule
 from anyparty.experiments.schedules.schedules_run import SchedulesRun
 from anyparty.experiments.suite import ALL, Records, Selection, Suite, SuiteDataset, select
 from anyparty.networks.optimizer import Optimizer

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyparty.errors import ConfigError, MessageError
-from anyparty.methods.one_exchange import quantization
+from anyparty.methods.one_exchange import exchange_once
 from anyparty.methods.one_exchange.apc import Apc
 from tests import worlds
 from tests.methods.once import ADAM, pair
@@ -16,11 +16,11 @@ def rows(n=50, width=7):
 
 
 @pytest.mark.parametrize("width", [1, 6, 7])
-@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+@pytest.mark.parametrize("precision", exchange_once.PRECISIONS)
 def test_what_comes_back_is_near(precision, width):
     z = rows(width=width)
-    sent = quantization.encode(z, precision)
-    back = quantization.decode(sent, width, precision)
+    sent = exchange_once.encode_embeddings(z, precision)
+    back = exchange_once.decode_embeddings(sent, width, precision)
     off, span = (back - z).abs().amax(dim=0), z.amax(dim=0) - z.amin(dim=0)
     worst = {"float32": torch.zeros(width), "float16": z.abs().amax(dim=0) * 2**-11,
              "uint8": span / 255 / 2, "uint4": span / 15 / 2}[precision]  # fmt: skip
@@ -30,18 +30,23 @@ def test_what_comes_back_is_near(precision, width):
 
 def test_four_bits_by_hand():
     """One column has 0, 5, 15 of 15, the next is constant, one column pads: the first byte is 5 + 16 * 0."""
-    sent = quantization.encode(torch.tensor([[1.0, 7.0, 0.0], [6.0, 7.0, 30.0], [16.0, 7.0, 2.0]]), "uint4")
+    sent = exchange_once.encode_embeddings(torch.tensor([[1.0, 7.0, 0.0], [6.0, 7.0, 30.0], [16.0, 7.0, 2.0]]), "uint4")
     assert sent["z"].tolist() == [[0, 0], [5, 15], [15, 1]]
     assert (sent["low"].tolist(), sent["step"].tolist()) == ([1.0, 7.0, 0.0], [1.0, 0.0, 2.0])
 
 
-@pytest.mark.parametrize("precision", quantization.PRECISIONS)
+@pytest.mark.parametrize("precision", exchange_once.PRECISIONS)
 def test_sizes_and_shapes_are_those_that_cross(precision):
-    sent, expected = quantization.encode(rows(), precision), quantization.expected(50, 7, precision)
+    sent, expected = (
+        exchange_once.encode_embeddings(rows(), precision),
+        exchange_once.expected_tensors(50, 7, precision),
+    )
     assert {name: (tuple(each.shape), each.dtype) for name, each in sent.items()} == {
         name: (each.shape, each.dtype) for name, each in expected.items()
     }
-    assert sum(each.numel() * each.element_size() for each in sent.values()) == quantization.size(50, 7, precision)
+    assert sum(each.numel() * each.element_size() for each in sent.values()) == exchange_once.encoded_bytes(
+        50, 7, precision
+    )
 
 
 def test_a_row_by_itself_has_no_steps_of_its_own():

@@ -1,13 +1,15 @@
-"""Lock a run's folder, because two runs would write the same record, checkpoints and model.
+"""Lock a folder while a run writes to it, and save the state of the run regularly.
 
-The operating system locks the file ``.lock`` in the folder, and releases the lock at once if the process is killed.
+Two runs would write the same record, checkpoints and model. The operating system locks the file ``.lock`` in the
+folder, and releases the lock at once if the process is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from filelock import FileLock
 
 from anyparty.core import storage
 from anyparty.core.storage import refuse_file, sweep
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, StorageError
 
 LOCK = ".lock"
 LOCK_HELD = "another run is at work in this folder"
@@ -68,3 +70,40 @@ async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None
         yield
     finally:
         lock.release()
+
+
+EVERY_S = 30.0
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
+    """Call ``write`` every ``EVERY_S`` seconds while the body runs, and once when the body ends or fails.
+
+    Raises:
+        StorageError: the body did not fail, but the last ``write`` did.  Other failures of ``write`` are only logged.
+    """
+
+    async def again() -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            _try(write)
+
+    task = asyncio.create_task(again())
+    try:
+        yield
+    except BaseException:
+        _try(write)
+        raise
+    else:
+        write()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _try(write: Callable[[], None]) -> None:
+    try:
+        write()
+    except StorageError as error:
+        log.warning("%s", error)

@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import Console
 
 from anyparty.alignment.overlap import Overlap
-from anyparty.training.progress import Bar
+from anyparty.training.callbacks import Bar
 
 
 def test_a_name_in_brackets_is_shown():

@@ -7,14 +7,13 @@ import json
 import pytest
 from filelock import FileLock
 
-from anyparty.artifacts import autosave
+from anyparty.artifacts import run_folder
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, PartyLost, StorageError
 from anyparty.serving import ipc
+from anyparty.serving.backends import OBSERVER, peers_over
 from anyparty.serving.job_manager import JobManager
-from anyparty.serving.local_backend import OBSERVER, peers_over
-from anyparty.serving.responder import serve_at_site
-from anyparty.serving.traffic_log import TrafficLog
+from anyparty.serving.responder import TrafficLog, serve_at_site
 from anyparty.transport import memory
 from anyparty.transport.ledger import Flow, Ledger
 from tests.serving.trained_parties import LONG_S, TrainedParties
@@ -70,7 +69,7 @@ def test_a_failed_job_is_logged_and_the_next_adds_to_it(trained):
 
 
 def test_the_log_is_written_while_the_party_serves(trained, monkeypatch):
-    monkeypatch.setattr(autosave, "EVERY_S", 0.02)
+    monkeypatch.setattr(run_folder, "EVERY_S", 0.02)
     folder, seen = trained.sites["shop"].folder, []
     served(trained, meanwhile=lambda: seen.append(count(folder, "embedding")))  # what a process killed here would leave
     assert seen == [1]
@@ -87,7 +86,7 @@ def test_two_processes_add_up(tmp_path):
 
 
 def test_the_lock_of_another_process_is_respected(tmp_path, monkeypatch):
-    monkeypatch.setattr("anyparty.serving.traffic_log.LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("anyparty.serving.responder.LOCK_TIMEOUT_S", 0.05)
     log = TrafficLog(tmp_path, "shop")
     log.ledger.add(UP, 10)
     with FileLock(tmp_path / ".served.json.lock"), pytest.raises(StorageError, match="cannot be written"):
@@ -130,7 +129,7 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_job(tmp_path, caplog):
     log.ledger.add(UP, 10)
 
     async def work():
-        async with autosave.meanwhile(log.write):
+        async with run_folder.meanwhile(log.write):
             raise PartyLost("bank", "the line was cut")
 
     with pytest.raises(PartyLost):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from anyparty.networks.gaussian import Gaussian, LogProb, aggregate, standard
+from anyparty.methods.false_vfl.distributions import Gaussian, LogProb, aggregate, standard
 
 
 def draw(*shape, seed=0):

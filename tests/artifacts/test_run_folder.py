@@ -13,7 +13,7 @@ import pytest
 
 from anyparty.api.federation import Federation
 from anyparty.api.runs import model_for_run
-from anyparty.artifacts import run_lock
+from anyparty.artifacts import run_folder
 from anyparty.config import Config
 from anyparty.deployment.site.site_prediction import predict_at_home
 from anyparty.deployment.site.site_training import train_at_home
@@ -45,10 +45,10 @@ class Idle:
 def test_a_second_job_in_a_kit_gives_up_and_touches_nothing(tmp_path, monkeypatch, work):
     sites = world(tmp_path)
     run(sites, settings(epochs=2))
-    monkeypatch.setattr(run_lock, "WAIT_S", 0.5)
+    monkeypatch.setattr(run_folder, "WAIT_S", 0.5)
     folder = sites["bank"].folder
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    lock = run_lock.take(folder)
+    lock = run_folder.take(folder)
     with pytest.raises(ConfigError, match=BUSY.format(folder)):
         asyncio.run(work(sites["bank"], settings(epochs=2), Idle()))
     lock.release()
@@ -57,7 +57,7 @@ def test_a_second_job_in_a_kit_gives_up_and_touches_nothing(tmp_path, monkeypatc
 
 def test_a_job_waits_for_the_one_before_and_lets_others_work(tmp_path):
     sites = world(tmp_path)
-    lock, at_work = run_lock.take(sites["shop"].folder), []
+    lock, at_work = run_folder.take(sites["shop"].folder), []
 
     async def ends(net):
         """Release the shop's folder on the event loop on which the shop's part waits for it."""
@@ -78,28 +78,28 @@ def test_a_job_that_ended_badly_leaves_its_folder_free(tmp_path):
     with pytest.raises(ValueError, match="shop"):
         run(sites, settings(epochs=1))
     for site in sites.values():
-        run_lock.take(site.folder).release()
+        run_folder.take(site.folder).release()
 
 
 def test_a_killed_process_leaves_its_folder_free(tmp_path):
-    code = "import time, pathlib; from anyparty.artifacts import run_lock; "
-    code += f"a = run_lock.take(pathlib.Path({str(tmp_path)!r})); "
+    code = "import time, pathlib; from anyparty.artifacts import run_folder; "
+    code += f"a = run_folder.take(pathlib.Path({str(tmp_path)!r})); "
     with subprocess.Popen([sys.executable, "-c", code + "print('in', flush=True); time.sleep(60)"],  # noqa: S603
                           stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
         assert process.stdout.readline() == "in\n"
         with pytest.raises(ConfigError, match=BUSY.format(tmp_path)):
-            run_lock.take(tmp_path)
+            run_folder.take(tmp_path)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    run_lock.take(tmp_path).release()
+    run_folder.take(tmp_path).release()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "runs").write_text("mine")
     with pytest.raises(StorageError, match=r"runs: this is a file; name a folder$"):
-        run_lock.take(tmp_path / "runs")
+        run_folder.take(tmp_path / "runs")
     with pytest.raises(StorageError, match=r"runs/\.lock: cannot be written"):
-        run_lock.take(Path("/proc/runs"))
+        run_folder.take(Path("/proc/runs"))
 
 
 class Second(Callback):
@@ -153,7 +153,7 @@ def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
     train(folder=folder, resume=True)
     assert model_for_run(folder).test_rows == 0
     model.save(folder, replace=True)  # the folder is free again
-    run_lock.take(folder).release()
+    run_folder.take(folder).release()
     model.save(tmp_path / "model")
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["manifest.json", "model.json", "parties"]
 
@@ -175,7 +175,7 @@ def test_what_a_killed_process_left_half_written_is_taken_away_when_the_run_goes
         folder, go_on = tmp_path / "run", partial(train, folder=tmp_path / "run", checkpoint_every=1)
         go_on()
     known = files(folder)
-    assert {Path(name).name for name in known} - run_lock.WRITTEN == set(), "a file that is not swept"
+    assert {Path(name).name for name in known} - run_folder.WRITTEN == set(), "a file that is not swept"
     for name in known:
         (folder / f"{name}.0a1b2c3d.part").write_text("half of")
     others = {"served.json.0a1b2c3d.part", "page.html.0a1b2c3d.part", "record.json.part", "mine.part"}
