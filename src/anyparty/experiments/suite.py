@@ -151,7 +151,7 @@ class Suite(BaseModel, ABC):
     @property
     @abstractmethod
     def quick_cuts(self) -> str:
-        """What a quick run leaves out, as a part of a sentence."""
+        """The part of the work that a quick run does, for a sentence."""
 
     def with_own_methods(self, names: Sequence[str]) -> Self:
         """Return the suite with methods of the user, "module:name", beside its own ones.
