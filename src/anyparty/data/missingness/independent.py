@@ -14,23 +14,31 @@ from anyparty.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class MCAR:
-    """Each party misses each row with probability p, independently of values (LASER-VFL, section 5)."""
+    """Each party misses each row with probability p, independently of values (LASER-VFL, section 5).
+
+    Attributes:
+        p: the probability.
+        keep_empty: whether a row that all parties miss stays so. Then the share of missing blocks is p. Such a row
+            contributes nothing to a loss, and its prediction is empty, with a reason. By default it is redrawn.
+    """
 
     name: ClassVar[str] = "mcar"
     p: float = 0.0
+    keep_empty: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.p < 1:
             raise ConfigError(f"mcar: p must be at least 0 and below 1, not {self.p}")
 
     def expected_rate(self, K: int) -> float:
-        """Return the expected share of missing cells, given that no row is empty: (p - p^K) / (1 - p^K)."""
-        return (self.p - self.p**K) / (1 - self.p**K)
+        """Return the expected share of missing blocks: (p - p^K) / (1 - p^K), or p if empty rows stay."""
+        return self.p if self.keep_empty else (self.p - self.p**K) / (1 - self.p**K)
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """See ``Mechanism``."""
         check_sizes(n, K, blocks)
-        return independent(stream(seeds, name), np.broadcast_to(np.float64(self.p), (n, K)))
+        p = np.broadcast_to(np.float64(self.p), (n, K))
+        return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
 @dataclass(frozen=True, kw_only=True)

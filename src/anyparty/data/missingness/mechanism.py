@@ -17,12 +17,12 @@ Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DrawnMask:
     """A drawn mask, with the rate that it achieves.
 
     Attributes:
-        observed: [N, K] bool, True if party k holds row n; no row is empty.
+        observed: [N, K] bool, True if party k holds row n.
         rate: the share of missing cells in ``observed``.
         redrawn: the number of empty rows that were drawn again.
         labeled: [N] bool, True if the label is known; ``None`` if the mechanism does not change labels.
@@ -34,7 +34,6 @@ class DrawnMask:
     rate: float = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.observed.any(axis=1).all()
         object.__setattr__(self, "rate", float(1 - self.observed.mean()) if self.observed.size else 0.0)
 
     @property
@@ -42,10 +41,16 @@ class DrawnMask:
         """The share of rows that each party misses."""
         return tuple((1 - self.observed.mean(axis=0)).tolist())
 
-    def __str__(self) -> str:
-        """Describe the achieved rate and the redrawn rows."""
+    @property
+    def empty(self) -> int:
+        """The number of rows that no party holds; 0 unless the mechanism keeps them."""
+        return int((~self.observed.any(axis=1)).sum())
+
+    def __repr__(self) -> str:
+        """Describe the achieved rate and the empty rows."""
         n, K = self.observed.shape
-        text = f"{100 * self.rate:.1f} % of {n} x {K} blocks missing, {self.redrawn} empty rows redrawn"
+        rows = f"{empty} rows without any block" if (empty := self.empty) else f"{self.redrawn} empty rows redrawn"
+        text = f"{100 * self.rate:.1f} % of {n} x {K} blocks missing, {rows}"
         return text if self.labeled is None else f"{text}, {int(self.labeled.sum())} labelled"
 
 
@@ -73,15 +78,15 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
     return seeds.numpy("missing", name)
 
 
-def independent(rng: np.random.Generator, p: Numbers) -> DrawnMask:
+def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = False) -> DrawnMask:
     """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
     An empty row is redrawn from the distribution of rows that are not empty. At first, the smallest index j of a party
     that holds the row is drawn; its probability is proportional to (1 - p_j) times the product of p_i over i < j. The
-    parties after j are then drawn independently.
+    parties after j are then drawn independently. With ``keep_empty``, empty rows stay.
     """
     observed = rng.random(p.shape) >= p
-    empty = np.flatnonzero(~observed.any(axis=1))
+    empty = np.flatnonzero(~observed.any(axis=1) & (not keep_empty))
     if len(empty):
         q = p[empty]
         before = np.cumprod(np.concatenate([np.ones((len(q), 1)), q[:, :-1]], axis=1), axis=1)
