@@ -13,7 +13,7 @@ import pytest
 
 from anyparty.errors import TableError
 from anyparty.tables import readers
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileSettings
 from anyparty.tables.table import read_table
 
 ROWS = pl.DataFrame(

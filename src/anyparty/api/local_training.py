@@ -12,7 +12,7 @@ import torch
 
 from anyparty.alignment.alignment import Alignment, PartyAlignment
 from anyparty.alignment.overlap import Overlap
-from anyparty.api.live_embeddings import LiveEmbeddings
+from anyparty.api.embeddings import LiveEmbeddings
 from anyparty.api.model import Model
 from anyparty.api.training_run import TrainingRun
 from anyparty.artifacts.model_files import write_model
@@ -21,7 +21,7 @@ from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.types import Channel, Roster
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.rows import row_keys
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError

@@ -41,7 +41,7 @@ from anyparty.networks.modules import AllocationLimit
 from anyparty.tables import readers
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.column_types import Kind
-from anyparty.tables.file_settings import DETECT, FileSettings
+from anyparty.tables.file_content import DETECT, FileSettings
 from anyparty.tables.ids import Duplicates
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules

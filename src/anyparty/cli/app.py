@@ -11,7 +11,7 @@ import typer
 
 import anyparty
 from anyparty.cli.bench import bench
-from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
+from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report, serve
 from anyparty.cli.compare import compare, sweep
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors, with_errors_at_once
@@ -22,19 +22,21 @@ from anyparty.cli.options import (
     AsJson,
     Changes,
     HomeExpandingGroup,
+    IdColumn,
+    LabelColumn,
     OutFile,
     Parties,
     RawCsv,
     RunFolder,
+    Sources,
     Tables,
     allowed_modules,
     announce_user_code,
     folder_option,
     party_names,
     search_modules_in,
+    settings_from,
 )
-from anyparty.cli.serve import serve
-from anyparty.cli.sources import IdColumn, LabelColumn, Sources, settings_from
 from anyparty.errors import ConfigError
 
 app = typer.Typer(

@@ -12,8 +12,7 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import with_errors
-from anyparty.cli.options import AsJson
-from anyparty.cli.sources import LabelColumn
+from anyparty.cli.options import AsJson, LabelColumn
 
 if TYPE_CHECKING:
     from rich.console import Console

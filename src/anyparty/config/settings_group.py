@@ -22,7 +22,7 @@ from pydantic import (
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.dates import check_order
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileSettings
 from anyparty.tables.number_marks import Limits
 from anyparty.tables.rules import texts
 

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from polars.exceptions import ComputeError
 from safetensors import SafetensorError
 
+from anyparty.core.checked_calls import checked
 from anyparty.errors import ConfigError, ModelError, StorageError, remark
 
 PART = ".part"  # the suffix of an incomplete file
@@ -173,6 +174,7 @@ FORMULA_START = r"^[=+\-@\t\r\n＝＋－＠]"
 PLAIN_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
+@checked()
 def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> None:
     """Write a frame to a .csv or .parquet file atomically.
 

@@ -69,7 +69,7 @@ def init(
     """Write one start-up kit for each party that the settings name; return the kits' folders by party.
 
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
-    key and sends a request: see ``flare.requests``.
+    key and sends a request: see ``flare.provisioning``.
 
     ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 

@@ -31,7 +31,7 @@ from sklearn.utils.multiclass import unique_labels
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
-from anyparty.data.batching import mixed
+from anyparty.data.blocks import mixed
 from anyparty.errors import AlignmentError, ConfigError, Diverged, nearest
 from anyparty.networks.encoders import MLP, Autoencoder, Factory
 from anyparty.networks.optimizer import Optimizer

@@ -13,8 +13,7 @@ import polars as pl
 from charset_normalizer import from_bytes
 
 from anyparty.errors import TableError
-from anyparty.tables.file_content import FileContent, named, utf_16
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
 
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE = 50  # lines that are split with each separator

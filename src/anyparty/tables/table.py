@@ -21,9 +21,8 @@ from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_dialect import are_decimal, with_points
-from anyparty.tables.duplicates import combined
-from anyparty.tables.file_settings import DETECT, FileSettings
-from anyparty.tables.ids import Duplicates, doubled, id_names, read_ids
+from anyparty.tables.file_content import DETECT, FileSettings
+from anyparty.tables.ids import Duplicates, combined, doubled, id_names, read_ids
 from anyparty.tables.label_cells import Labels, read_labels
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 

@@ -28,8 +28,7 @@ from anyparty import metrics
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.batching import by_pattern, mixed, patterns
-from anyparty.data.blocks import Rows
+from anyparty.data.blocks import Rows, by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
 from anyparty.methods.split.exchange import moment

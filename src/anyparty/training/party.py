@@ -23,8 +23,7 @@ from anyparty.config import Config
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.batching import TRAIN, VALIDATION
-from anyparty.data.blocks import Rows
+from anyparty.data.blocks import TRAIN, VALIDATION, Rows
 from anyparty.data.rows import own_rows
 from anyparty.data.splits import assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching

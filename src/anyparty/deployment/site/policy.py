@@ -1,13 +1,20 @@
-"""The settings of a site, and checks that a job, which another party writes, does only what these settings allow."""
+"""The settings of a site, and checks that a job, which another party writes, does only what these settings allow.
+
+A site also has a secret: 32 bytes for the party's private random draws. The operating system generates the bytes before
+the first training, and the party stores them. The same seed therefore gives the same weights again, and a resumed run
+reaches the same weights as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
@@ -96,3 +103,26 @@ def _check_listed(site: SiteSettings, factory: str | None, what: str, setting: s
             f"settings do not allow it; if this code may run here, write "
             f'{setting} = ["{factory}"] into local/anyparty.toml in its kit, above any [table]'
         )
+
+
+SECRET, SIZE = "secret", 32
+
+
+def secret_in(folder: Path) -> bytes:
+    """Read the secret in a party's folder; create the file if it does not exist.
+
+    Raises:
+        ConfigError: the file has another size.
+        StorageError: the file cannot be written.
+    """
+    path = folder / SECRET
+    try:
+        kept = path.read_bytes()
+    except FileNotFoundError:
+        kept = secrets.token_bytes(SIZE)
+        with writing(path) as beside:
+            beside.write_bytes(kept)
+    if len(kept) != SIZE:
+        raise ConfigError(f"{path}: expected the {SIZE} bytes that seed this party's initial weights, got "
+                          f"{len(kept)}; move the file away and train again, without --resume")  # fmt: skip
+    return kept

@@ -34,12 +34,18 @@ from anyparty.config.label_columns import check_features, labels_asked
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
-from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at, with_own_reading
-from anyparty.deployment.site.secret import secret_in
+from anyparty.deployment.site.policy import (
+    SiteSettings,
+    check_columns,
+    encoder_at,
+    method_at,
+    secret_in,
+    with_own_reading,
+)
 from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory

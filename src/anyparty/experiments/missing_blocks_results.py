@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from anyparty.experiments.aggregation import Cell, by_condition, by_seed, shared_seeds
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksMethod, MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksMethod, MissingBlocksSuite
+from anyparty.experiments.output import Cell, by_condition, by_seed, shared_seeds
 from anyparty.experiments.suite import Records
 
 SCORE = "score"

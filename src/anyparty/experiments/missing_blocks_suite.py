@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from anyparty.config import Encoder, Settings
 from anyparty.experiments.compared_methods import compared_methods
-from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.missing_blocks_run import MissingBlocksRun
 from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, select
 from anyparty.networks.optimizer import Optimizer
 

@@ -9,18 +9,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyparty.experiments.aggregation import Cell, shared_seeds
-from anyparty.experiments.missing_blocks import missing_blocks_results as results
-from anyparty.experiments.missing_blocks.missing_blocks_results import (
+from anyparty.experiments import missing_blocks_results as results
+from anyparty.experiments.missing_blocks_results import (
     SCORE,
     Configuration,
     configuration,
     mean_place,
     method_entry,
 )
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.output import (
     PANELS_ACROSS,
+    Cell,
     SuitePage,
     bold,
     csv_text,
@@ -28,6 +28,7 @@ from anyparty.experiments.output import (
     markdown_page,
     markdown_table,
     panels,
+    shared_seeds,
     with_spread,
 )
 from anyparty.experiments.suite import Records

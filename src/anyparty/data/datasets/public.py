@@ -1,10 +1,11 @@
-"""Read the public tables from prepared files or from the official archives.
+"""Read the public tables and image data sets from prepared files or from the official archives.
 
 Each reader takes the paths of its files, in the order of the catalogue, and returns fields of ``Dataset``.
 """
 
 from __future__ import annotations
 
+import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 from unlzw3 import unlzw
 
-from anyparty.data.datasets import downloads, formats
+from anyparty.data.datasets import downloads
 from anyparty.data.datasets.dataset import Array, Fields
 
 CREDIT = ("LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0", *(f"PAY_{i}" for i in range(2, 7)),
@@ -58,7 +59,7 @@ def hapt_zip(paths: Sequence[Path]) -> Fields:
             listed = archive.namelist()
 
             def read(end: str, columns: int) -> NDArray[np.float32]:
-                return formats.numbers(archive.read(_ending(listed, end)), columns)
+                return downloads.numbers(archive.read(_ending(listed, end)), columns)
 
             names = archive.read(_ending(listed, "features.txt")).decode().split("\n")
             arrays: dict[str, Array] = {"names": np.array(names)}
@@ -110,7 +111,7 @@ def isolet_zip(paths: Sequence[Path]) -> Fields:
                 name: archive.read(_ending(archive.namelist(), f"{end}.data.Z"))
                 for name, end in (("train", "isolet1+2+3+4"), ("test", "isolet5"))
             }
-        return {name: formats.numbers(unlzw(raw), 618, ",") for name, raw in packed.items()}
+        return {name: downloads.numbers(unlzw(raw), 618, ",") for name, raw in packed.items()}
 
     tables = downloads.unpacked(paths, make)
     train, test = tables["train"], tables["test"]
@@ -187,3 +188,69 @@ def _ending(names: Sequence[str], end: str) -> str:
     if not found:
         raise ValueError(f"the archive has no {end}")
     return found[0]
+
+
+def fashion_mnist(paths: Sequence[Path]) -> Fields:
+    """Read Fashion-MNIST from the prepared fashion_mnist.npz, or from the four official idx files."""
+    names = ("X_train", "y_train", "X_test", "y_test")
+    if len(paths) == 1:
+        known = downloads.npz(paths)
+    else:
+        known = downloads.unpacked(paths, lambda: dict(zip(names, map(downloads.idx, paths), strict=True)))
+    X_train, y_train, X_test, y_test = (known[name] for name in names)
+    return {
+        "X_train": X_train[:, None],
+        "y_train": y_train.astype(np.int64),
+        "X_test": X_test[:, None],
+        "y_test": y_test.astype(np.int64),
+        "note": "Official split.",
+    }
+
+
+def cifar10(paths: Sequence[Path]) -> Fields:
+    """Read CIFAR-10 from the official binary version."""
+
+    def make() -> dict[str, Array]:
+        parts = _members(paths[0])
+        train = downloads.cifar(b"".join(parts[f"data_batch_{i}.bin"] for i in range(1, 6)), 1)
+        test = downloads.cifar(parts["test_batch.bin"], 1)
+        return {"X_train": train[0], "y_train": train[1], "X_test": test[0], "y_test": test[1]}
+
+    return _split(downloads.unpacked(paths, make)) | {"note": "The whole of CIFAR-10, official split."}
+
+
+def cifar10_subset(paths: Sequence[Path]) -> Fields:
+    """Read a balanced subset of CIFAR-10 from the prepared cifar10_subset.npz."""
+    known = downloads.npz(paths)
+    counts = f"{len(known['y_train'])} of 50000 training and {len(known['y_test'])} of 10000 test images"
+    return _split(known) | {"note": f"A SUBSET of CIFAR-10, balanced, from its official split: {counts}."}
+
+
+def cifar100(paths: Sequence[Path]) -> Fields:
+    """Read CIFAR-100 with its 100 fine classes from the official binary version."""
+
+    def make() -> dict[str, Array]:
+        parts = _members(paths[0])
+        train, test = downloads.cifar(parts["train.bin"], 2), downloads.cifar(parts["test.bin"], 2)
+        names = np.array(parts["fine_label_names.txt"].decode().split())
+        return {"X_train": train[0], "y_train": train[1], "X_test": test[0], "y_test": test[1], "names": names}
+
+    known = downloads.unpacked(paths, make)
+    return _split(known) | {
+        "classes": tuple(known["names"].tolist()),
+        "note": "The whole of CIFAR-100, fine classes, official split.",
+    }
+
+
+def _split(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    return {name: arrays[name] for name in ("X_train", "X_test")} | {
+        name: arrays[name].astype(np.int64) for name in ("y_train", "y_test")
+    }
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    """Return the files of a tar archive by name, without their folders."""
+    with tarfile.open(path) as archive:
+        return {
+            Path(member.name).name: content.read() for member in archive if (content := archive.extractfile(member))
+        }

@@ -9,7 +9,7 @@ import torch
 from anyparty.config import Config
 from anyparty.core.seeds import Seeds
 from anyparty.deployment.site import site_training
-from anyparty.deployment.site.secret import SIZE, secret_in
+from anyparty.deployment.site.policy import SIZE, secret_in
 from anyparty.errors import ConfigError
 from anyparty.networks.encoders import MLP
 from tests.deployment.test_site_training import run, settings, weights, world
