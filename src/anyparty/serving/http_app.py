@@ -146,8 +146,9 @@ def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: Servi
         assert task is not None
         return ServiceInfo(
             version=anyparty.__version__, method=party.about.method or {"name": "the user's own"},
-            title=party.method.can.title, active=party.me, parties=list(roster.blocks), task=task.kind,
-            classes=list(task.classes), limits=asdict(limits), fingerprints=party.fingerprints,
+            title=party.method.can.title, active=party.me, parties=list(roster.blocks),
+            id_columns=predictor.index.id_columns.columns, task=task.kind, classes=list(task.classes),
+            limits=asdict(limits), fingerprints=party.fingerprints,
         )  # fmt: skip
 
     @router.get("/metrics", responses=denied, response_class=PlainTextResponse, summary="Metrics for Prometheus")
