@@ -17,10 +17,10 @@ import torch
 
 from anyparty.api.federation import Federation
 from anyparty.config.loader import load
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.serving import batch_executor
+from anyparty.serving.backends import in_process_peers, load_run
 from anyparty.serving.loaded_party import LoadedParty
-from anyparty.serving.local_backend import in_process_peers, load_run
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.serving_protocol import MAX_ROWS
 from benchmarks.page import Page, quick_asked, target

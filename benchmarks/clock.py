@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anyparty import MLP
-from anyparty.config.schedule_factory import SCHEDULES, schedule
+from anyparty.config.method_factory import SCHEDULES, schedule
 from anyparty.core.types import Party, Roster, Task
 from anyparty.methods.method import PartyContext, State
 from anyparty.methods.schedules.round import Round

@@ -20,7 +20,7 @@ from anyparty.cli import demo_data
 from anyparty.core.seeds import Seeds
 from anyparty.experiments.comparison_run import without_blocks
 from anyparty.methods.method_registry import SPLIT
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 
 RATES = (0.003, 0.01, 0.03)

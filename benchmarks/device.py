@@ -17,8 +17,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.methods.method import Batch, Method, PartyContext, State
 from anyparty.methods.method_registry import method
-from anyparty.networks.encoders import ResNet
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import MLP, Factory, ResNet
 from anyparty.networks.optimizer import Optimizer
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.experiments import runner, suites
-from anyparty.experiments.aggregation import mean_spread
-from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeMethod, OneExchangeSuite
+from anyparty.experiments.one_exchange_suite import OneExchangeMethod, OneExchangeSuite
+from anyparty.experiments.output import mean_spread
 from anyparty.experiments.suite import Selection
 from benchmarks.page import Page
 

@@ -34,8 +34,7 @@ from torch import Tensor
 from anyparty.alignment.alignment import PartyAlignment
 from anyparty.api.federation import Federation
 from anyparty.config import Config
-from anyparty.config.method_factory import chosen
-from anyparty.config.schedule_factory import SCHEDULES, scheduled
+from anyparty.config.method_factory import SCHEDULES, chosen, scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.data import datasets

@@ -24,12 +24,12 @@ import torch
 
 from anyparty.api.federation import Federation
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun, load_rows, train
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_run import MissingBlocksRun, load_rows, train
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method_registry import method
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.training.callbacks import Callback
 from benchmarks.memory import peak_since_reset, reset_peak, resident
 from benchmarks.page import Page, quick_asked, target

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Channel
-from anyparty.training.prediction import predict_rows
+from anyparty.training.loop import predict_rows
 from anyparty.transport import memory
 from benchmarks.memory import peak_since_reset, reset_peak, resident
 from benchmarks.page import Page, quick_asked, target

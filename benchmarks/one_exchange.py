@@ -22,7 +22,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data import datasets
 from anyparty.experiments import suites
-from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.one_exchange_suite import OneExchangeSuite
 from anyparty.experiments.party_tables import by_columns
 from anyparty.methods.one_exchange import fedsvd
 from anyparty.transport import memory

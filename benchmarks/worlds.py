@@ -14,7 +14,7 @@ from anyparty.data.blocks import Block, Rows
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 
 FEATURES, HIDDEN, EMBEDDING, CLASSES, BATCH, N = 560, (128, 128), 128, 12, 128, 4096

@@ -14,8 +14,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.imputation import impute, log_likelihood
 from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run
-from anyparty.networks.encoders import LSTM, ResNet
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import LSTM, MLP, ResNet
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.api.test_imputation import PARAMETERS, tables

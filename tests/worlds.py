@@ -25,15 +25,15 @@ from anyparty.core.types import Channel, MessageSpec, Party, Roster, Task
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import Deadlock, PartyLost
 from anyparty.methods.method import Batch, Method, PartyContext, Stage, State
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
 from anyparty.training.loop import play as train_part
+from anyparty.training.loop import predict_rows
 from anyparty.training.membership import Membership, StaticMembership
 from anyparty.training.party_run import PartyRun, RunHooks, TrainedParty
-from anyparty.training.prediction import predict_rows
 from anyparty.transport import codec, memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel

@@ -138,5 +138,19 @@ def described(command: Any, words: list[str]) -> Iterator[str]:
             for names, meaning in rows:
                 yield f"| `{names.replace('|', '/')}` | {' '.join(meaning.split()).replace('|', '/')} |"
             yield ""
+        yield from json_keys(" ".join(words[1:]))
     for name, child in children.items():
         yield from described(child, [*words, name])
+
+
+def json_keys(command: str) -> Iterator[str]:
+    """Yield a table of the keys of a command's JSON; nothing if the command prints none."""
+    from anyparty.cli.json_keys import JSON_KEYS  # noqa: PLC0415
+
+    for form in (command, f"{command} NAME"):
+        if form in JSON_KEYS:
+            yield f"The JSON of `anyparty {form}`:\n"
+            yield "| key | value |"
+            yield "|---|---|"
+            yield from (f"| `{key}` | {meaning} |" for key, meaning in JSON_KEYS[form].items())
+            yield ""

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from anyparty.experiments.compare import compare
     from anyparty.experiments.comparison import Comparison
     from anyparty.methods.method_registry import METHODS, method
-    from anyparty.networks.mlp import MLP
+    from anyparty.networks.encoders import MLP
     from anyparty.networks.optimizer import Optimizer
     from anyparty.training.callbacks import Callback
 
 _PUBLIC = {
     "METHODS": "anyparty.methods.method_registry",
     "method": "anyparty.methods.method_registry",
-    "MLP": "anyparty.networks.mlp",
+    "MLP": "anyparty.networks.encoders",
     "Optimizer": "anyparty.networks.optimizer",
     "Predictions": "anyparty.core.predictions",
     "Federation": "anyparty.api.federation",

@@ -16,7 +16,7 @@ from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_core_ed25519_
 from anyparty.alignment import join, private, rounds
 from anyparty.alignment.alignment import Alignment
 from anyparty.alignment.overlap import Overlap
-from anyparty.alignment.token_union import TokenUnion
+from anyparty.alignment.rounds import TokenUnion
 from anyparty.alignment.x25519 import L, P, Secret, SmallOrder, blind, hashed
 from anyparty.core.types import Party, Roster
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost

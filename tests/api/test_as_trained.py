@@ -14,8 +14,7 @@ from anyparty.errors import CodeNotAllowed, ModelError, ResumeError
 from anyparty.methods.method_registry import METHODS, method, settings_of
 from anyparty.methods.split.laser import Laser
 from anyparty.methods.split.split_method import Split
-from anyparty.networks.encoders import LSTM
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import LSTM, MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.report.recorded_runs import find_runs
 from tests import worlds

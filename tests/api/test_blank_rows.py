@@ -19,7 +19,7 @@ from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import StoredAlignment
 from anyparty.deployment.site.site_prediction import ANSWERS
 from anyparty.errors import AlignmentError, AnypartyWarning, MessageError, PredictionError, TableError
-from anyparty.serving.local_backend import in_process_peers, load_run
+from anyparty.serving.backends import in_process_peers, load_run
 from anyparty.tables.table import read_table
 from anyparty.transport import memory
 from tests.deployment import test_site_prediction as together

@@ -8,7 +8,7 @@ import torch
 from anyparty.api.federation import Federation
 from anyparty.errors import AnypartyWarning, PredictionError
 from anyparty.methods.method_registry import METHODS
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 
 N, CLUSTERS = 80, 4

@@ -6,7 +6,7 @@ import pytest
 from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run
 from anyparty.config import Config
-from anyparty.serving.local_backend import in_process_peers, load_run
+from anyparty.serving.backends import in_process_peers, load_run
 from anyparty.tables.preprocessing import Features, Prepare
 from tests.deployment import test_site_prediction as together
 from tests.deployment.test_site_training import NAMES, run, settings, world

@@ -13,7 +13,7 @@ from anyparty.api.imputation import impute, impute_run, log_likelihood, log_like
 from anyparty.api.model import Model
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, PredictionError
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.transport.ledger import Ledger
 

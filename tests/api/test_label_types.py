@@ -9,7 +9,7 @@ import pytest
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.errors import AnypartyWarning
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 
 QUICK = {"epochs": 3, "batch_size": 16, "validation": 0.0, "patience": None, "seed": 1}

@@ -9,7 +9,7 @@ import tomli_w
 from anyparty import config as settings
 from anyparty.api.federation import Federation
 from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, TableError
-from anyparty.serving.local_backend import load_run
+from anyparty.serving.backends import load_run
 
 N = 120
 BANK = pl.DataFrame(

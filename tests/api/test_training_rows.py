@@ -10,11 +10,11 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run, federation_of_run
 from anyparty.config import Config
-from anyparty.data.batching import TEST, TRAIN, VALIDATION
+from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.splits import UNUSED
 from anyparty.errors import ConfigError, TableError
 from anyparty.experiments.compare import compare
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.training.callbacks import Callback
 
 N = 240

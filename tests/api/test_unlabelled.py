@@ -14,7 +14,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.imputation import impute, log_likelihood
 from anyparty.api.model import Model
 from anyparty.errors import PredictionError, TableError
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from tests.conftest import Call, write_tables
 from tests.worlds import Ends
 

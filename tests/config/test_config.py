@@ -8,8 +8,7 @@ from torch import nn
 
 from anyparty import config
 from anyparty.errors import ConfigError
-from anyparty.networks.encoders import LSTM, ResNet
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import LSTM, MLP, ResNet
 
 WHOLE = """
 [federation]
@@ -205,7 +204,7 @@ def test_settings_that_another_network_has(given, said):
 def test_a_network_that_set_chooses_stands_for_the_files(path, tmp_path):
     """Settings of a replaced network in the file are ignored, but those in ``--set`` must apply to the new one."""
     series = ["encoder.kind=lstm", "encoder.steps=12"]
-    found = config.load(path, [*series, "parties.shop.encoder.factory=anyparty.networks.mlp:MLP"])
+    found = config.load(path, [*series, "parties.shop.encoder.factory=anyparty.networks.encoders:MLP"])
     again = tmp_path / "again.toml"
     again.write_text(found.to_toml())
     assert config.load(again) == found

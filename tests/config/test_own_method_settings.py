@@ -16,8 +16,7 @@ from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.report import party_set_scores
 from anyparty.report.comparison import compare_variants
-from anyparty.report.recorded_runs import find_runs
-from anyparty.report.run_scores import RunScores
+from anyparty.report.recorded_runs import RunScores, find_runs
 from anyparty.report.sections import reproduce_section
 from anyparty.training.callbacks import Callback
 from tests import worlds

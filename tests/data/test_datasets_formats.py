@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unlzw3 import unlzw
 
 from anyparty.data import datasets
-from anyparty.data.datasets import formats
+from anyparty.data.datasets import downloads
 
 
 class Groups:
@@ -90,7 +90,7 @@ def test_unlzw_rejects_other_data(data):
 def test_idx(tmp_path):
     file = tmp_path / "x.gz"
     file.write_bytes(gzip.compress(bytes((0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3)) + bytes(range(6))))
-    assert formats.idx(file).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert downloads.idx(file).tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0\0\x0d\x01\0\0\0\x01\0", b"\0\0\x08\x01\0\0\0\x09\0"])
@@ -98,29 +98,29 @@ def test_idx_refuses_other_files(tmp_path, raw):
     file = tmp_path / "x.gz"
     file.write_bytes(gzip.compress(raw))
     with pytest.raises(ValueError, match=r"not an idx file|reshape"):
-        formats.idx(file)
+        downloads.idx(file)
 
 
 def test_cifar_records():
     records = np.arange(2 * 3074).astype(np.uint8)
-    images, classes = formats.cifar(records.tobytes(), 2)
+    images, classes = downloads.cifar(records.tobytes(), 2)
     assert images.shape == (2, 3, 32, 32)
     assert classes.tolist() == [1, 3075 % 256]
     assert images[0, 0, 0, :3].tolist() == [2, 3, 4]
     assert images[0, 1, 0, 0] == (2 + 1024) % 256
     with pytest.raises(ValueError, match="reshape"):
-        formats.cifar(records.tobytes()[:-1], 2)
+        downloads.cifar(records.tobytes()[:-1], 2)
 
 
 @pytest.mark.parametrize(("text", "separator"), [(b"1 2.5\n -3e-1  4\n", " "), (b"1, 2.5\n-3e-1, 4.\n", ",")])
 def test_numbers(text, separator):
-    assert formats.numbers(text, 2, separator).tolist() == [[1, 2.5], [pytest.approx(-0.3), 4]]
+    assert downloads.numbers(text, 2, separator).tolist() == [[1, 2.5], [pytest.approx(-0.3), 4]]
 
 
 @pytest.mark.parametrize("text", [b"1 2\n3\n", b"1 two"])
 def test_numbers_refuses(text):
     with pytest.raises(ValueError, match=r"reshape|not a number|could not be read"):
-        formats.numbers(text, 2)
+        downloads.numbers(text, 2)
 
 
 def test_isolet_official(tmp_path, monkeypatch):

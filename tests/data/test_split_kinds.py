@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.batching import TEST, TRAIN, VALIDATION
+from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.splits import UNUSED, SplitPlan, assign, counts_of
 from anyparty.errors import TableError
 from anyparty.tables.table import read_table

@@ -25,7 +25,7 @@ import torch
 
 from anyparty.alignment import x25519
 from anyparty.config import Config
-from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.storage import read_json
 from anyparty.deployment.site.site_training import roster_of
 from anyparty.methods.method_registry import METHODS

@@ -32,7 +32,7 @@ from anyparty.deployment.flare.site_process import environment, site_command
 from anyparty.deployment.site.policy import encoder_at, method_at
 from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, StorageError, TableError
 from anyparty.methods.method_registry import method
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 
 NAMES = ["bank", "shop", "clinic"]
 ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from anyparty.errors import PartyLost
+from anyparty.transport.reliable.buffers import Envelope
 from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.envelope import Envelope
 from anyparty.transport.reliable.session import Timeouts
 from tests.transport.test_reliable import Air
 

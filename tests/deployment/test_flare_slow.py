@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from anyparty.transport.reliable.buffers import Outgoing
+from anyparty.transport.reliable.buffers import PIECE_BYTES, Envelope, Outgoing
 from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
 from anyparty.transport.reliable.session import Session, Timeouts
 
 STEP_S = 0.05

@@ -10,8 +10,7 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.artifacts.trackers import numbers
 from anyparty.core.storage import write_json
 from anyparty.deployment.coordinator import _Reported, follow
-from anyparty.training.callbacks import Absences, Callback, CallbackList
-from anyparty.training.progress import Bar
+from anyparty.training.callbacks import Absences, Bar, Callback, CallbackList
 
 
 class Heard(Callback):

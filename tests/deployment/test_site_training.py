@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import tomli_w
 import torch
 
 from anyparty.api.federation import Federation
-from anyparty.artifacts.manifest import sha256
-from anyparty.artifacts.model_files import WEIGHTS, ModelSummary
+from anyparty.artifacts.model_files import WEIGHTS, ModelSummary, sha256
 from anyparty.config import Config
+from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import StoredAlignment
 from anyparty.deployment.site.site_prediction import predict_at_home
 from anyparty.deployment.site.site_training import SiteParty, train_at_home
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.serving.loaded_party import load_party
-from anyparty.training import setup_messages
+from anyparty.training import control_messages
 from anyparty.transport import memory
 
 NAMES = ("bank", "shop", "clinic")
@@ -181,9 +182,9 @@ def test_a_party_that_is_gone_where_training_ends_has_no_part():
         async def recv(self, frm, tag, expect):
             if frm == "shop":
                 raise PartyLost("shop", "its process ended")
-            return {"hash": setup_messages.as_tensor("ab" * 32)}
+            return {"hash": control_messages.mark_tensor("ab" * 32)}
 
-    found, lost = asyncio.run(setup_messages.gather(Net(), ["shop", "clinic"]))
+    found, lost = asyncio.run(control_messages.gather_marks(Net(), ["shop", "clinic"]))
     assert (found, lost) == ({"clinic": "ab" * 32}, {"shop": "its process ended"})
 
 
@@ -496,3 +497,37 @@ def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job
     assert type(kept.method.rule).__name__ == "Mine"
     with pytest.raises(ConfigError, match=r"give the settings that it was trained with, with their factory \(--config"):
         load_party(sites["bank"], None)
+
+
+def test_a_party_reads_its_table_by_its_own_settings(tmp_path):
+    """The party's settings replace those of the job, in training and prediction."""
+    sites = world(tmp_path)
+    run(sites, settings(epochs=2))
+    clean = weights(sites)
+    frame = pl.read_csv(sites["shop"].table)
+    text = frame.with_columns(pl.col(pl.Float64).cast(pl.String).str.replace(".", ",", literal=True))
+    text.write_csv(sites["shop"].table, separator=";")
+    kit = tmp_path / "kit"
+    (kit / "local").mkdir(parents=True)
+    own = {"party": "shop", "active": "bank", "parties": list(NAMES), "table": str(sites["shop"].table),
+           "folder": str(sites["shop"].folder), "separator": ";", "decimal": ",",
+           "missing": {"visits": [-999]}}  # fmt: skip
+    (kit / "local" / "anyparty.toml").write_text(tomli_w.dumps(own))
+    sites["shop"] = SiteConfig.read(kit)
+    lent = settings(epochs=2).model_dump(mode="json", exclude_none=True)
+    lent["parties"]["shop"] |= {"separator": "|", "missing": {"none": ["x"]}}
+    run(sites, Config.of(lent))
+    assert weights(sites) == clean
+    used = SiteParty.of(sites["shop"], Config.of(lent)).run.config.parties["shop"]
+    assert (used.separator, used.decimal, used.missing) == (";", ",", {"visits": ("-999",)})
+    told = memory.play({name: partial(predict_at_home, site, Config.of(lent)) for name, site in sites.items()})
+    assert told["bank"] is not None
+
+
+def test_a_wrong_setting_of_a_site(tmp_path):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "anyparty.toml").write_text(
+        'party = "a"\nactive = "a"\nparties = ["a", "b"]\nseparator = ";;"\n'
+    )
+    with pytest.raises(ConfigError, match=r"anyparty.toml.*separator = ';;': expected one ASCII character"):
+        SiteConfig.read(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anyparty.experiments import suites
-from anyparty.experiments.pages import render
+from anyparty.experiments.experiment import render
 from tests.docs.pages import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"

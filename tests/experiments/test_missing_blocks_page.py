@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anyparty.experiments.missing_blocks.missing_blocks_results import aggregate, gaps, published_means, ratios
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
-from anyparty.experiments.pages import render
+from anyparty.experiments.experiment import render
+from anyparty.experiments.missing_blocks_results import aggregate, gaps, published_means, ratios
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 
 METHODS = {"weak": {}, "strong": {}, "own-1": {"own": True}, "own-2": {"own": True}, "extra": {"beyond": True}}
 PRINTED = {

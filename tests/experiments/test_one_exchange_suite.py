@@ -11,10 +11,9 @@ from anyparty.core import costs
 from anyparty.data import datasets
 from anyparty.errors import ConfigError
 from anyparty.experiments import party_tables, runner, suites
-from anyparty.experiments.one_exchange.one_exchange_results import claimed, over_widths
-from anyparty.experiments.one_exchange.one_exchange_run import party_frames
-from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
-from anyparty.experiments.pages import render
+from anyparty.experiments.experiment import render
+from anyparty.experiments.one_exchange_page import claimed, over_widths
+from anyparty.experiments.one_exchange_suite import OneExchangeSuite, party_frames
 from anyparty.experiments.suite import Selection
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
 

@@ -17,10 +17,10 @@ from anyparty import experiments
 from anyparty.core.storage import write_json
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments import experiment, party_tables, runner
-from anyparty.experiments.missing_blocks.missing_blocks_results import SCORE, aggregate, difference, is_outside
-from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
-from anyparty.experiments.pages import render
+from anyparty.experiments.experiment import render
+from anyparty.experiments.missing_blocks_results import SCORE, aggregate, difference, is_outside
+from anyparty.experiments.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection
 
 

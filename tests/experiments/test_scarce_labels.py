@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.data.datasets.dataset import Dataset
-from anyparty.experiments import runner, suites
-from anyparty.experiments.missing_blocks import missing_blocks_page
-from anyparty.experiments.missing_blocks.missing_blocks_results import (
+from anyparty.experiments import missing_blocks_page, runner, suites
+from anyparty.experiments.experiment import render
+from anyparty.experiments.missing_blocks_results import (
     SCORE,
     aggregate,
     gaps,
@@ -28,9 +28,8 @@ from anyparty.experiments.missing_blocks.missing_blocks_results import (
     published_ratios,
     ratios,
 )
-from anyparty.experiments.missing_blocks.missing_blocks_run import RunRows
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
-from anyparty.experiments.pages import render
+from anyparty.experiments.missing_blocks_run import RunRows
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.party_tables import mechanism_of
 from anyparty.experiments.suite import Selection
 from anyparty.tables.partition import columns

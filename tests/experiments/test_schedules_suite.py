@@ -11,14 +11,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from anyparty import experiments
-from anyparty.config.schedule_factory import schedule
+from anyparty.config.method_factory import schedule
 from anyparty.errors import ConfigError
-from anyparty.experiments import runner, suites
-from anyparty.experiments.pages import render
-from anyparty.experiments.schedules import schedules_page
-from anyparty.experiments.schedules.schedules_results import aggregate, time_to_target, times
-from anyparty.experiments.schedules.schedules_run import flex_amounts
-from anyparty.experiments.schedules.schedules_suite import ChosenRate, SchedulesSuite
+from anyparty.experiments import runner, schedules_page, suites
+from anyparty.experiments.experiment import render
+from anyparty.experiments.schedules_page import aggregate, time_to_target, times
+from anyparty.experiments.schedules_suite import ChosenRate, SchedulesSuite, flex_amounts
 from anyparty.experiments.suite import Selection
 from anyparty.tables.partition import cut
 

@@ -5,7 +5,7 @@ import pytest
 from anyparty.data import datasets
 from anyparty.errors import ConfigError
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection, training_device
 from anyparty.methods.method_registry import METHODS, method
 

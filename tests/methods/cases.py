@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import method
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.methods.reference import joint_gradients

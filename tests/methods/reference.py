@@ -25,8 +25,8 @@ from anyparty.methods.split.local import Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
+from anyparty.networks.encoders import Copies
 from anyparty.networks.heads import ModuleHeads, StackedLinear, StackedMLP
-from anyparty.networks.mlp import Copies
 from tests.worlds import World
 
 Subset = tuple[int, ...]

@@ -12,8 +12,7 @@ from anyparty.methods.method_registry import method
 from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange.apc import TEACHER, Apc
 from anyparty.methods.one_exchange.distillation import DistillationLoss
-from anyparty.networks.autoencoder import Autoencoder, JointAutoencoder
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP, Autoencoder, JointAutoencoder
 from anyparty.training.callbacks import Callback
 from tests import worlds
 from tests.methods.once import ADAM, pair, sent, split

@@ -6,10 +6,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from anyparty.errors import AlignmentError, ConfigError, Diverged
-from anyparty.methods.encoder_check import compare, inspect
-from anyparty.networks.autoencoder import Autoencoder
-from anyparty.networks.cross_validation import cross_validated
-from anyparty.networks.mlp import MLP
+from anyparty.methods.encoder_check import compare, cross_validated, inspect
+from anyparty.networks.encoders import MLP, Autoencoder
 from anyparty.networks.optimizer import Optimizer
 
 

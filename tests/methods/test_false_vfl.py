@@ -19,6 +19,7 @@ from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl.distributions import (
     FeatureNetworks,
     LabelNetworks,
+    balanced,
     bound,
     feature_side,
     followed,
@@ -26,14 +27,12 @@ from anyparty.methods.false_vfl.distributions import (
 )
 from anyparty.methods.false_vfl.false_vfl import UNTIED, FalseVFL1, FalseVFL2
 from anyparty.methods.false_vfl.generation import _fill, impute, log_likelihood
-from anyparty.methods.false_vfl.sampling import balanced
 from anyparty.methods.method import Batch
 from anyparty.methods.method_registry import method
-from anyparty.networks.encoders import ResNet
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP, ResNet
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.callbacks import Callback
-from anyparty.training.prediction import predict_rows
+from anyparty.training.loop import predict_rows
 from tests import worlds
 from tests.methods.cases import OwnEncoder
 from tests.methods.reference_false_vfl import Joint

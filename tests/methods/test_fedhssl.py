@@ -9,7 +9,7 @@ from torch import nn
 from anyparty.errors import ConfigError, PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.methods.split import fedhssl
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from tests import worlds
 from tests.worlds import Table, world
 

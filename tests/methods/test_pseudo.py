@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyparty.config.schedule_factory import scheduled
+from anyparty.config.method_factory import scheduled
 from anyparty.errors import ConfigError
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.pseudo_labels import ALL_LABELLED, SURE, UNLABELLED, PseudoLabelled, _record

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from anyparty.core.seeds import Seeds
-from anyparty.methods.false_vfl.distributions import feature_side
-from anyparty.methods.false_vfl.sampling import SampleStreams
+from anyparty.methods.false_vfl.distributions import SampleStreams, feature_side
 from anyparty.methods.method import Batch
 from anyparty.methods.method_registry import METHODS, method
 from tests import worlds

@@ -11,7 +11,7 @@ from anyparty.errors import AlignmentError, ConfigError, MessageError
 from anyparty.methods.one_exchange import distillation, fedsvd
 from anyparty.methods.one_exchange.fedsvd import Roles, RowMask
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.transport import memory
 from tests import worlds
 from tests.methods.once import ADAM, helped, pair, sent, split

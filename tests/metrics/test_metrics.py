@@ -152,7 +152,7 @@ def test_regression_is_in_the_labels_own_units():
     predictions = predicted([[103.0], [96.0], [NAN]], AMOUNT)
     y = torch.tensor([0.0, -1.0, 5.0])  # 100, 90, 150
     same(score(predictions, y), {"rmse": math.sqrt((9 + 36) / 2), "mae": 4.5, "coverage": 2 / 3, "rows": 3})
-    assert selection(predictions, y, None, "loss") == pytest.approx((0.09 + 0.36) / 2)
+    assert selection(predictions, y, None, ["loss"]) == {"loss": pytest.approx((0.09 + 0.36) / 2)}
 
 
 def test_a_certain_and_wrong_answer_costs_a_finite_loss():
@@ -227,16 +227,16 @@ def test_selection_is_the_same_number_as_score():
     predictions, y, _ = world(2, C=2)
     labeled = torch.arange(60) % 4 > 0
     everything = score(predictions, y, labeled)
-    for name in ("accuracy", "macro_f1", "f1", "auroc", "log_loss"):
-        assert selection(predictions, y, labeled, name) == everything[name]
-    assert selection(predictions, y, labeled, "loss") == everything["log_loss"]
-    assert selection(predictions, y, labeled) == everything["log_loss"]
+    names = ("accuracy", "macro_f1", "f1", "auroc", "log_loss")
+    assert selection(predictions, y, labeled, names) == {name: everything[name] for name in names}
+    assert selection(predictions, y, labeled, ["loss"]) == {"loss": everything["log_loss"]}
 
 
 def test_selection_of_unanswered_rows_is_nan():
-    assert math.isnan(selection(predicted([[NAN, NAN]]), torch.tensor([1]), None, "accuracy"))
-    assert math.isnan(selection(predicted([[NAN]], AMOUNT), torch.tensor([1.0]), None))
-    assert math.isnan(selection(predicted([[0.5, 0.5]]), torch.tensor([1]), torch.tensor([False])))
+    assert math.isnan(selection(predicted([[NAN, NAN]]), torch.tensor([1]), None, ["accuracy"])["accuracy"])
+    assert math.isnan(selection(predicted([[NAN]], AMOUNT), torch.tensor([1.0]), None, ["rmse"])["rmse"])
+    none = selection(predicted([[0.5, 0.5]]), torch.tensor([1]), torch.tensor([False]), ["log_loss"])
+    assert math.isnan(none["log_loss"])
 
 
 def test_headline_by_task():
@@ -259,8 +259,6 @@ def test_metrics_that_do_not_fit_are_refused(task: Task, metric: str, says: str)
     with pytest.raises(ConfigError) as refused:
         headline(task, metric)
     assert says in str(refused.value)
-    with pytest.raises(ConfigError):
-        selection(predicted(torch.zeros(1, task.outputs), task), torch.zeros(1), None, metric)
 
 
 @pytest.mark.parametrize("name", [name for name in METRICS if METRICS[name].fits(TWO) or METRICS[name].fits(AMOUNT)])
@@ -269,7 +267,7 @@ def test_greater_is_better_as_declared(name: str):
     y = torch.tensor([0, 1, 1]) if task is TWO else torch.tensor([0.0, 1.0, 2.0])
     good = torch.eye(2)[y] * 0.8 + 0.1 if task is TWO else y[:, None] * 10 + 100
     bad = good.flip(1) if task is TWO else good + 50
-    better, worse = (selection(predicted(s, task), y, None, name) for s in (good, bad))
+    better, worse = (selection(predicted(s, task), y, None, [name])[name] for s in (good, bad))
     assert (better > worse) == METRICS[name].greater
 
 

@@ -4,8 +4,7 @@ import torch
 from anyparty.errors import ConfigError
 from anyparty.methods.false_vfl.distributions import mirrored
 from anyparty.methods.method_registry import method
-from anyparty.networks.encoders import Deconvolution, ResNet
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP, Deconvolution, ResNet
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 

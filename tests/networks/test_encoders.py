@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from anyparty.errors import ConfigError
-from anyparty.networks.mlp import MLP, Copies, build
+from anyparty.networks.encoders import MLP, Copies, build
 
 
 def widths(module):

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from anyparty.methods.method_registry import method
-from anyparty.networks.encoders import ResNet
-from anyparty.networks.mlp import build
+from anyparty.networks.encoders import ResNet, build
 from anyparty.networks.modules import bear_single_rows
 from tests import worlds
 from tests.worlds import world

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from anyparty.errors import ConfigError
-from anyparty.networks.encoder_registry import ENCODERS, describe, restore
-from anyparty.networks.encoders import LSTM, ResNet
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import ENCODERS, LSTM, MLP, ResNet, describe, restore
 
 EXAMPLES = {
     "mlp": (MLP(hidden=(4, 3), activation="elu", dropout=0.1, norm=True), 6),

@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 
 from anyparty.errors import ConfigError
-from anyparty.networks.encoders import LSTM, ResNet
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import LSTM, MLP, ResNet
 from anyparty.networks.optimizer import Optimizer
 
 

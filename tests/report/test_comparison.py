@@ -13,8 +13,7 @@ from scipy.stats import t
 
 from anyparty.api.runs import evaluate_run
 from anyparty.report import comparison, party_set_scores
-from anyparty.report.recorded_runs import find_runs
-from anyparty.report.run_scores import RunScores
+from anyparty.report.recorded_runs import RunScores, find_runs
 from tests.report import trained
 
 

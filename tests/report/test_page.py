@@ -30,11 +30,10 @@ from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
 from anyparty.metrics.scores import LabelledPredictions
-from anyparty.report import calibration, figures, page, party_set_scores, score_sections, sections
+from anyparty.report import calibration, figures, page, party_set_scores, sections
 from anyparty.report.elements import metric_label
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
-from anyparty.report.recorded_runs import find_runs
-from anyparty.report.run_scores import RunScores
+from anyparty.report.recorded_runs import RunScores, find_runs
 from anyparty.report.traffic import declared_messages, total_traffic
 from tests.report import homes, trained
 
@@ -323,10 +322,10 @@ def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
     narrow = replace(of, test_rows=of.test_rows[only], y=of.y[only])
     scores = RunScores(sets=PartySetScores.of(narrow, "auroc"))
     (found,) = find_runs([run])
-    section = score_sections.scores_section(found, scores)
+    section = sections.scores_section(found, scores)
     assert [row[1] for row in section.tables[0].rows] == ["–"] * 3
     assert "–" in section.text[0]
-    (brings,) = score_sections.contributions_section(scores)
+    (brings,) = sections.contributions_section(scores)
     assert brings.missing == "AUROC is not defined on these test rows."
     (sets,) = section.details[0].figures
     assert [text.get_text() for text in sets.figure.axes[1].texts] == ["–"] * 3
@@ -352,11 +351,11 @@ def test_a_sample_of_test_rows_is_labelled(runs):
     of = load_with_test_rows(runs["two"], most=20)
     scores = RunScores(sets=PartySetScores.of(of))
     assert len(of.test_rows) == 20 < of.held_out
-    section, facts = score_sections.scores_section(found, scores), dict(page.key_facts(found, scores))
+    section, facts = sections.scores_section(found, scores), dict(page.key_facts(found, scores))
     some = f"20 of the {of.held_out} test rows, drawn at random"
     first = "RMSE" if of.model.task.kind == "regression" else "Accuracy"
     assert section.text[0].startswith(f"{first} of all parties on {some}: ")
-    assert score_sections.errors_section(scores)[0].text[0].startswith(f"All parties, {some}: ")
+    assert sections.errors_section(scores)[0].text[0].startswith(f"All parties, {some}: ")
     metric = "rmse" if of.model.task.kind == "regression" else "accuracy"
     assert float(facts[f"{metric_label(metric)}, test"]) == pytest.approx(found.evaluation["overall"][metric], abs=6e-4)
 
@@ -386,7 +385,7 @@ def test_numbers_of_a_small_unit_are_shown(tmp_path):
     assert 1e-7 < rmse < 1e-3
     shown = dict(page.key_facts(found, scores))["RMSE, test"]
     assert float(shown) == pytest.approx(rmse, rel=1e-3)
-    sets, (brings,) = score_sections.scores_section(found, scores), score_sections.contributions_section(scores)
+    sets, (brings,) = sections.scores_section(found, scores), sections.contributions_section(scores)
     numbers = [row[1].split()[0] for grid in (*sets.tables, *brings.tables) for row in grid.rows]
     assert all(float(number) != 0 for number in numbers)
 

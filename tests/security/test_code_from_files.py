@@ -15,8 +15,7 @@ from anyparty import config as settings
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.api.runs import evaluate_run, model_for_run, predict_run
-from anyparty.artifacts.manifest import Manifest, sha256
-from anyparty.artifacts.model_files import write_manifest
+from anyparty.artifacts.model_files import Manifest, sha256, write_manifest
 from anyparty.config import Config
 from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError

@@ -12,7 +12,7 @@ import torch
 from anyparty.api.federation import Federation
 from anyparty.api.local_training import check
 from anyparty.config import Config
-from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.types import TensorSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessage, MessageError, PartyLost
 from anyparty.methods.method_registry import method
@@ -22,8 +22,7 @@ from anyparty.training.epoch_end import verdict
 from anyparty.training.loop import play
 from anyparty.training.party_run import PartyRun, RunHooks
 from anyparty.transport import memory
-from anyparty.transport.bounds import FACTOR, FEW, LEAST, MOST, Bounds
-from anyparty.transport.contract import ContractChannel, at_moment
+from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel, at_moment
 from tests import worlds
 from tests.methods.cases import ADAM, CASES
 from tests.methods.schedules.over import SPEEDS, under

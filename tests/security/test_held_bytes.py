@@ -9,9 +9,8 @@ import torch
 from anyparty.errors import MessageError
 from anyparty.transport.codec import MOST_HEADER_BYTES, Header, encode
 from anyparty.transport.reliable import buffers
-from anyparty.transport.reliable.buffers import HELD_MESSAGES, OVERHEAD_BYTES, Incoming, bytes_of
+from anyparty.transport.reliable.buffers import HELD_MESSAGES, OVERHEAD_BYTES, PIECE_BYTES, Envelope, Incoming, bytes_of
 from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
 from anyparty.transport.reliable.session import Timeouts
 from tests.transport.test_reliable import CALM, Air, run
 

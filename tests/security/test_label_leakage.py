@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.label_leakage import Case, attack, cases, of_dataset
 
-from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.methods.method_registry import METHODS, method
 from docs import generate_tables
 

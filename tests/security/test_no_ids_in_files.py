@@ -8,7 +8,7 @@ import pytest
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.artifacts.run_lock import ID_HASHES
+from anyparty.artifacts.run_folder import ID_HASHES
 from anyparty.report.page import write
 from tests.report.homes import build, frames, play, settings
 from tests.security.needles import hashes, in_folder, occurring, raw

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from anyparty.cli.app import app as commands
 from anyparty.serving import application
-from anyparty.serving.http_schemas import RowAnswer
+from anyparty.serving.http_app import RowAnswer
 from anyparty.serving.service_settings import ServiceLimits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")

@@ -20,11 +20,10 @@ from anyparty import Federation
 from anyparty.api.runs import predict_run
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, ModelError, PredictionError
-from anyparty.serving import application, serve, staleness
-from anyparty.serving.admission_middleware import AdmissionMiddleware
-from anyparty.serving.http_schemas import PredictionResponse
+from anyparty.serving import application, backends, serve
+from anyparty.serving.admission_middleware import AdmissionMiddleware, ServiceMetrics
+from anyparty.serving.http_app import PredictionResponse
 from anyparty.serving.http_server import listening_socket
-from anyparty.serving.service_metrics import ServiceMetrics
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits, check_clients_authenticate, tls_files
 
 TOKENS = ("a-token-of-the-tests", "another-token-of-theirs")
@@ -101,7 +100,7 @@ def test_tables_can_be_replaced(run, tmp_path):
 
 
 def test_a_replaced_model_is_reported_and_not_served(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(staleness, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(backends, "CHECK_EVERY_S", 0.01)
     got, folder = [], tmp_path / "copy"
     shutil.copytree(trained, folder)
     run = folder / "runs" / "credit-laser-seed1"
@@ -127,7 +126,7 @@ def test_a_replaced_model_is_reported_and_not_served(trained, tmp_path, monkeypa
 def test_a_replaced_alignment_is_reported(tmp_path):
     kept = tmp_path / "alignment.safetensors"
     kept.write_bytes(b"of training")
-    check_staleness = staleness.StalenessCheck(tmp_path)
+    check_staleness = backends.StalenessCheck(tmp_path)
     assert check_staleness() == ""
     with writing(kept) as temporary:
         temporary.write_bytes(b"of a prediction, after a table had changed")

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from anyparty.artifacts.manifest import Manifest
+from anyparty.artifacts.model_files import Manifest
 from anyparty.config import Config
 from anyparty.core.storage import write_json
 from anyparty.errors import ConfigError
+from anyparty.serving.backends import OBSERVER
 from anyparty.serving.ipc import ADDRESS_FILE, FOLDER_PREFIX, OPEN, FrameStream, IpcServer, encode_text, relay
 from anyparty.serving.loaded_party import load_party
-from anyparty.serving.local_backend import OBSERVER
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.responder import Responder, receive_timeout_s, serve_at_site
 from anyparty.transport import memory

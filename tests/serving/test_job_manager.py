@@ -15,8 +15,8 @@ import pytest
 from anyparty.config import Config
 from anyparty.deployment.flare import federation_folder
 from anyparty.errors import PartyLost, RunError
+from anyparty.serving.backends import OBSERVER
 from anyparty.serving.job_manager import JobDelays, JobManager
-from anyparty.serving.local_backend import OBSERVER
 from anyparty.serving.responder import serve_at_site
 from anyparty.transport import memory
 from tests.serving.trained_parties import LONG_S, TrainedParties

@@ -14,9 +14,9 @@ from anyparty.core.types import TensorSpec
 from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionError
 from anyparty.serving import predictor as predictor_module
 from anyparty.serving import serving_protocol as protocol
-from anyparty.serving.circuit_breaker import CircuitBreaker
 from anyparty.serving.loaded_party import load_party
 from anyparty.serving.multiplexer import NUMBER_KEY, Multiplexer
+from anyparty.serving.peer_group import CircuitBreaker
 from anyparty.serving.responder import serve_at_site
 from tests import unhurried
 from tests.deployment.test_site_training import run, settings, trained_again, world

@@ -14,8 +14,8 @@ from anyparty.api.model import Model
 from anyparty.artifacts.model_files import write_manifest
 from anyparty.config import Config
 from anyparty.core.types import Channel
+from anyparty.serving.backends import OBSERVER, peers_over
 from anyparty.serving.loaded_party import build_index, load_party
-from anyparty.serving.local_backend import OBSERVER, peers_over
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.responder import Responder

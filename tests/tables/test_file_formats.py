@@ -13,7 +13,7 @@ import pytest
 
 from anyparty.errors import TableError
 from anyparty.tables import readers
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileSettings
 from anyparty.tables.table import read_table
 
 ROWS = pl.DataFrame(
@@ -283,3 +283,9 @@ def test_pyarrow_tables():
     table = read(ROWS.to_arrow())
     assert table.ids.to_list() == ROWS["id"].to_list()
     assert readers.names(ROWS.to_arrow(), "clinic") == ROWS.columns
+
+
+def test_a_double_quotation_mark_within_a_cell_in_single_ones(tmp_path):
+    (tmp_path / "shop.csv").write_text("'id';'said'\n'1';'say \"a;b\"'\n'2';'b'\n", encoding="utf-8")
+    table = read_table(tmp_path / "shop.csv", party="shop", id="id")
+    assert table.columns["said"].to_list() == ['say "a;b"', "b"]

@@ -169,7 +169,7 @@ class TestMissing:
 
     def test_a_mark_can_be_declared_a_class(self):
         labels = ["None", "mild", "severe"] * 20
-        assert classes_of(labels, classes=classes(["None", "mild", "severe"])) == ("None", "mild", "severe")
+        assert classes_of(labels, classes=classes(["None", "mild", "severe"])) == ("mild", "None", "severe")
 
 
 class TestSettings:
@@ -201,3 +201,14 @@ class TestSettings:
         model = federation.train("local", epochs=1, validation=0, folder=tmp_path / "run")
         again = type(model).load(tmp_path / "run")
         assert again.evaluate(tables).to_json() == model.evaluate(tables).to_json()
+
+
+@pytest.mark.parametrize(("bad", "good"), [("bad", "GOOD"), ("BAD", "good"), ("Bad", "Good")])
+def test_the_commonest_spelling_does_not_decide_which_class_is_positive(bad, good):
+    assert classes_of(written([bad], [good])) == (bad, good)
+
+
+def test_a_negative_number_among_codes_of_numbers_and_words_stops():
+    with pytest.raises(TableError, match="may stand for a missing label"):
+        classes_of(["-9", *["0.5", "x", "y"] * 10])
+    assert "9" in classes_of(["9", *["7", "x", "y"] * 10])

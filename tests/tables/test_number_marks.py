@@ -10,6 +10,7 @@ from anyparty.errors import AnypartyWarning, TableError
 from anyparty.tables.number_marks import NumberFormat
 from anyparty.tables.rules import ReadingRules
 from anyparty.tables.table import read_table
+from anyparty.tables.target import infer_task
 
 CLEAN = [round(10 + 1.3 * i, 1) for i in range(60)]  # 60 different numbers with one decimal
 THOUSANDS = [round(1000 * each) for each in CLEAN]
@@ -219,3 +220,97 @@ def test_python_and_a_saved_model(tmp_path):
     again = type(model).load(tmp_path / "run")
     assert again.members["bank"].prepare.names == ("income", "member=no", "member=yes")
     assert again.predict(tables).scores.tolist() == model.predict(tables).scores.tolist()
+
+
+def labels(texts, *, expect=None, **rules):
+    frame = pl.DataFrame({"id": range(len(texts)), "paid": pl.Series(texts, dtype=pl.String)})
+    rules = ReadingRules(**rules)
+    return read_table(frame, party="bank", id="id", label="paid", expect=expect, rules=rules)
+
+
+class TestLabels:
+    """Numbers to predict are read like the numbers of a feature."""
+
+    @pytest.mark.parametrize(
+        ("write", "clean"),
+        [
+            (lambda x: f"{x}%", CLEAN),
+            (lambda x: f"$ {x}", CLEAN),
+            (lambda x: f"{x} EUR", CLEAN),
+            (lambda x: f"{x:,}", THOUSANDS),
+            (lambda x: f"{x}".replace(".", ","), CLEAN),
+            (lambda x: f"{x:,} €".replace(",", " "), THOUSANDS),
+        ],
+    )
+    def test_numbers_with_marks(self, write, clean):
+        table = labels([*map(write, clean), None, "NA"])
+        assert table.label.to_list() == pytest.approx([*clean, None, None])
+        assert infer_task(table.label, party="bank").kind == "regression"
+        assert "label column 'paid' is read as numbers: " in table.notes[-1]
+        assert table.notes[-1].endswith('set federation.task = "classification"')
+        again = labels([write(clean[0])], expect={}, **dict(table.rules))
+        assert again.label.to_list() == pytest.approx([clean[0]])
+        assert again.notes == ()
+
+    def test_few_values_are_classes_unless_regression_is_set(self):
+        assert labels(["5%", "10%", "20%"] * 20).label.unique().sort().to_list() == ["10%", "20%", "5%"]
+        read = labels(["5%", "10%", "20%"] * 20, task="regression")
+        assert read.label.unique().sort().to_list() == [5, 10, 20]
+        assert labels([f"{x}%" for x in CLEAN], task="classification").label[0] == f"{CLEAN[0]}%"
+
+    def test_limits_stop_with_a_setting(self):
+        texts = with_some(["<5", ">90"])
+        with pytest.raises(TableError, match=r"label column 'paid' has numbers, and 5 limits or ranges: '<5' in row 1"):
+            labels(texts)
+        assert labels(texts, limits={"paid": "half"}).label[0] == 2.5
+        assert labels(texts, limits={"paid": "missing"}).label[0] is None
+
+    def test_words_stop_with_a_setting(self):
+        table = labels(with_some(["refused"]))
+        with pytest.raises(TableError, match=r'not .refused. in row 1.*or write missing = {paid = \["refused"\]}'):
+            infer_task(table.label, party="bank")
+
+    def test_another_mark_at_prediction_stops(self):
+        table = labels([f"{x}%" for x in CLEAN])
+        with pytest.raises(TableError, match=r"label column 'paid' has cells that are not numbers: '\$5' in row 1"):
+            labels(["$5"], expect={}, **dict(table.rules))
+
+    def test_from_settings_to_predictions(self):
+        bank = pl.DataFrame({"id": range(60), "paid": [f"{x}%" for x in CLEAN], "x": CLEAN})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AnypartyWarning)
+            model = Federation.from_tables({"bank": bank, "shop": bank.drop("paid")}, label="paid").train(epochs=1)
+        assert model.task.kind == "regression"
+        assert model.evaluate({"bank": bank.head(2), "shop": bank.head(2).drop("paid")}) is not None
+
+
+class TestWithoutASilentGuess:
+    def test_a_mark_for_missing_among_plain_numbers(self):
+        """12.345 with a dash beside it is read as 12.345 without a dash: as a decimal number."""
+        cells = ["12.345", "14", "7.250", *map(str, range(40))]
+        assert read([*cells, "-"]).columns["income"][:-1].equals(read(cells).columns["income"])
+
+    def test_points_that_may_stand_between_thousands(self):
+        (note,) = read(["12.345", "14", "7.250", *map(str, range(40))]).notes
+        assert "read with a decimal point, such as '12.345' beside '14'" in note
+        assert 'decimal = ","' in note
+
+    @pytest.mark.parametrize("cells", [["12.345", "0.512", "7"], ["12.345", "1.5", "7"], ["12.345", "7.250"]])
+    def test_numbers_with_three_decimals_have_no_remark(self, cells):
+        assert not read(cells * 30).notes
+
+    @pytest.mark.parametrize("cells", [["5%", "12'345", "0"], ["$5", "1,5", "<7"], ["1,5", "5 kg", "."]])
+    def test_few_numbers_in_several_notations(self, cells):
+        notes = " ".join(read(cells * 5).notes)
+        assert "read as categories, and its cells look like numbers in several notations" in notes
+
+    @pytest.mark.parametrize("word", ["refused", "Unknown", "n.k."])
+    def test_few_numbers_beside_a_word_for_missing(self, word):
+        (note,) = read(["1", "2", "3", word] * 10).notes
+        assert "read as categories, because of" in note
+        assert f'missing = {{income = ["{word}"]}}' in note
+        assert read(["1", "2", "3", word] * 10, missing={"income": (word,)}).columns["income"].dtype.is_numeric()
+
+    @pytest.mark.parametrize("cells", [["red", "unknown"], ["1", "2", "x"], ["A1", "2", "unknown"]])
+    def test_other_categories_have_no_remark(self, cells):
+        assert not read(cells * 10).notes

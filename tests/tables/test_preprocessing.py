@@ -198,7 +198,9 @@ class TestApply:
             self.PREPARE.apply(table)
 
     def test_text_where_numbers_were(self):
-        with pytest.raises(TableError, match=r"column 'age' holds text, such as 'old', 'new', where numbers were"):
+        with pytest.raises(
+            TableError, match=r"column 'age' holds text, such as 'old' in row 1, 'new' in row 2, where numbers were"
+        ):
             self.PREPARE.apply(table_of({"age": ["old", "new"], "town": ["Ulm", "x"], "sick": [1, 0]}))
 
     def test_numbers_where_categories_were_are_their_names(self):
@@ -347,3 +349,23 @@ class TestLevelsDrawn:
         one, two, other = (self.drawn(n=50, seed=seed)[1] for seed in (3, 3, 4))
         assert np.array_equal(one, two)
         assert not np.array_equal(one, other)
+
+
+def test_constants_are_imputed_as_themselves():
+    """A column with one value in all training rows keeps it if it is missing, and if outputs are converted back."""
+    table = table_of({"x": [1.0, 2.0, None], "rate": [0.1, 0.1, None], "town": ["Ulm", "Ulm", None]})
+    prepare = Prepare.fit(table, rows(0, 1))
+    out = prepare.apply(table, new=False)
+    assert out[:, 1:].tolist() == [[0, 1]] * 3
+    noisy = prepare.units(out + np.float32(0.3))
+    assert noisy[:, 1].tolist() == [0.1] * 3
+    assert noisy[:, 0] == pytest.approx([1.15, 2.15, 1.65])
+    assert np.isnan(prepare.units(np.full((1, 3), np.nan, np.float32))).all()
+
+
+def test_the_limit_of_categories_is_a_setting():
+    table = table_of({"code": [f"c{k}" for k in range(40)] + ["c0", "c1"]}, types={"code": "categorical"})
+    with pytest.warns(AnypartyWarning, match=r"the 37 rarest, .*: the limit is 4, the party's setting max_levels"):
+        prepare = Prepare.fit(table, np.arange(42), max_levels=4)
+    assert prepare.categorical.levels == (("c0", "c1", "c10", "(rare)"),)
+    assert Prepare.fit(table, np.arange(42), max_levels=40).width == 40

@@ -175,8 +175,23 @@ def test_honest_numbers_are_not_remarked(cells):
     assert read.remark == ""
 
 
-def test_levels_that_differ_in_case_are_remarked():
-    assert columns(table(town=["Ulm", "ulm ", "Bonn", "Bonn"]))[0].remark == "'Ulm' and 'ulm' are two levels"
+def test_levels_that_differ_in_case_are_reported_once():
+    shop = table(town=["Ulm", "ulm ", "Bonn", "Bonn"])
+    assert sum("differ only in their spelling: 'Ulm' (1), 'ulm ' (1)" in note for note in shop.notes) == 1
+    assert columns(shop)[0].remark == ""
+
+
+@pytest.mark.parametrize("mark", ["1900-01-01", "9999-12-31", "1970-01-01"])
+@pytest.mark.parametrize("times", [1, 10])
+def test_dates_that_stand_apart(mark, times):
+    seen = [f"20{10 + row % 9}-{row % 12 + 1:02}-{row % 27 + 1:02}" for row in range(90)]
+    shop = table(seen=seen + [mark] * times)
+    assert f"cell{'s' * (times > 1)} far from all others ('{mark}')" in columns(shop)[0].remark
+    assert columns(table(seen=seen))[0].remark == ""
+
+
+def test_dates_near_a_known_mark_are_not_remarked():
+    assert columns(table(born=[f"{1890 + row % 30}-01-01" for row in range(90)]))[0].remark == ""
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])

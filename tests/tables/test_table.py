@@ -172,7 +172,7 @@ class TestLabels:
 
 def test_all_unusable_columns_are_reported_at_once():
     rows = 60
-    dates = [f"2024-01-{day % 28 + 1:02d}" for day in range(rows)]
+    dates = [f"24-01-{day % 28 + 1:02d}" for day in range(rows)]
     with pytest.raises(TableError) as refused:
         read({"born": dates, "size": range(rows), "code": [*map(str, range(45)), *["x"] * 15]})
     born, code = str(refused.value).splitlines()
@@ -245,8 +245,14 @@ class TestColumns:
     def test_many_numbers_beside_one_or_two_texts_are_no_category(self):
         numbers = [str(i % 200) for i in range(857)]
         for texts, said in (
-            (["p"] * 143, r"has numbers except for 'p' \(143 cells\): leave these cells empty, or declare"),
-            (["p"] * 120 + ["none"], r"has numbers except for 'p' \(120 cells\), 'none' \(1 cell\): leave these"),
+            (
+                ["p"] * 143,
+                r"has numbers except for 'p' \(143 cells\), 'p' in row .*: leave these cells empty, or declare",
+            ),
+            (
+                ["p"] * 120 + ["none"],
+                r"has numbers except for 'p' \(120 cells\), 'none' \(1 cell\), 'p' in row .*: leave these",
+            ),
         ):
             refuses(rf"column 'sum' {said}", {"sum": numbers + texts})
             assert read({"sum": numbers + texts}, types={"sum": "categorical"}).kinds == {"sum": "categorical"}
@@ -287,7 +293,8 @@ class TestColumns:
         refuses(r"column 'age' has numbers that are infinite or too large .*'.*' in row 2; correct", {"age": cells_of})
 
     @pytest.mark.parametrize(
-        ("cells_of", "kind"), [([dt.date(2020, 1, 1)], "Date"), ([[1, 2]], r"List\(Int64\)"), ([b"x"], "Binary")]
+        ("cells_of", "kind"),
+        [([dt.timedelta(1)], r"Duration.*"), ([dt.time(1)], "Time"), ([[1, 2]], r"List\(Int64\)"), ([b"x"], "Binary")],
     )
     @pytest.mark.parametrize("types", [None, {"day": "categorical"}])
     def test_unsupported_type(self, cells_of, kind, types):
@@ -349,15 +356,13 @@ class TestColumns:
                 r"numbers with decimal commas; write them with a decimal p",
             ),
             ([f"{i}.5" for i in range(30)] + ["<0.1"] * 9, r"has numbers, and \d+ limits or ranges: '<0.1' in row 31"),
-            (
-                [f"2020-01-{i:02d}" for i in range(1, 31)] * 9,
-                r"it looks like dates; write a number instead, such as da",
-            ),
-            ([f"{i}.12.1999 10:00" for i in range(1, 31)], r"it looks like dates"),
-            ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates"),
+            ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates; write dates = {x = \"day-first\"}"),
             ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
-            ([f"{i} mmHg" for i in range(30)] + ["high", "low"], r"'0 mmHg', '1 mmHg': .* with a unit; write the n"),
+            (
+                [f"{i} mmHg" for i in range(30)] + ["high", "low"],
+                r"'0 mmHg' in row 1, '1 mmHg' in row 2, .* with a unit; write the n",
+            ),
             ([f"{i}mg/{d}" for i in range(30) for d in ("dL", "dl")], r"it looks like numbers with a unit"),
             ([f"{i}.5 mL/min/1.73 m²" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} rooms" for i in range(21)], r"it looks like numbers with a unit"),
@@ -393,7 +398,7 @@ def test_few_values_with_decimal_commas_are_told_of():
     ("cells_of", "said"),
     [
         (["10 mg", "20 mg", "10 mg"], "numbers with a unit, such as '10 mg': write the numbers alone, all in the"),
-        (["2024-01-05", "2024-02-05"], "dates, such as '2024-01-05': write a number instead, such as days before"),
+        (["5/1/2024", "5/2/2024"], "dates, such as '5/1/2024': write dates = {x = \"day-first\"} in the party's"),
         (["08:30", "17:00"], "times, such as '08:30': write a number instead, such as minutes, or declare"),
         (["<5", "7", "<5"], "numbers that are known as limits, such as '<5': write a number for each limit, or"),
         (["1 200", "1 500"], "numbers with marks between thousands, such as '1 200': write them without these marks"),

@@ -17,9 +17,8 @@ from anyparty.deployment.flare.job import farewell
 from anyparty.errors import ENDED, MessageError, PartyLost
 from anyparty.transport.codec import MOST_HEADER_BYTES, MOST_NAME, Header, encode
 from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally
-from anyparty.transport.reliable.buffers import HELD_MESSAGES, MOST_TAGS
+from anyparty.transport.reliable.buffers import HELD_MESSAGES, MOST_TAGS, PIECE_BYTES, Envelope
 from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
 from anyparty.transport.reliable.session import PendingReceive, Session, Timeouts
 from tests.unhurried import Steady
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from anyparty.api.federation import Federation
-from anyparty.config import Config
+from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.splits import UNUSED
 from anyparty.data.task import task_of
 from anyparty.errors import ConfigError, nearest
@@ -79,6 +79,6 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
     own = table.blocks_at(position)
     own = own[(own >= 0) & (use != TEST) & (use != UNUSED)]
     own = own[labelled.numpy()[own]]
-    party = federation.config.parties.get(name)
-    prepare = Prepare.fit(table, own, scale=party is None or party.scale)
+    party = federation.config.parties.get(name, PartySettings())
+    prepare = Prepare.fit(table, own, scale=party.scale, max_levels=party.max_levels)
     return prepare.apply(table)[own], y.numpy()[own], task.classes

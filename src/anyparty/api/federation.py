@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -31,20 +32,19 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
+from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
 from anyparty.core.forks import check_not_forked
-from anyparty.core.seeds import Seeds
+from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
-from anyparty.core.torch_defaults import usual_torch
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.splits import PARTS, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
-from anyparty.networks.custom_optimizer import MakeOptimizer, MakeScheduler
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.objective import Loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
@@ -82,6 +82,7 @@ class Federation:
         return html_of(repr(self), self.overlap.render(), self.reading)
 
     @classmethod
+    @checked()
     def from_tables(
         cls,
         tables: Mapping[str, Any],
@@ -98,8 +99,9 @@ class Federation:
         drop: Mapping[str, Sequence[str]] | None = None,
         scale: bool | Mapping[str, bool] = True,
         split: str | Mapping[str, Any] | None = None,
-        missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
+        dates: Mapping[str, Mapping[str, str]] | None = None,
         merge_spellings: bool = False,
         classes: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
@@ -116,13 +118,14 @@ class Federation:
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
             file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
-            types: by party and column, "numeric" or "categorical", to correct an inferred type.
+            types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
             limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a format.
             merge_spellings: whether categories that differ only in their spelling are one category.
             classes: the classes, or by class the texts of its labels; by default the labels decide.
             max_cell_bytes: the maximum size of a text cell or a column name.
@@ -131,7 +134,8 @@ class Federation:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
 
         """
-        arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
+        if not tables:
+            raise ConfigError("tables: expected a table by the name of its party, such as {'bank': 'bank.csv'}, got {}")
         ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
         again = duplicates if isinstance(duplicates, Mapping) else dict.fromkeys(tables, duplicates)
         for what, each in (
@@ -143,12 +147,9 @@ class Federation:
             ("scale", scale if isinstance(scale, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
+            ("dates", dates or {}),
         ):
             check_parties(each, tables, what)
-        for name, columns in (drop or {}).items():
-            if isinstance(columns, str):
-                raise ConfigError(f"drop: party {name!r} has the text {columns!r}; give a list of columns, "
-                                  f"[{columns!r}]")  # fmt: skip
         lacking = [name for name in tables if name not in ids]
         if lacking:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
@@ -162,6 +163,7 @@ class Federation:
                 "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
+                "dates": dict((dates or {}).get(name, {})),
             }
             | ({"table": located(user_path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
@@ -181,6 +183,7 @@ class Federation:
         return cls.from_config(config, tables)
 
     @classmethod
+    @checked(by_hand=("ids",))
     def from_arrays(
         cls,
         arrays: Mapping[str, Any],
@@ -214,13 +217,13 @@ class Federation:
             TableError, ConfigError: see ``anyparty.errors``; the message names the argument and the shapes.
 
         """
-        arguments.check_mapping(arrays, "arrays", "{'a': Xa, 'b': Xb}")
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
         made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
                                positive=positive, scale=scale, split=split)  # fmt: skip
         return replace(made, tables={name: without_blank_notes(table) for name, table in made.tables.items()})
 
     @classmethod
+    @checked(by_hand=("config",))
     def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
         """Build a federation from settings; ``tables`` replace the files in the settings.
 
@@ -344,6 +347,7 @@ class Federation:
     # Training
 
     @usual_torch()
+    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "folder"))
     def train(
         self,
         method: str | Method | None = None,

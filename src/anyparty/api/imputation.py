@@ -21,6 +21,7 @@ from polars.selectors import by_name
 from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run, own_tables
 from anyparty.artifacts.model_files import Member
+from anyparty.core.checked_calls import checked
 from anyparty.core.predictions import id_values, members, named_ids, patterns
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
@@ -30,6 +31,7 @@ from anyparty.methods.false_vfl import generation as uses
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method import Batch
 from anyparty.tables import readers
+from anyparty.tables.column_types import KINDS, Kind
 from anyparty.tables.ids import id_names
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.table import Table
@@ -51,8 +53,8 @@ class Imputation:
         samples: [S, n, F], S samples, each in the form of ``mean``.
         drawn: [S, n, F], the samples for ``table(samples=True)``: one level of each category and each truth value are
             drawn; ``None`` if ``samples`` can be used for this table.
-        own: [n, d], the party's columns before imputation, null where a cell is empty; ``None`` if the rows are those
-            that the party lacks.
+        own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
+            rows are those that the party lacks.
         whole: the party's original table; ``None`` if it was not given.
         places: [n], the index of each row in ``whole``; -1 if ``whole`` does not have the row.
 
@@ -129,16 +131,17 @@ class Imputation:
     @property
     def gaps(self) -> int:
         """The number of empty cells that were imputed in rows that the party has."""
-        numbers = [] if self.own is None else self.own.select(by_name(self.prepare.numeric.columns)).null_count().row(0)
-        return sum(numbers)
+        return self._empty("numeric")
 
     @property
     def left(self) -> int:
-        """The number of empty categorical cells in rows that the party has; they stay empty."""
-        categories = (
-            [] if self.own is None else self.own.select(by_name(self.prepare.categorical.columns)).null_count().row(0)
-        )
-        return sum(categories)
+        """The number of empty cells of categories, dates and texts in rows that the party has; they stay empty."""
+        return sum(self._empty(kind) for kind in KINDS if kind != "numeric")
+
+    def _empty(self, kind: Kind) -> int:
+        """Return the number of empty cells of columns of this kind in rows that the party has."""
+        names = [name for name, of in self.prepare.kinds.items() if of == kind]
+        return 0 if self.own is None else sum(self.own.select(by_name(names)).null_count().row(0))
 
     @property
     def blank(self) -> int:
@@ -168,7 +171,7 @@ class Imputation:
         assert self.whole is not None
         changed = []
         for k, name in enumerate(self.prepare.numeric.columns):
-            if own[name].null_count():
+            if name in own.columns and own[name].null_count():
                 column = np.full(self.whole.height, np.nan)
                 column[self.places] = values[:, k]
                 changed.append(self._likely(pl.Series(name, column).fill_nan(None)))
@@ -180,6 +183,7 @@ class Imputation:
         return column > 0.5 if truth else column
 
 
+@checked(PredictionError, by_hand=("tables",))
 def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
     samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
@@ -239,10 +243,11 @@ def impute(
     mean, sampled, drawn = (each[..., order, :] for each in (mean, sampled, drawn))
     wanted, own = wanted[torch.from_numpy(order)], None
     if cells:
-        own, block = prepare.matched(read[party])[alignment.blocks[party][wanted.numpy()]], rows[party].block
+        whole_rows = alignment.blocks[party][wanted.numpy()]
+        own, block = read[party].columns[whole_rows].select(list(prepare.kinds)), rows[party].block
         assert block is not None
         known = block.take(wanted)[0].cpu().double().numpy()
-        numbers = own.select(by_name(prepare.numeric.columns)).to_numpy()
+        numbers = prepare.matched(read[party])[whole_rows].select(by_name(prepare.numeric.columns)).to_numpy()
         known[:, : numbers.shape[1]] = numbers  # NaN where empty
         mean, sampled, drawn = (np.where(np.isnan(known), each, known) for each in (mean, sampled, drawn))
     identities = alignment.identities(wanted.numpy())
@@ -254,6 +259,7 @@ def impute(
     )  # fmt: skip
 
 
+@checked(PredictionError, by_hand=("tables",))
 def impute_run(
     folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     samples: int = 0, cells: bool = False, allow_code: Sequence[str] = (),
@@ -269,6 +275,7 @@ def impute_run(
     return impute(model, given, party, samples=samples, cells=cells, parties=parties)
 
 
+@checked(PredictionError, by_hand=("tables",))
 def log_likelihood(
     model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, ledger: Ledger | None = None
 ) -> pl.DataFrame:
@@ -300,6 +307,7 @@ def log_likelihood(
     return pl.DataFrame(columns | {"parties": [names[p] for p in which.tolist()]})
 
 
+@checked(PredictionError, by_hand=("tables",))
 def log_likelihood_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     allow_code: Sequence[str] = (),

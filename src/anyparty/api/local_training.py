@@ -12,33 +12,29 @@ import torch
 
 from anyparty.alignment.alignment import Alignment, PartyAlignment
 from anyparty.alignment.overlap import Overlap
-from anyparty.api.live_embeddings import LiveEmbeddings
+from anyparty.api.embeddings import LiveEmbeddings
 from anyparty.api.model import Model
 from anyparty.api.training_run import TrainingRun
-from anyparty.artifacts import run_costs
 from anyparty.artifacts.model_files import write_model
-from anyparty.artifacts.recorder import LocalRecorder
+from anyparty.artifacts.recorder import LocalRecorder, counted_costs
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
-from anyparty.config.method_factory import chosen
-from anyparty.config.schedule_factory import scheduled
+from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.types import Channel, Roster
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.rows import row_keys
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
 from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
-from anyparty.networks.encoder_registry import describe
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss, custom_loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.table import Table
-from anyparty.training.callbacks import Callback, CallbackList, reporting
+from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
 from anyparty.training.loop import device_of
 from anyparty.training.party_run import RunHooks
-from anyparty.training.progress import Bar
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
@@ -156,7 +152,7 @@ def train(
                 {name: run.member(outcomes[name]) for name in roster.names},
                 history=lead.trained.history,
                 ledger=ledger,
-                costs=run_costs.of(run.method, outcomes, config.train.batch_size, ledger),
+                costs=counted_costs(run.method, outcomes, config.train.batch_size, ledger),
                 held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
             )
             if recorder is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,28 +22,26 @@ from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
+from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
 from anyparty.core.predictions import Predictions, refuse_without_labels
-from anyparty.core.seeds import Seeds
-from anyparty.core.torch_defaults import usual_torch
+from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, TableError, nearest, remark, some
+from anyparty.errors import ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables import target
 from anyparty.tables.data_frames import is_array, tables_of_arrays
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
-from anyparty.training.loop import device_of
-from anyparty.training.prediction import predict_rows
+from anyparty.training.loop import device_of, predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
 
 Unseen = Literal["refuse", "wrong"]
-UNSEEN = get_args(Unseen)
 
 
 class AlignedTables(NamedTuple):
@@ -69,7 +67,7 @@ class Model:
         history: one record per epoch.
         best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 if none was chosen.
         ledger: the message and byte counts of training.
-        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.run_costs``.
+        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
         held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
         own: the description of a user-defined method: see ``methods.description``.
 
@@ -130,6 +128,7 @@ class Model:
     # Prediction
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def predict(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
@@ -157,9 +156,12 @@ class Model:
             asked = whom_to_ask(self.roster, tables, parties)
             rows, alignment = self._rows(list(self._read(tables).values()))
             wanted = torch.arange(alignment.n)
-        answered = self._answer(rows, alignment, wanted, asked, ledger)
-        return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
+        order = alignment.as_given(wanted.numpy(), self.roster.active)
+        answered = self._answer(rows, wanted, asked, ledger).take(order.tolist())
+        identities = alignment.identities(wanted.numpy()[order])
+        return answered if identities is None else answered.identified(identities)
 
+    @checked(PredictionError, by_hand=("tables",))
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
@@ -170,6 +172,7 @@ class Model:
         return self.predict(tables, parties).scores.numpy()
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def evaluate(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse", y: Any = None,
@@ -189,8 +192,6 @@ class Model:
             TableError: the labels have a class that training did not see, and ``unseen`` is "refuse".
         """
         refuse_without_labels(self.task)
-        if unseen not in UNSEEN:
-            raise PredictionError(f"unseen: there is no {unseen!r}{nearest(unseen, UNSEEN)}")
         strange: tuple[str, ...] = ()
         if tables is None:
             rows, alignment, wanted, asked = self._at_hand(parties)
@@ -212,11 +213,12 @@ class Model:
             raise PredictionError(
                 "there is no labelled row to score; train with a greater train.test, or give tables with labels"
             )
-        answered = self._answer(rows, alignment, wanted, asked, None)
+        answered = self._answer(rows, wanted, asked)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
@@ -229,6 +231,7 @@ class Model:
         read = self._read(tables)
         return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
 
+    @checked(PredictionError, by_hand=("tables",))
     def embed(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> dict[str, pl.DataFrame]:
@@ -317,20 +320,22 @@ class Model:
         return assemble(alignment, self.roster, features, known, device), alignment
 
     def _answer(
-        self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None
+        self, rows: dict[str, Rows], wanted: torch.Tensor, asked: list[str], ledger: Ledger | None = None
     ) -> Predictions:
+        """Predict the rows ``wanted`` with all parties, and return the active party's answer in this order."""
+
         def part(member: Member, net: Channel) -> Any:
             own = rows[member.state.seat.me]
             return predict_rows(self.method, net, member.state, own, wanted, asked, Seeds(self.seed))
 
         answered = self.play(part, ledger)[self.roster.active]
         assert isinstance(answered, Predictions)
-        identities = alignment.identities(wanted.numpy())
-        return answered if identities is None else answered.identified(identities)
+        return answered
 
     # Files
 
     @usual_torch()
+    @checked(by_hand=("folder",))
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
         """Write the model: one folder per party, safetensors and JSON, without pickle.
 
@@ -347,6 +352,7 @@ class Model:
 
     @classmethod
     @usual_torch()
+    @checked(by_hand=("folder", "method", "encoders"))
     def load(
         cls,
         folder: Path | str,

@@ -23,14 +23,15 @@ from anyparty.artifacts.record import RunRecord, has_model
 from anyparty.config import Config, SplitSettings
 from anyparty.config.method_factory import chosen
 from anyparty.config.user_code import allowing
+from anyparty.core.checked_calls import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.rows import assemble
-from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
+from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables import readers
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.target import encode
@@ -72,6 +73,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     return config
 
 
+@checked(by_hand=("folder", "method", "encoders"))
 def model_for_run(
     folder: Path | str, *, device: str | None = None, method: Method | None = None,
     encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
@@ -150,6 +152,7 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     return federation
 
 
+@checked(PredictionError, by_hand=("folder", "tables", "method", "encoders"))
 def evaluate_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
@@ -206,6 +209,7 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
     return bool(table.fingerprint == before.get(name))
 
 
+@checked(PredictionError, by_hand=("folder", "tables", "method", "encoders"))
 def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
@@ -271,6 +275,7 @@ def _importable(factory: str | None) -> bool:
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 
+@checked()
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:
     """Parse ``party=file`` strings into a mapping.
 

@@ -15,17 +15,17 @@ from typing import Any
 
 from anyparty.alignment.alignment import PartyAlignment
 from anyparty.artifacts.model_files import Member, ModelSummary
-from anyparty.config import Config
+from anyparty.config import Config, PartySettings
 from anyparty.core.types import Channel, MessageSpec, Roster
 from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
-from anyparty.training.attendance import check_require
+from anyparty.training.membership import check_require
 from anyparty.training.party import PartyInputs, PartyResult, take_part
 from anyparty.training.party_run import RunHooks
 
@@ -94,14 +94,15 @@ class TrainingRun:
             ConfigError: the encoder or the optimizer of the settings cannot be made.
 
         """
-        own = self.config.parties.get(name)
+        own = self.config.parties.get(name, PartySettings())
         house = PartyInputs(
             name=name,
             table=table,
             known=known,
             encoder=encoder or self.config.encoder_of(name),
             optimizer=optimizer or self.config.optimizer_of(name),
-            scale=own is None or own.scale,
+            scale=own.scale,
+            max_levels=own.max_levels,
             folder=folder,
             hooks=hooks or RunHooks(),
         )

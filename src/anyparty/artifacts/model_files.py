@@ -3,43 +3,125 @@
 model.json                        method and parameters, roster, task, seed
 parties/NAME/party.json           the party's preprocessing and the description of its network
 parties/NAME/model.safetensors    the weights of this network
-manifest.json                     the hash of each of these files: see ``artifacts.manifest``
+manifest.json                     the hash of each of these files: {"format": 1, "files": {"model.json": "…", …}}
 
 No code named in these files is ever imported or called.
+
+The manifest is written last and checked before a file is parsed.  It reveals files that were cut short, mixed up or
+edited after the model was saved.  It does not prove who saved the model: any user who can write to the folder can write
+a new manifest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from anyparty.artifacts.manifest import NAME as MANIFEST
-from anyparty.artifacts.manifest import Manifest, sha256
-from anyparty.artifacts.run_lock import ID_HASHES, LOCK, take
+from anyparty.artifacts.run_folder import ID_HASHES, LOCK, take
+from anyparty.config.settings_group import Settings
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import inside, read_json, refuse_file, tuples, write_json
 from anyparty.core.types import Roster, Task
-from anyparty.errors import ModelError, NotGiven, nearest
+from anyparty.errors import ModelError, NotGiven, TableError, nearest
 from anyparty.methods import description
 from anyparty.methods.method import Method, PartyContext, State
 from anyparty.methods.method_registry import made_again
-from anyparty.networks.allocation import AllocationLimit
-from anyparty.networks.encoder_registry import describe, restore
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory, describe, restore
+from anyparty.networks.modules import AllocationLimit
+from anyparty.tables import readers
 from anyparty.tables.cells import MAX_BYTES
-from anyparty.tables.file_settings import DETECT, FileSettings
+from anyparty.tables.column_types import Kind
+from anyparty.tables.file_content import DETECT, FileSettings
 from anyparty.tables.ids import Duplicates
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
+from anyparty.tables.table import Table, read_table
 from anyparty.training import checkpoint
+
+MANIFEST = "manifest.json"
+
+
+class Manifest(Settings):
+    """The hashes of a model's files.
+
+    Attributes:
+        format: the version of this file.
+        files: the SHA-256 of each file in hexadecimal, by the file's path relative to the folder, with slashes.
+
+    """
+
+    format: Annotated[int, Field(ge=1, le=1)] = 1
+    files: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+
+    @classmethod
+    def write(cls, folder: Path, names: Iterable[str]) -> None:
+        """Hash the files ``names`` in ``folder`` and write the manifest.
+
+        Raises:
+            ModelError: a file does not exist.
+            StorageError: the manifest cannot be written.
+        """
+        files = {name: sha256(folder / name) for name in sorted(names)}
+        write_json(folder / MANIFEST, {"format": 1, "files": files})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Read the manifest of a model's folder.
+
+        Raises:
+            ModelError: the file does not exist, is not a manifest, or is a symbolic link that leads out of the folder.
+        """
+        path = inside(folder, MANIFEST)
+        values = read_json(path)
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            found = error.errors()[0]
+            where = ".".join(map(str, found["loc"]))
+            raise ModelError(f"{path}: this is not a manifest of anyparty: {where}: {found['msg'].lower()}; copy the "
+                             f"whole folder again") from None  # fmt: skip
+
+    def check(self, folder: Path, name: str) -> None:
+        """Check that a file is the one that was saved.
+
+        Raises:
+            ModelError: the manifest does not list the file, or the file does not exist, has other bytes, or is a
+                symbolic link that leads out of the folder.
+        """
+        path = inside(folder, name)
+        if name not in self.files:
+            raise ModelError(
+                f"{folder / MANIFEST} does not list {name}, which the model needs; copy the whole folder again"
+            )
+        if sha256(path) != self.files[name]:
+            raise ModelError(f"{path}: this is not the file that the model was saved with ({MANIFEST} has another "
+                             "hash); copy the whole folder again")  # fmt: skip
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file; copy the whole folder again") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); copy the whole folder again") from None
+
 
 FORMAT = 3
 WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can still be read
@@ -360,3 +442,36 @@ def load_members(
     for name in members:
         check_mark(about, folder / "parties" / name, name)
     return members
+
+
+NONE: Mapping[str, Kind] = MappingProxyType({})
+
+
+def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind] = NONE) -> Table:
+    """Read the columns of a party's table that training used; ignore all other columns.
+
+    Args:
+        member: the party's part of the model.
+        me: the party.
+        source: the table.
+        aligned: the columns of the aligned table, in their order, with their kinds; if empty, the columns that the
+            model needs are read, in the order of the file.
+
+    Raises:
+        TableError: the table cannot be used.
+    """
+    columns = readers.names(source, me, member.file)
+    needed = NONE if member.prepare is None else member.prepare.kinds
+    label = member.label if member.label in columns else None
+
+    def read(names: Mapping[str, Kind]) -> Table:
+        expect = {name: names[name] for name in names if name in columns} | dict(needed)
+        return read_table(source, party=me, label=label, expect=expect, **member.reading)
+
+    alone = {name: needed[name] for name in columns if name in needed}
+    if not aligned:
+        return read(alone)
+    try:
+        return read(aligned)
+    except TableError:  # the error may be in a column that the model does not need
+        return read(alone)

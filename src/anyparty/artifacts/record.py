@@ -13,7 +13,7 @@ Fields of every record:
     best_epoch: the number of the best epoch in the history, from 1
     ledger: messages and bytes by sender, receiver and tag
     evaluation: test scores, as ``Evaluation.to_json``
-    costs: messages and bytes by the formulas of papers, see ``artifacts.run_costs``
+    costs: messages and bytes by the formulas of papers, see ``artifacts.recorder``
     title, declared: the method's title, and the messages that the method declares
 
     settings: the settings as TOML; of one party's record, those that all parties share

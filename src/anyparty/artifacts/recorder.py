@@ -1,4 +1,4 @@
-"""Callbacks that write a run's record during the run.
+"""Callbacks that write a run's record during the run, with the cost of its messages.
 
 ``LocalRecorder`` writes the record of a run in one process after every epoch.  ``SiteRecorder`` writes one party's
 record when the alignment is known, when a stage begins and after every checkpoint.  A killed process leaves the last
@@ -6,6 +6,8 @@ record that it wrote.  A resumed run continues the same ledger.
 
 A resumed run must have the same settings and tables; the error names the settings or tables that differ.  The path of
 a table may change, because the fingerprint identifies the table.
+
+The formulas of costs are in ``anyparty.core.costs``.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 from pydantic import ValidationError
+from torch import nn
 
 from anyparty.alignment.overlap import Overlap
 from anyparty.artifacts.record import (
@@ -35,15 +39,19 @@ from anyparty.artifacts.record import (
     is_cut,
     versions,
 )
-from anyparty.artifacts.run_lock import ID_HASHES, take
+from anyparty.artifacts.run_folder import ID_HASHES, take
 from anyparty.config import Config
+from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
+from anyparty.data.blocks import TEST, TRAIN
+from anyparty.data.splits import UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods import description
 from anyparty.methods.method import Method
 from anyparty.training.callbacks import Callback, now
 from anyparty.training.checkpoint import PROGRESS, Checkpoints, read
+from anyparty.training.party import PartyResult
 from anyparty.training.party_run import TrainedParty
 from anyparty.transport.ledger import Ledger
 
@@ -312,3 +320,56 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 24 else text[:20] + "...'"
+
+
+def counted_costs(
+    method: Method, outcomes: Mapping[str, PartyResult], batch_size: int, ledger: Ledger
+) -> dict[str, Any]:
+    """Return a run's costs, for its record.
+
+    Args:
+        method: the method that was trained.
+        outcomes: the active party's result, and the results of other parties that are known here.
+        batch_size: the number of rows in a batch.
+        ledger: the message and byte counts of the run.
+
+    """
+    own = {message.tag for message in method.can.messages}
+    shapes = {name: sizes_of(outcome) for name, outcome in outcomes.items()}
+    counted = method.published_costs(_ran(outcomes, batch_size)) if isinstance(method, HasCosts) else []
+    return {
+        "sent": [vars(each) for each in ledger.exchanges() if each.tag in own],
+        "published": published([vars(each) for each in counted], shapes),
+    }
+
+
+def sizes_of(outcome: PartyResult) -> PartyShape:
+    """Return the sizes that the cost formulas need and that only the party itself knows."""
+    encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
+    layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
+    last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0
+    return PartyShape(columns=outcome.seat.inputs, last_layer=last)
+
+
+def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
+    roster = next(iter(outcomes.values())).seat.roster
+    lead = outcomes[roster.active]
+    rows, use = lead.rows, torch.from_numpy(lead.use)
+    assert rows.observed is not None
+    observed, stages = rows.observed.cpu(), [str(record["stage"]) for record in lead.trained.history]
+    own = observed[:, roster.blocks.index(roster.active)] if roster.active in roster.blocks else torch.zeros(rows.n)
+    both = {
+        name: int((own.bool() & observed[:, k] & (use != TEST) & (use != UNUSED)).sum())
+        for k, name in enumerate(roster.blocks)
+        if name != roster.active
+    }
+    return RunShape(
+        roster=roster,
+        observed=observed,
+        labelled=rows.teaching.cpu(),
+        training=use == TRAIN,
+        shared=both,
+        epochs={stage: stages.count(stage) for stage in stages},
+        batch_size=batch_size,
+        columns=lead.seat.inputs,
+    )

@@ -3,6 +3,8 @@
 No module of this package imports torch before a command needs it, so that ``anyparty --help`` answers at once.
 """
 
+import os
+
 from anyparty.cli.errors import end_at_once
 
 
@@ -11,4 +13,8 @@ def main() -> None:
     end_at_once()
     from anyparty.cli.app import app  # Ctrl-C ends the process during these imports
 
+    if os.environ.get("NO_COLOR"):
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None  # otherwise rich would leave out colours only, not bold and dim text
     app(prog_name="anyparty")

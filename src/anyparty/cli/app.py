@@ -11,9 +11,9 @@ import typer
 
 import anyparty
 from anyparty.cli.bench import bench
-from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
+from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report, serve
 from anyparty.cli.compare import compare, sweep
-from anyparty.cli.console import print_json, screen
+from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors, with_errors_at_once
 from anyparty.cli.federate import federate, party
 from anyparty.cli.init import init
@@ -22,19 +22,21 @@ from anyparty.cli.options import (
     AsJson,
     Changes,
     HomeExpandingGroup,
+    IdColumn,
+    LabelColumn,
     OutFile,
     Parties,
     RawCsv,
     RunFolder,
+    Sources,
     Tables,
     allowed_modules,
     announce_user_code,
     folder_option,
     party_names,
     search_modules_in,
+    settings_from,
 )
-from anyparty.cli.serve import serve
-from anyparty.cli.sources import IdColumn, LabelColumn, Sources, settings_from
 from anyparty.errors import ConfigError
 
 app = typer.Typer(
@@ -76,6 +78,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was stopped.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
     allow_code: AllowCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on all parties' tables: `anyparty train bank.csv shop.csv --label default`, or a settings file.
 
@@ -87,7 +90,7 @@ def train(
     from anyparty.api.local_training import check
     from anyparty.api.runs import default_folder
 
-    console = screen(quiet=quiet)
+    console = screen(quiet=quiet, as_json=as_json)
     resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     folder = run or default_folder(config, resolved)
@@ -106,16 +109,21 @@ def train(
     except KeyboardInterrupt:
         print_error(_resume_hint(resume_words, folder), "yellow")
         raise typer.Exit(EXIT_STOPPED) from None
+    scored = model.evaluate() if model.task.outputs and model.test_rows else None
     if not model.task.outputs:
         console.print("\nNo row has a label: the model describes the columns, but predicts nothing.")
-    elif model.test_rows:
+    elif scored is not None:
         console.print("\nScores on test rows, which were not used in training:")
-        console.print(model.evaluate().render())
+        console.print(scored.render())
     else:
         of = f"train.test = {resolved.train.test:g} of {int(federation.labeled.sum()):,} labelled rows"
         console.print(f"\nNo rows were held out ({of}): score others with anyparty evaluate RUN --table ...",
                       soft_wrap=True)  # fmt: skip
     console.print(f"\nThe run is in {folder}", soft_wrap=True)
+    console.result(lambda: {
+        "run": folder, "task": federation.predicted(), "overlap": federation.overlap.to_json(),
+        "evaluation": scored and scored.to_json(),
+    })  # fmt: skip
 
 
 @app.command()
@@ -127,6 +135,7 @@ def predict(
     parties: Parties = None,
     allow_code: AllowCode = None,
     raw_csv: RawCsv = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict every row with the parties that have it and may take part.
 
@@ -135,14 +144,21 @@ def predict(
     In Python: anyparty.api.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
     from anyparty.api.runs import predict_run, tables_from
-    from anyparty.cli.console import check_output_of_run, print_or_write, render_predictions
+    from anyparty.cli.console import (
+        check_output_of_run,
+        predictions_to_json,
+        print_or_write,
+        render_predictions,
+        rows_or_file,
+    )
 
     tables = tables_from(table or [])
     check_output_of_run(out, run, tables, raw_csv=raw_csv)
     answered = predict_run(run, tables, party_names(parties), allow_code=allowed_modules(allow_code))
-    console = screen()
+    console, frame = screen(as_json=as_json), answered.frame()
     console.print(render_predictions(answered))
-    print_or_write(answered.frame(), out, console, raw_csv=raw_csv)
+    print_or_write(frame, out, console, raw_csv=raw_csv)
+    console.result(lambda: {**predictions_to_json(answered), **rows_or_file(frame, out)})
 
 
 @app.command()
@@ -161,10 +177,9 @@ def evaluate(
     from anyparty.api.runs import evaluate_run, tables_from
 
     scored = evaluate_run(run, tables_from(table or []), party_names(parties), allow_code=allowed_modules(allow_code))
-    if as_json:
-        print_json(scored.to_json())
-    else:
-        screen().print(scored.render())
+    console = screen(as_json=as_json)
+    console.print(scored.render())
+    console.result(scored.to_json)
 
 
 @app.command()
@@ -184,14 +199,15 @@ def align(
     from anyparty.tables import summary
 
     federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
-    if as_json:
-        columns = [{"party": table.party, **vars(column)} for table in federation.tables.values()
-                   for column in summary.columns(table)]  # fmt: skip
-        print_json({"overlap": federation.overlap.to_json(), "columns": columns, "task": federation.predicted()})
-        return
-    console = screen()
+    console = screen(as_json=as_json)
     console.print(federation.files, federation.overlap.render(), federation.reading, sep="\n")
     console.print(federation.predicted(), soft_wrap=True)
+    console.result(lambda: {
+        "overlap": federation.overlap.to_json(),
+        "columns": [{"party": table.party, **vars(column)} for table in federation.tables.values()
+                    for column in summary.columns(table)],
+        "task": federation.predicted(),
+    })  # fmt: skip
 
 
 @app.command()
@@ -203,16 +219,19 @@ def methods(
             metavar="[NAME]", help="Show this method's parameters and messages. A method of your own is module:name."
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show all methods and their capabilities, or one method in detail.
 
     In Python: anyparty.METHODS, and anyparty.method("laser").can.
     """
-    from anyparty.cli.console import render_method, render_methods
+    from anyparty.cli.console import method_to_json, methods_to_json, render_method, render_methods
 
     if name is not None and ":" in name:
         search_modules_in()
-    screen().print(render_methods() if name is None else render_method(name))
+    console = screen(as_json=as_json)
+    console.print(render_methods() if name is None else render_method(name))
+    console.result(lambda: methods_to_json() if name is None else method_to_json(name))
 
 
 @app.command()
@@ -220,14 +239,20 @@ def methods(
 def demo(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of its files.")] = Path("anyparty-demo"),
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
+    as_json: AsJson = False,
 ) -> None:
-    """Train all methods on a small medical data set with gaps, and compare them.
+    """Train six methods on handwritten digits in four quadrants with gaps, and compare them.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """
     from anyparty.cli import demo as local_demo
 
-    local_demo.run(folder, seeds=seeds, console=screen())
+    console = screen(as_json=as_json)
+    found = local_demo.run(folder, seeds=seeds, console=console)
+    console.result(lambda: {
+        "folder": folder, "verdicts": list(local_demo.verdicts(found)),
+        "scores": found.frame(by=("missing", "present")).to_dicts(),
+    })  # fmt: skip
 
 
 app.command()(compare)

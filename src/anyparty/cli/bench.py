@@ -10,6 +10,7 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, print_error, with_errors
+from anyparty.cli.options import AsJson
 
 
 @with_errors
@@ -40,6 +41,7 @@ def bench(
         bool,
         typer.Option("--so-far", help="Run nothing; write the table of the finished runs."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a published experiment and compare its numbers with the paper's.
 
@@ -48,13 +50,16 @@ def bench(
     """
     from anyparty.experiments import run
 
-    console = screen()
+    console = screen(as_json=as_json)
     report = run(
         suite, datasets=dataset, methods=method, seeds=seeds, jobs=jobs, quick=quick,
         backend=backend, device=device, data_dir=data_dir, folder=folder, console=screen(stderr=True), so_far=so_far,
     )  # fmt: skip
     console.print(report.markdown, soft_wrap=True)
     console.print(f"Records, tables and plots are in {report.folder}", soft_wrap=True)
+    console.result(lambda: {
+        "folder": report.folder, "cells": [vars(cell) for cell in report.cells], "failed": report.failed,
+    })  # fmt: skip
     if report.replaced:
         more = "--so-far" + (f" --folder {shlex.quote(str(folder))}" if folder else "")
         print_error(f"The existing page of '{report.replaced}' was replaced; that command with {more} writes it again.",

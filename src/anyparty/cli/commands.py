@@ -1,4 +1,4 @@
-"""The commands `doctor`, `report`, `inspect-encoder`, `impute` and `likelihood`."""
+"""The commands `doctor`, `report`, `inspect-encoder`, `impute`, `likelihood` and `serve`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, with_errors
 from anyparty.cli.options import (
     AllowCode,
+    AsJson,
     Changes,
     OutFile,
     Parties,
@@ -35,6 +36,7 @@ def doctor(
         Path | None,
         typer.Argument(metavar="[PLACE]", help="A federation's folder, or a party's kit, to check as well."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine, and a party's kit: versions, extras, ports, certificates, clocks, disk, data sets.
 
@@ -52,9 +54,10 @@ def doctor(
     for each in findings:
         style = LEVEL_STYLES[each.level]
         table.add_row(Text(each.level, style=style), Text(each.check), Text(each.result), Text(each.advice))
-    screen().print(table)
-    problems = sum(each.level == "fix" for each in findings)
-    typer.echo(f"{problems} to fix." if problems else "Nothing to fix.")
+    console, problems = screen(as_json=as_json), sum(each.level == "fix" for each in findings)
+    console.print(table)
+    console.print(f"{problems} to fix." if problems else "Nothing to fix.")
+    console.result(lambda: {"problems": problems, "findings": [vars(each) for each in findings]})
     raise typer.Exit(EXIT_ERROR if problems else 0)
 
 
@@ -89,6 +92,7 @@ def report(
         ),
     ] = False,
     allow_code: AllowCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the messages of runs, and write an HTML page about them with its figures beside it.
 
@@ -100,18 +104,24 @@ def report(
     from anyparty.report.recorded_runs import find_runs
     from anyparty.report.traffic import render_costs, render_ledger
 
-    console, code = screen(), allowed_modules(allow_code)
+    console, code = screen(as_json=as_json), allowed_modules(allow_code)
     single = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
     folder = out or (Path("report") if single is None else single / "report")
     # write the page before anything is printed, because a closed stdout stops the command
     with console.status("writing the page"):
         written = page.write(runs, folder, metric=metric, model=model, allow_code=code)
-    for run in find_runs(runs):
+    found = find_runs(runs)
+    for run in found:
         console.print(render_ledger(run))
         for table in render_costs(run):
             console.print(table)
     figures = f", its figures are in {written.parent / 'figures'}" if folder.suffix.lower() not in page.PAGES else ""
     console.print(f"\nThe page is {written}{figures}", soft_wrap=True)
+    console.result(lambda: {
+        "page": written,
+        "runs": [{"name": run.name, "method": run.method, "status": run.status, "messages": run.ledger.rows(),
+                  "formulas": run.published, "missing": run.missing} for run in found],
+    })  # fmt: skip
 
 
 @with_errors
@@ -138,6 +148,7 @@ def inspect_encoder(
         "encoder.png"
     ),
     allow_code: AllowCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train one party's encoder locally, and compare a classifier on its embeddings with one on the columns.
 
@@ -153,7 +164,7 @@ def inspect_encoder(
     from anyparty.report.style import check_figure_file, save_figure
 
     check_figure_file(out)
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen()
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(as_json=as_json)
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     options: dict[str, Any] = {
         "epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds,
@@ -178,6 +189,12 @@ def inspect_encoder(
     figure = draw_encoder_check([each.epoch for each in found], [each.loss for each in found], raw, embedded, metric)
     save_figure(figure, out)
     console.print(f"The plot is {out}", soft_wrap=True)
+    console.result(lambda: {
+        "metric": metric,
+        "epochs": [{"epoch": each.epoch, "loss": each.loss, "embeddings": each.scores.embedded.tolist(),
+                    "columns": each.scores.raw.tolist(), "lost": float(each.scores.lost)} for each in found],
+        "alike": last.alike(threshold), "plot": out,
+    })  # fmt: skip
 
 
 @with_errors
@@ -206,6 +223,7 @@ def impute(
     ] = False,
     allow_code: AllowCode = None,
     raw_csv: RawCsv = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fill in a party's columns for the rows that it lacks, with a run of FALSE-VFL.
 
@@ -217,15 +235,17 @@ def impute(
     """
     from anyparty.api.imputation import impute_run
     from anyparty.api.runs import tables_from
-    from anyparty.cli.console import check_output_of_run, print_or_write
+    from anyparty.cli.console import check_output_of_run, print_or_write, rows_or_file
 
     tables = tables_from(table or [])
     check_output_of_run(out, run, tables, raw_csv=raw_csv)
-    code, console = allowed_modules(allow_code), screen()
+    code, console = allowed_modules(allow_code), screen(as_json=as_json)
     filled = impute_run(run, party, tables, party_names(parties), samples=samples, cells=cells, allow_code=code)
     frame = filled.table(samples=samples > 0)
-    console.print(_imputation_summary(filled), soft_wrap=True)
+    summary = _imputation_summary(filled)
+    console.print(summary, soft_wrap=True)
     print_or_write(frame, out, console, raw_csv=raw_csv)
+    console.result(lambda: {"summary": summary, **rows_or_file(frame, out)})
 
 
 @with_errors
@@ -236,6 +256,7 @@ def likelihood(
     parties: Parties = None,
     raw_csv: RawCsv = False,
     allow_code: AllowCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compute each row's log-likelihood with a run of FALSE-VFL, lowest first: low is unlike the training rows.
 
@@ -243,16 +264,18 @@ def likelihood(
     """
     from anyparty.api.imputation import log_likelihood_run
     from anyparty.api.runs import tables_from
-    from anyparty.cli.console import check_output_of_run, print_or_write
+    from anyparty.cli.console import check_output_of_run, print_or_write, rows_or_file
 
     tables = tables_from(table or [])
     check_output_of_run(out, run, tables, raw_csv=raw_csv)
     scores = log_likelihood_run(run, tables, party_names(parties), allow_code=allowed_modules(allow_code))
-    console = screen()
+    console = screen(as_json=as_json)
     if scores["parties"].n_unique() > 1:
         console.print("Compare only rows of the same parties: likelihoods of others cover different columns.",
                       style="yellow")  # fmt: skip
-    print_or_write(scores.sort("log_likelihood", nulls_last=True), out, console, raw_csv=raw_csv)
+    frame = scores.sort("log_likelihood", nulls_last=True)
+    print_or_write(frame, out, console, raw_csv=raw_csv)
+    console.result(lambda: rows_or_file(frame, out))
 
 
 def _imputation_summary(filled: Imputation) -> str:
@@ -268,3 +291,58 @@ def _imputation_summary(filled: Imputation) -> str:
     if filled.blank:
         text += f"; {filled.blank:,} rows without any cell are unchanged; without --cells they are filled in"
     return text
+
+
+@with_errors
+def serve(
+    place: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A federation's folder, the active party's kit, or a run's folder."),
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
+    budget_ms: Annotated[
+        float,
+        typer.Option(
+            "--budget-ms", help="How long to wait for other parties if a request does not set it, in milliseconds."
+        ),
+    ] = 200.0,
+    batch_ids: Annotated[int, typer.Option("--batch-ids", help="Maximum number of ids of one batch.")] = 10_000,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Accepted bearer tokens, one per line.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="PEM", help="TLS certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM", help="Its private key (PEM).")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--client-ca", metavar="PEM", help="CA bundle that client certificates must chain to."),
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", metavar="PARTY=FILE", help="A party's current table.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="CONFIG.toml", help="Settings of a federation whose model uses your code."),
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Number of PyTorch threads.", min=1)] = 1,
+    allow_code: AllowCode = None,
+) -> None:
+    """Serve predictions over HTTP at the active party, with all connected parties, until Ctrl-C.
+
+    In Python: anyparty.serving.serve("FOLDER").
+    """
+    from anyparty import config as settings
+    from anyparty import serving
+    from anyparty.api.runs import tables_from
+    from anyparty.serving.service_settings import BearerTokens, ServiceLimits, tls_files
+
+    code, resolved = allowed_modules(allow_code), None
+    if config is not None:
+        resolved = settings.load(config, allow_code=code)
+        announce_user_code(resolved, config.parent, typer.echo)
+    serving.serve(
+        place, host=host, port=port, limits=ServiceLimits(budget_ms=budget_ms, batch_ids=batch_ids),
+        tokens=BearerTokens.read(token_file), tls=tls_files(tls_cert, tls_key, client_ca),
+        tables=tables_from(table or []), config=resolved, threads=threads,
+        say=typer.echo, allow_code=code,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, with_errors
-from anyparty.cli.options import AllowCode, Changes, SettingsFile, announce_user_code, search_modules_in
+from anyparty.cli.options import AllowCode, AsJson, Changes, SettingsFile, announce_user_code, search_modules_in
 
 
 @with_errors
@@ -41,6 +41,7 @@ def compare(
     ] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="A joblib back end: ray or dask.")] = None,
     allow_code: AllowCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train several methods on identical rows and missing blocks, and compare their test scores.
 
@@ -52,7 +53,7 @@ def compare(
     from anyparty.errors import ConfigError
     from anyparty.experiments.compare import compare as run
 
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen()
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(as_json=as_json)
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if any(":" in name for name in names):
@@ -67,6 +68,10 @@ def compare(
     console.print(found)
     console.print(f"The page is {out / 'index.html'}; scores.csv, differences.csv and plot.png are beside it.",
                   soft_wrap=True)  # fmt: skip
+    console.result(lambda: {
+        "metric": found.metric, "scores": found.frame(by=("missing", "present")).to_dicts(),
+        "differences": found.paired().to_dicts(), "failed": found.failed, "page": out / "index.html",
+    })  # fmt: skip
     if found.failed:
         raise typer.Exit(EXIT_ERROR)
 
@@ -87,6 +92,7 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the frame of all runs, .parquet or .csv.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a federation with many settings: a grid, random settings, or settings that Optuna chooses.
 
@@ -95,7 +101,7 @@ def sweep(
     In Python: anyparty.experiments.sweep.sweep("SWEEP.toml", jobs=2), and anyparty.runs.frame("SWEEP/*").
     """
     from anyparty.cli.console import render_head
-    from anyparty.core.export import write
+    from anyparty.core.storage import write_frame
     from anyparty.errors import ConfigError
     from anyparty.experiments.sweep import load_sweep
     from anyparty.experiments.sweep import sweep as run
@@ -105,7 +111,7 @@ def sweep(
     settings, _ = load_sweep(file)
     search_modules_in(settings.settings.parent.absolute())
     found = run(file, jobs=jobs, shard=shard, if_done=if_done, folder=folder)  # type: ignore[arg-type]
-    console = screen()
+    console = screen(as_json=as_json)
     counts = found["status"].value_counts().iter_rows()
     console.print(", ".join(f"{count} runs {status}" for status, count in counts))
     columns = [name for name in found.columns if name not in {"error", "epochs", "best_epoch", "bytes_sent"}]
@@ -113,5 +119,7 @@ def sweep(
     shown = found.select(columns[:8] + ([score] if score and score not in columns[:8] else []))
     console.print(render_head(shown.sort(score) if score else shown))
     if out is not None:
-        write(found, out)
-    console.print(f"The runs are in {folder or file.with_suffix('')}", soft_wrap=True)
+        write_frame(found, out)
+    place = folder or file.with_suffix("")
+    console.print(f"The runs are in {place}", soft_wrap=True)
+    console.result(lambda: {"folder": place, "out": out, "runs": found.to_dicts()})

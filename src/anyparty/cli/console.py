@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.measure import Measurement
+from rich.protocol import rich_cast
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -20,19 +24,95 @@ if TYPE_CHECKING:
     from anyparty.core.predictions import Predictions
     from anyparty.core.types import Capabilities
 
+LONGEST_WORD = 16  # characters of a word that is kept whole in a narrow table
 MAX_SETS = 16  # sets of parties in a summary of predictions
 
 
-def screen(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Make a console that prints text unchanged: rich would read ``:ab:`` as an emoji and ``[red]`` as a colour."""
-    return Console(stderr=stderr, quiet=quiet, emoji=False, markup=False, highlight=False)
+class Screen(Console):
+    """A console that prints a command's output in one of two forms: text for people, or one JSON object.
+
+    Text is printed unchanged: rich would read ``:ab:`` as an emoji and ``[red]`` as a colour.
+    """
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False, as_json: bool = False) -> None:
+        """Make the console; with ``as_json`` only ``result`` prints."""
+        system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        super().__init__(stderr=stderr, quiet=quiet or as_json, color_system=system, emoji=False, markup=False,
+                         highlight=False)  # fmt: skip
+        self.as_json = as_json
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does; a table that is too wide for the terminal is narrowed, or becomes a list of its rows."""
+        super().print(*(_fitted(each, self) for each in objects), **options)
+
+    def result(self, values: Callable[[], Mapping[str, Any]]) -> None:
+        """Print the object of ``values()`` as indented JSON on stdout, if the command was called with --json.
+
+        A number that is not finite becomes ``null``; dates and paths become text.  The keys are in ``json_keys``.
+        """
+        from anyparty.core.storage import finite
+
+        if self.as_json:
+            print(json.dumps(finite(values()), indent=2, ensure_ascii=False, default=str))
 
 
-def print_json(values: object) -> None:
-    """Print values as indented JSON on stdout; a number that is not finite becomes ``null``."""
-    from anyparty.core.storage import finite
+def screen(*, stderr: bool = False, quiet: bool = False, as_json: bool = False) -> Screen:
+    """Make the console of a command."""
+    return Screen(stderr=stderr, quiet=quiet, as_json=as_json)
 
-    print(json.dumps(finite(values), indent=2, ensure_ascii=False))
+
+# Width
+
+
+def _fitted(shown: Any, console: Console) -> Any:
+    """Return a renderable whose tables fit the console without cutting a number or a word."""
+    shown = rich_cast(shown)
+    if isinstance(shown, Group):
+        return Group(*(_fitted(each, console) for each in shown.renderables))
+    return _fitted_table(shown, console) if isinstance(shown, Table) and shown.box else shown
+
+
+def _fitted_table(table: Table, console: Console) -> Table:
+    least = [_least_width(column, console) for column in table.columns]
+    most = [max(_widths(column, console, "maximum")) for column in table.columns]
+    room = console.width - 1 - 3 * len(least)  # without the frame and the spaces around cells
+    if sum(most) <= room:
+        return table
+    if sum(least) > room:
+        return _as_list(table)
+    fitted, spare, wanted = copy(table), room - sum(least), sum(most) - sum(least)
+    widths = [low + spare * (high - low) // wanted for low, high in zip(least, most, strict=True)]
+    fitted.columns = [replace(column, width=width, overflow="fold")
+                      for column, width in zip(table.columns, widths, strict=True)]  # fmt: skip
+    return fitted
+
+
+def _widths(column: Column, console: Console, of: str) -> list[int]:
+    """Return the widths of a column's header and cells: with line breaks ("minimum"), or without ("maximum")."""
+    cells = [column.header, *column.cells]
+    return [getattr(Measurement.get(console, console.options, cell), of) for cell in cells]
+
+
+def _least_width(column: Column, console: Console) -> int:
+    """Return the width that keeps numbers whole; words are folded if they are longer than ``LONGEST_WORD``."""
+    header, *_ = words = _widths(column, console, "minimum")
+    if column.justify == "right":
+        return max(header, *_widths(column, console, "maximum")[1:], 1)
+    return min(max(words), LONGEST_WORD)
+
+
+def _as_list(table: Table) -> Table:
+    """Return a table with the columns of ``table`` below each other, one section for each row."""
+    listed = Table(title=table.title, caption=table.caption, title_justify="left", show_header=False)
+    listed.add_column(overflow="fold")
+    listed.add_column(overflow="fold")
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            if str(cell):
+                header = column.header.replace("\n", " ") if isinstance(column.header, str) else column.header
+                listed.add_row(header, cell)
+        listed.add_section()
+    return listed
 
 
 # Predictions
@@ -45,7 +125,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
         ConfigError: the file is neither .parquet nor .csv, or is a table that would be lost; or ``raw_csv`` is set
             without a .csv file.
     """
-    from anyparty.core import export
+    from anyparty.core import storage
     from anyparty.errors import ConfigError
 
     if raw_csv and (out is None or out.suffix.lower() != ".csv"):
@@ -54,8 +134,8 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
         return
     if any(table is not None and table.resolve() == out.resolve() for table in tables):
         raise ConfigError(f"--out {out}: this is a party's table, which would be overwritten; name another file")
-    if out.suffix.lower() not in export.KINDS:
-        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(export.KINDS)}")
+    if out.suffix.lower() not in storage.FRAME_KINDS:
+        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(storage.FRAME_KINDS)}")
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
@@ -72,14 +152,35 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
     Raises:
         StorageError: the disk is full, or the folder cannot be written to.
     """
-    from anyparty.core import export
+    from anyparty.core import storage
 
     if out is None:
         console.print(render_head(frame))
         console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.")
         return
-    export.write(frame, out, raw_csv=raw_csv)
+    storage.write_frame(frame, out, raw_csv=raw_csv)
     console.print(f"{len(frame):,} rows are in {out}", soft_wrap=True)
+
+
+def rows_or_file(frame: pl.DataFrame, out: Path | None) -> dict[str, Any]:
+    """Return for JSON what ``print_or_write`` shows: the file, or all rows if no file is named."""
+    return {"out": out, "rows": frame.to_dicts() if out is None else None}
+
+
+def predictions_to_json(answered: Predictions) -> dict[str, Any]:
+    """Return for JSON what ``render_predictions`` shows, with all sets of parties."""
+    from anyparty.core.predictions import members
+
+    rows = int(answered.answered.sum())
+    return {
+        "predictor": answered.predictor,
+        "asked": members(answered.asked, answered.blocks),
+        "silent": answered.silent,
+        "answered": rows,
+        "unanswered": len(answered) - rows,
+        "answered_by": [{"parties": names, "rows": count} for names, count in _rows_by_parties(answered)],
+        "reasons": sorted(set(answered.reasons.values())),
+    }
 
 
 def render_predictions(answered: Predictions) -> RenderableType:
@@ -147,8 +248,24 @@ def render_methods() -> RenderableType:
     return Group(table, *notes, "Parameters, and what each message reveals: anyparty methods NAME")
 
 
-def render_method(name: str) -> RenderableType:
-    """Show a method's parameters with their defaults, its messages, and what each message reveals.
+def methods_to_json() -> dict[str, Any]:
+    """Return for JSON what ``render_methods`` shows."""
+    from anyparty.methods.method_registry import METHODS, method
+
+    return {"methods": [_capabilities_to_json(name, method(name).can) for name in METHODS]}
+
+
+def _capabilities_to_json(name: str, can: Capabilities) -> dict[str, Any]:
+    messages = [
+        {"tag": each.tag, "from": each.frm, "to": each.to, "holds": each.holds, "learns": each.learns,
+         "when": each.when} for each in can.messages
+    ]  # fmt: skip
+    same = ("title", "paper", "trains_on", "predicts_for", "needs", "most_parties")
+    return {"name": name, **{key: getattr(can, key) for key in same}, "messages": messages}
+
+
+def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
+    """Return a method's capabilities, and the name, default and meaning of each parameter.
 
     Raises:
         ConfigError: the method is unknown, or it is a user's own ("module:name") and cannot be imported or created.
@@ -159,6 +276,27 @@ def render_method(name: str) -> RenderableType:
 
     own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can
+    parameters = [
+        {"name": key, "default": default, "meaning": _documented_attributes(of).get(key, "")}
+        for of in (parameters_of(name) if own is None else classes_of(own))
+        for key, default in _default_parameters(of).items()
+    ]
+    return can, parameters
+
+
+def method_to_json(name: str) -> dict[str, Any]:
+    """Return for JSON what ``render_method`` shows; it raises the same errors."""
+    can, parameters = _described_method(name)
+    return {**_capabilities_to_json(name, can), "parameters": parameters}
+
+
+def render_method(name: str) -> RenderableType:
+    """Show a method's parameters with their defaults, its messages, and what each message reveals.
+
+    Raises:
+        ConfigError: see ``_described_method``.
+    """
+    can, described = _described_method(name)
     about = Table.grid(padding=(0, 2))
     for what, value in (
         ("paper", can.paper), ("trains on", can.trains_on), ("predicts for", can.predicts_for),
@@ -166,15 +304,13 @@ def render_method(name: str) -> RenderableType:
     ):  # fmt: skip
         about.add_row(what, value)
     parameters = Table("parameter", "default", "meaning", title="In the settings, under method", title_justify="left")
-    for of in parameters_of(name) if own is None else classes_of(own):
-        meanings = _documented_attributes(of)
-        for key, default in _default_parameters(of).items():
-            parameters.add_row(key, Text(default), Text(meanings.get(key, "")))
+    for each in described:
+        parameters.add_row(each["name"], Text(each["default"]), Text(each["meaning"]))
     messages = Table("message", "from", "to", "content", "what the receiver can learn", show_lines=True,
                      title="Messages", title_justify="left")  # fmt: skip
     for message in can.messages:
         messages.add_row(message.tag, message.frm, message.to, Text(message.holds), Text(message.learns))
-    setting = "name" if own is None else "factory"
+    setting = "factory" if ":" in name else "name"
     title = Text(f"{can.title} (method.{setting} = {name!r})", style="bold")
     return Group(title, about, "", parameters, "", messages)
 
@@ -187,7 +323,7 @@ def needed_parties(can: Capabilities) -> str:
 
 def _default_parameters(of: Any) -> dict[str, str]:
     """Return the parameters that settings can hold, with their defaults; parameters for functions are left out."""
-    from anyparty.methods.typed import takes
+    from anyparty.core.declared_types import takes
 
     values = {name: each.default for name, each in inspect.signature(of).parameters.items()}
     if is_dataclass(of):

@@ -29,7 +29,7 @@ from anyparty.deployment import coordinator
 from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
-from anyparty.deployment.site.secret import SECRET
+from anyparty.deployment.site.policy import SECRET
 from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import ConfigError, RunError
 from anyparty.tables.partition import cut

@@ -11,8 +11,17 @@ import typer
 from rich.text import Text
 
 from anyparty.cli.console import screen
-from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
-from anyparty.cli.options import AllowCode, Changes, DataFolder, OutFile, RawCsv, SettingsFile, announce_user_code
+from anyparty.cli.errors import EXIT_ERROR, EXIT_STOPPED, print_error, with_errors
+from anyparty.cli.options import (
+    AllowCode,
+    AsJson,
+    Changes,
+    DataFolder,
+    OutFile,
+    RawCsv,
+    SettingsFile,
+    announce_user_code,
+)
 
 federate = typer.Typer(no_args_is_help=True, help="Parties in separate processes, with mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party on its own machine.")
@@ -111,6 +120,7 @@ def train(
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Train again and replace the model.")] = False,
     allow_code: AllowCode = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train with the connected parties, and wait for the end.
 
@@ -119,8 +129,7 @@ def train(
     from anyparty import config as settings
     from anyparty.alignment.overlap import Overlap
     from anyparty.deployment import coordinator as federation
-    from anyparty.training.callbacks import Callback, CallbackList
-    from anyparty.training.progress import Bar
+    from anyparty.training.callbacks import Bar, Callback, CallbackList
 
     class AlignmentPrinter(Callback):
         def on_run_begin(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -130,7 +139,7 @@ def train(
             console.print(overlap.render())
             console.print(predicted, soft_wrap=True)
 
-    console, bar = screen(), Bar()
+    console, bar = screen(as_json=as_json), Bar()
     loaded = settings.load(config, changes or [], allow_code=allow_code or [])
     announce_user_code(loaded, config.parent, lambda text: console.print(text, soft_wrap=True))
     try:
@@ -148,13 +157,22 @@ def train(
         raise typer.Exit(EXIT_STOPPED) from None
     finally:
         bar.close()
+    evaluation = None
     for name, outcome in ended.outcomes.items():
-        sentence = outcome["sentence"] or "done"
-        console.print(f"{name}: {sentence}", soft_wrap=True)
+        console.print(f"{name}: {outcome['sentence'] or 'done'}", soft_wrap=True)
         scores = ((outcome.get("result") or {}).get("evaluation") or {}).get("overall")
         if scores:
+            evaluation = scores
             console.print_json(json.dumps(scores))
     console.print(f"job {ended.job}: {ended.status}")
+    console.result(lambda: {
+        "job": ended.job, "status": ended.status, "parties": _sentences(ended.outcomes), "evaluation": evaluation,
+    })  # fmt: skip
+
+
+def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return by party how its part of a job ended."""
+    return {name: str(outcome["sentence"] or "done") for name, outcome in outcomes.items()}
 
 
 @federate.command()
@@ -168,6 +186,7 @@ def predict(
     ] = None,
     out: OutFile = None,
     raw_csv: RawCsv = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict the rows of the active party's table (or of its "new" table) with the connected parties.
 
@@ -175,26 +194,30 @@ def predict(
     """
     import polars as pl
 
-    from anyparty.cli.console import check_output, print_or_write
+    from anyparty.cli.console import check_output, print_or_write, render_head, rows_or_file
     from anyparty.deployment import coordinator as federation
 
     check_output(out, raw_csv=raw_csv)
-    console = screen()
+    console, silent = screen(as_json=as_json), []
     with console.status("predicting"):
         ended, file = federation.predict(
             folder, config, [n for each in parties for n in each.split(",")] if parties else None
         )
     for name, outcome in ended.outcomes.items():
         console.print(f"{name}: {outcome['sentence'] or 'done'}", soft_wrap=True)
-        if silent := (outcome.get("result") or {}).get("silent"):
+        if found := (outcome.get("result") or {}).get("silent"):
+            silent = list(found)
             console.print(Text(f"Asked, but did not answer: {', '.join(silent)}.", "yellow"), soft_wrap=True)
-    if file is None:
+    frame = None if file is None else pl.read_parquet(file, glob=False)
+    if frame is None:
         console.print("The predictions are at the active party, in runs/ in its kit.")
     elif out is None:
-        console.print(pl.read_parquet(file, glob=False).head(10))
+        console.print(render_head(frame))
         console.print(f"All rows are in {file}", soft_wrap=True)
     else:
-        print_or_write(pl.read_parquet(file, glob=False), out, console, raw_csv=raw_csv)
+        print_or_write(frame, out, console, raw_csv=raw_csv)
+    rows = {"out": None, "rows": None} if frame is None else rows_or_file(frame, out)
+    console.result(lambda: {"parties": _sentences(ended.outcomes), "silent": silent, "file": file, **rows})
 
 
 @federate.command()
@@ -222,19 +245,19 @@ def demo(
     console.print(f"predictions: {result.answers}", soft_wrap=True)
     for name, equal in result.equal.items():
         console.print(f"{name}: weights {'equal, bit for bit' if equal else 'DIFFER'}")
-    raise typer.Exit(0 if all(result.equal.values()) else 1)
+    raise typer.Exit(0 if all(result.equal.values()) else EXIT_ERROR)
 
 
 @federate.command()
 @with_errors
 def status(folder: FederationFolder) -> None:
-    """Show the active party, the connected sites, and the state of jobs.
+    """Show the active party, the connected sites, and the state of jobs, always as JSON.
 
     In Python: anyparty.deployment.flare.federation_folder.status("FOLDER").
     """
     from anyparty.deployment.flare import federation_folder as flare
 
-    screen().print_json(json.dumps(flare.status(folder), default=str))
+    screen(as_json=True).result(lambda: flare.status(folder))
 
 
 @federate.command()

@@ -12,9 +12,11 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import with_errors
-from anyparty.cli.sources import LabelColumn
+from anyparty.cli.options import AsJson, LabelColumn
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from anyparty.config.draft import SettingsDraft
 
 SEARCHED = ("*.csv", "*.csv.gz", "*.tsv", "*.xlsx", "*.feather", "*.parquet")
@@ -34,6 +36,7 @@ def init(
         "settings.toml"
     ),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first candidates.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a settings file for your tables: find the columns of ids and labels, and ask if a terminal is connected.
 
@@ -44,7 +47,7 @@ def init(
 
     if out.exists():
         raise ConfigError(f"{out} exists and is not overwritten; name another file: anyparty init --out FILE.toml")
-    asks = not yes and sys.stdin.isatty()
+    asks = not yes and not as_json and sys.stdin.isatty()
     files = parties_of(tables or _tables_in_folder(asks=asks))
     draft = draft_settings(files, id=id, label=label)
     if asks and (id is None or label is None):
@@ -52,7 +55,12 @@ def init(
         draft = draft_settings(files, id=id, label=label)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(draft.to_toml(out.parent), encoding="utf-8")
-    _describe(draft, out)
+    console = screen(as_json=as_json)
+    _describe(draft, out, console)
+    console.result(lambda: {
+        "settings": out, "tables": draft.tables, "ids": draft.ids, "label": draft.label, "active": draft.active,
+        "labels": [vars(each) for each in draft.candidates.labels],
+    })  # fmt: skip
 
 
 def _tables_in_folder(*, asks: bool) -> list[str]:
@@ -90,9 +98,9 @@ def _ask(
     return id, str(label)
 
 
-def _describe(draft: SettingsDraft, out: Path) -> None:
+def _describe(draft: SettingsDraft, out: Path, console: Console) -> None:
     """Print the choices and the next commands."""
-    console, found = screen(), draft.candidates
+    found = draft.candidates
     parties = ", ".join(f"{name} ({path})" for name, path in draft.tables.items())
     ids = draft.shared_id or ", ".join(f"{column} ({party})" for party, column in draft.ids.items())
     others = [each.column for each in found.labels if each.column != draft.label]

@@ -8,7 +8,7 @@ from typing import Any
 from anyparty.config import Config
 from anyparty.errors import ConfigError, TableError, nearest, some
 from anyparty.tables import readers
-from anyparty.tables.file_settings import DETECT
+from anyparty.tables.file_content import DETECT
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:

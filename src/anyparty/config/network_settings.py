@@ -9,8 +9,7 @@ from pydantic import model_validator
 from anyparty.config.settings_group import Settings
 from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
 from anyparty.errors import ConfigError, some
-from anyparty.networks.encoders import LSTM, ResNet
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import LSTM, MLP, Factory, ResNet
 
 KINDS = {
     "mlp": ("hidden", "activation", "dropout", "norm"),

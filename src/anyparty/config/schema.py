@@ -23,7 +23,7 @@ from pydantic import (
 
 from anyparty.alignment.alignment import RowKind
 from anyparty.config.network_settings import Encoder
-from anyparty.config.settings_group import Settings, check_held, nones
+from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
 from anyparty.core.types import Task, of_python
@@ -31,14 +31,13 @@ from anyparty.data.splits import Kind as SplitKind
 from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import rules
 from anyparty.tables.cells import MAX_BYTES, as_level
-from anyparty.tables.file_settings import FileSettings
 from anyparty.tables.ids import Duplicates, check_normalize
-from anyparty.tables.number_marks import Limits
-from anyparty.tables.rules import ReadingRules, texts
+from anyparty.tables.preprocessing import MANY_LEVELS
+from anyparty.tables.rules import ReadingRules
 from anyparty.tables.target import AskedKind
 
 NONE = "none"
@@ -180,7 +179,7 @@ class SplitSettings(Settings):
         )  # fmt: skip
 
 
-class PartySettings(Settings):
+class PartySettings(ReadingSettings):
     """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
 
     ``table`` is a file, a folder or pattern of files that are parts of one table, or "-" for standard input.  ``id`` is
@@ -190,38 +189,22 @@ class PartySettings(Settings):
     recognised.
     ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
     ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and ranges such as 10-20
-    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".
+    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind of a column:
+    "numeric", "categorical", "date" or "text".  ``dates`` says, by column, how dates are written: "day-first",
+    "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the largest number of categories of
+    a column; the rarest of more categories are one category.
     """
 
     table: UserPath | None = None
-    separator: str | None = None
-    decimal: str | None = None
-    quote: str | None = None
-    encoding: str | None = None
-    sheet: str | int | None = None
     columns: bool = True
     id: Id | None = None
     duplicates: Duplicates = "error"
     label: str | None = None
     drop: tuple[str, ...] = ()
-    types: dict[str, Literal["numeric", "categorical"]] = {}
-    missing: dict[str, Annotated[tuple[str, ...], BeforeValidator(texts)]] = {}
-    limits: dict[str, Limits] = {}
     scale: bool = True
+    max_levels: Annotated[int, Field(ge=2)] = MANY_LEVELS
     encoder: Encoder | None = None
     optimizer: Optimizer | None = None
-
-    @model_validator(mode="after")
-    def _possible(self) -> PartySettings:
-        assert self.file is not None
-        return self
-
-    @property
-    def file(self) -> FileSettings:
-        """The settings of the table's file."""
-        return FileSettings(
-            separator=self.separator, decimal=self.decimal, quote=self.quote, encoding=self.encoding, sheet=self.sheet
-        )
 
 
 def _as_text(value: Any) -> Any:
@@ -463,8 +446,9 @@ class Config(Settings):
         own = self.parties.get(party, PartySettings())
         asked = self.federation
         return ReadingRules(
-            missing=own.missing, limits=own.limits, classes=asked.classes, merge_spellings=asked.merge_spellings
-        )
+            missing=own.missing, limits=own.limits, dates=own.dates, classes=asked.classes, task=asked.task,
+            merge_spellings=asked.merge_spellings,
+        )  # fmt: skip
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML.

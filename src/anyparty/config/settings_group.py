@@ -6,11 +6,25 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from anyparty.errors import ConfigError, nearest
+from anyparty.tables.column_types import Kind
+from anyparty.tables.dates import check_order
+from anyparty.tables.file_content import FileSettings
+from anyparty.tables.number_marks import Limits
+from anyparty.tables.rules import texts
 
 
 class Settings(BaseModel):
@@ -142,3 +156,29 @@ def _within(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else []
+
+
+class ReadingSettings(Settings):
+    """How a party's table is read; each setting replaces what is recognised."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    quote: str | None = None
+    encoding: str | None = None
+    sheet: str | int | None = None
+    types: dict[str, Kind] = {}
+    missing: dict[str, Annotated[tuple[str, ...], BeforeValidator(texts)]] = {}
+    limits: dict[str, Limits] = {}
+    dates: dict[str, Annotated[str, AfterValidator(check_order)]] = {}
+
+    @model_validator(mode="after")
+    def _possible(self) -> ReadingSettings:
+        assert self.file is not None
+        return self
+
+    @property
+    def file(self) -> FileSettings:
+        """The settings of the table's file."""
+        return FileSettings(
+            separator=self.separator, decimal=self.decimal, quote=self.quote, encoding=self.encoding, sheet=self.sheet
+        )

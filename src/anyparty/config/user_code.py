@@ -26,7 +26,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from anyparty.errors import CodeNotAllowed, ConfigError, blamed, nearest
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.core.export import write
+from anyparty.core.storage import write_frame
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
@@ -179,9 +179,9 @@ class Predictions:
         """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
 
         Raises:
-            ConfigError, StorageError: as ``anyparty.core.export.write``.
+            ConfigError, StorageError: as ``anyparty.core.storage.write_frame``.
         """
-        write(self.frame(), path, raw_csv=raw_csv)
+        write_frame(self.frame(), path, raw_csv=raw_csv)
 
 
 def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:

@@ -1,5 +1,7 @@
 """One root seed and many named random streams.
 
+``usual_torch`` makes training independent of the global settings of PyTorch in the user's program.
+
 Every random choice has a stream of its own, selected by name. A new choice therefore never changes another one, and a
 run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,7 +92,7 @@ class Seeds:
         return hashlib.sha256(self._text(*name)).digest()
 
     def _text(self, *name: str | int) -> bytes:
-        return "/".join(str(part) for part in (self.root, *name)).encode()
+        return "/".join(map(str, (self.root, *name))).encode()
 
 
 class _Own(Seeds):
@@ -118,3 +120,25 @@ class _Own(Seeds):
 
     def _digest(self, *name: str | int) -> bytes:
         return hashlib.blake2b(self._text(*name), digest_size=32, key=self.secret).digest()
+
+
+@contextmanager
+def usual_torch() -> Iterator[None]:
+    """Compute with PyTorch's usual settings, and restore those of the caller afterwards.
+
+    Within the context, or a function that it decorates, new tensors are float32 and on the CPU, and gradients are
+    computed.  Otherwise ``torch.set_default_dtype``, ``torch.set_default_device`` and a surrounding ``torch.no_grad()``
+    or ``torch.inference_mode()`` would change or break training.
+    """
+    dtype = torch.get_default_dtype()
+    with ExitStack() as stack:
+        if dtype != torch.float32:
+            torch.set_default_dtype(torch.float32)
+            stack.callback(torch.set_default_dtype, dtype)
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(mode=False))
+        if not torch.is_grad_enabled():
+            stack.enter_context(torch.enable_grad())
+        if torch.get_default_device() != torch.device("cpu"):  # the context would slow down every call
+            stack.enter_context(torch.device("cpu"))
+        yield

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.batching import TEST, TRAIN, VALIDATION, split
+from anyparty.data.blocks import TEST, TRAIN, VALIDATION, split
 from anyparty.errors import TableError
 from anyparty.tables import cells
 from anyparty.tables.label_cells import names_of

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from anyparty.core.types import Task
-from anyparty.data.batching import TRAIN
+from anyparty.data.blocks import TRAIN
 from anyparty.errors import TableError, some
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table

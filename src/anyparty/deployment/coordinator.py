@@ -24,15 +24,14 @@ from anyparty.artifacts.record import FILE, RunRecord
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, TrackSettings
 from anyparty.config.label_columns import check_parties
-from anyparty.config.method_factory import chosen
-from anyparty.config.schedule_factory import carried, scheduled
+from anyparty.config.method_factory import carried, chosen, scheduled
 from anyparty.core.storage import read_json, user_path
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.site.site_prediction import ANSWERS
 from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, remark, some
-from anyparty.training.attendance import check_require
 from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
+from anyparty.training.membership import check_require
 
 COMPLETED = "FINISHED:COMPLETED"  # FLARE's status
 
@@ -70,7 +69,7 @@ def init(
     """Write one start-up kit for each party that the settings name; return the kits' folders by party.
 
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
-    key and sends a request: see ``flare.requests``.
+    key and sends a request: see ``flare.provisioning``.
 
     ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 

@@ -13,8 +13,8 @@ from anyparty.api import arguments
 from anyparty.config import Config
 from anyparty.config.method_factory import METHOD, classes_of, is_rule_class
 from anyparty.config.user_code import AllowedCode, load_code
+from anyparty.core import declared_types
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.methods import typed
 from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import METHODS, parameters_of, settings_of
@@ -39,7 +39,7 @@ class ComparedMethod:
         """Return the method with those values of ``changes``, named "method.KEY", that are parameters of it."""
         if not isinstance(self.method, str):
             return self
-        taken = {key for of in _classes(self.method) for key in typed.takes(of)}
+        taken = {key for of in _classes(self.method) for key in declared_types.takes(of)}
         fits = {key.removeprefix("method."): value for key, value in changes.items()
                 if key.startswith("method.") and key.removeprefix("method.") in taken}  # fmt: skip
         return replace(self, parameters={**self.parameters, **fits})
@@ -70,6 +70,8 @@ def compared_methods(methods: Any, shared: Mapping[str, Any] | None = None) -> l
     if not isinstance(methods, Iterable):
         raise ConfigError(f"methods: expected a list of names and methods, such as ['laser', Split(rule=...)], or a "
                           f"mapping from labels, got {methods!r}")  # fmt: skip
+    if isinstance(methods, Mapping) and (wrong := [label for label in methods if not isinstance(label, str)]):
+        raise ConfigError(f"methods: expected text as the label of a method, got {wrong[0]!r}")
     labelled = list(methods.items()) if isinstance(methods, Mapping) else [(_label(each), each) for each in methods]
     made = [_compared(label, each, shared or {}) for label, each in labelled]
     labels = [each.label for each in made]
@@ -110,7 +112,7 @@ def _compared(label: str, method: Any, shared: Mapping[str, Any]) -> ComparedMet
     if ":" not in method and method not in METHODS:
         raise ConfigError(f"methods: no method {method!r}{nearest(method, METHODS)}; a method of your own is "
                           "'module:name', or the rule or the method itself")  # fmt: skip
-    taken = {key for of in _classes(method) for key in typed.takes(of)}
+    taken = {key for of in _classes(method) for key in declared_types.takes(of)}
     fitting = {key: value for key, value in shared.items() if key in taken}
     return ComparedMethod(label=label, method=method, parameters=fitting | own)
 

@@ -30,7 +30,7 @@ from anyparty.artifacts.record import versions
 from anyparty.config import TrainSettings
 from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
-from anyparty.data.batching import TEST, TRAIN, VALIDATION
+from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.missingness import MCAR
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +15,12 @@ from rich.console import Console
 from anyparty.artifacts.record import versions
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, RunError, some
-from anyparty.experiments import runner, suites
-from anyparty.experiments.aggregation import Cell
-from anyparty.experiments.pages import render
-from anyparty.experiments.suite import Records, Selection, SuiteRun, training_device
+from anyparty.experiments import missing_blocks_page, one_exchange_page, runner, schedules_page, suites
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.output import Cell, SuitePage
+from anyparty.experiments.schedules_suite import SchedulesSuite
+from anyparty.experiments.suite import Records, Selection, Suite, SuiteRun, training_device
 from anyparty.training.loop import device_of
 
 QUICK = "**Made with --quick, a small part of the work: these numbers mean nothing.**"
@@ -155,3 +157,22 @@ def _command(name: str, selection: Selection, jobs: int) -> str:
     words += [word for each in selection.methods or () for word in ("--method", each)]
     words += ["--seeds", str(selection.seeds), "--jobs", str(jobs)] + (["--quick"] if selection.quick else [])
     return shlex.join(words + (["--device", selection.device] if selection.device != "cpu" else []))
+
+
+def render(suite: Suite, records: Records, about: Mapping[str, str]) -> SuitePage:
+    """Return the page of a suite.
+
+    Args:
+        suite: the suite.
+        records: records of its finished runs, by key.
+        about: facts about how the page was made, for its last lines.
+
+    """
+    match suite:
+        case MissingBlocksSuite():
+            return missing_blocks_page.page(suite, records, about)
+        case OneExchangeSuite():
+            return one_exchange_page.page(suite, records, about)
+        case SchedulesSuite():
+            return schedules_page.page(suite, records, about)
+    raise TypeError(f"no renderer for suites of kind {suite.kind!r}")

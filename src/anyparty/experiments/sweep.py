@@ -32,7 +32,7 @@ import polars as pl
 from anyparty.api import runs
 from anyparty.api.federation import Federation
 from anyparty.artifacts.record import FILE, RunRecord
-from anyparty.artifacts.run_lock import LOCK_HELD
+from anyparty.artifacts.run_folder import LOCK_HELD
 from anyparty.config import Config, Settings, load
 from anyparty.config.loader import changed
 from anyparty.core.storage import take

@@ -16,13 +16,13 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from anyparty.core.predictions import Predictions
+from anyparty.core.predictions import NO_ANSWER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.split.topology import Topology
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import MLP, Factory
 from anyparty.networks.optimizer import Optimizer
 
 
@@ -237,7 +237,7 @@ async def checked_step(
 def checked_answer(method: Method, state: State, answer: object) -> Predictions | None:
     """Check a party's answer for a batch, and detach its scores from the autograd graph.
 
-    At a passive party the answer may be ``None``.
+    At a passive party the answer may be ``None``. A row without a prediction gets a reason if the method gave none.
 
     Raises:
         ConfigError: the answer is not of type ``Predictions``, or the active party has none.
@@ -248,7 +248,9 @@ def checked_answer(method: Method, state: State, answer: object) -> Predictions 
     if not isinstance(answer, Predictions):
         raise ConfigError(f"{method.can.title}: expected predict to give Predictions at the active party"
                           f"{'' if leads else ', and None elsewhere'}, got a {type(answer).__name__}")  # fmt: skip
-    by_party = answer.by_party
+    by_party, lacking = answer.by_party, (~answer.answered).nonzero().squeeze(1).tolist()
+    if lacking:
+        answer = replace(answer, reasons=dict.fromkeys(lacking, NO_ANSWER) | answer.reasons)
     if not answer.scores.requires_grad and (by_party is None or not by_party.requires_grad):
         return answer
     return replace(answer, scores=answer.scores.detach(), by_party=None if by_party is None else by_party.detach())

@@ -25,7 +25,7 @@ than the metrics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -240,20 +240,18 @@ def constant_score(name: str, task: Task, y: Tensor) -> float:
     return max((value for value in values if not math.isnan(value)), default=-math.inf)
 
 
-def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metric: str | None = None) -> float:
-    """Return one metric on the rows with a label and an answer; NaN if there are no such rows.
+def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names: Iterable[str]) -> ScoreTable:
+    """Return metrics by name on the rows with a label and an answer; NaN if there are no such rows.
 
     Args:
         predictions: predictions for n rows.
         y: [n] int64 class, or float32 standardized number.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.
-        metric: a name in ``METRICS``; ``None`` for the task's ``headline``.
-
-    Raises:
-        ConfigError: as ``headline``.
+        names: names in ``METRICS`` of metrics that fit the task.
     """
-    name, _ = headline(predictions.task, metric)
-    return _value(name, _answered(LabelledPredictions.of(predictions, y, labeled)))
+    known = predictions.answered if labeled is None else labeled & predictions.answered
+    rows = LabelledPredictions.of(predictions, y, known)
+    return {name: _value(name, rows) for name in names}
 
 
 def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) -> ScoreTable:

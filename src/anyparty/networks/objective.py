@@ -70,7 +70,9 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
         ConfigError: outputs do not have C numbers for each label, because a user's own rule has an axis too many or too
             few.
     """
-    if outputs.shape[:-1] != y.shape or not _enough(task, outputs):
+    C = outputs.shape[-1]
+    fits = C == 1 if task.kind == "regression" else C >= task.outputs
+    if outputs.shape[:-1] != y.shape or not fits:
         wanted, squeezed = [*y.shape, task.outputs], ""
         if outputs.ndim == y.ndim + 2 and outputs.shape[1] == 1:
             squeezed = ": take out the axis of a single head, as heads(...).squeeze(1) does"
@@ -89,11 +91,6 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
         flat = functional.pad(flat, (0, lacking), value=-math.inf)
         weight = None if weight is None else functional.pad(weight, (0, lacking))
     return functional.cross_entropy(flat, y.flatten(), weight, reduction="none").view(y.shape)
-
-
-def _enough(task: Task, outputs: Tensor) -> bool:
-    """Return whether outputs have one number for a regression, or at least one number for every class."""
-    return outputs.shape[-1] == 1 if task.kind == "regression" else outputs.shape[-1] >= task.outputs
 
 
 def answers(task: Task, outputs: Tensor) -> Tensor:

@@ -33,8 +33,7 @@ from anyparty.report.elements import (
     format_score,
     metric_label,
 )
-from anyparty.report.recorded_runs import RecordedRun
-from anyparty.report.run_scores import RunScores, recorded_metric
+from anyparty.report.recorded_runs import RecordedRun, RunScores, recorded_metric
 from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic

@@ -21,16 +21,15 @@ from matplotlib.figure import Figure
 import anyparty
 from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, ModelError, nearest
-from anyparty.report import score_sections, sections, style
+from anyparty.report import sections, style
 from anyparty.report.comparison import comparison_section
 from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score, metric_label
-from anyparty.report.recorded_runs import RecordedRun, find_runs
-from anyparty.report.run_scores import RunScores, recorded_metric
+from anyparty.report.recorded_runs import RecordedRun, RunScores, find_runs, recorded_metric
 from anyparty.report.traffic import total_traffic
 
 if TYPE_CHECKING:
     from anyparty.methods.method import Method
-    from anyparty.networks.mlp import Factory
+    from anyparty.networks.encoders import Factory
 
 T = TypeVar("T")
 PAGES = {".html", ".htm"}
@@ -210,8 +209,8 @@ def article(run: RecordedRun, scores: RunScores, slug: str) -> RunArticle:
     return RunArticle(
         run=run, slug=slug, facts=key_facts(run, scores),
         sections=[
-            score_sections.scores_section(run, scores), *score_sections.contributions_section(scores),
-            *score_sections.errors_section(scores), sections.training_section(run), sections.messages_section(run),
+            sections.scores_section(run, scores), *sections.contributions_section(scores),
+            *sections.errors_section(scores), sections.training_section(run), sections.messages_section(run),
             *sections.remarks_section(run),
         ],
         details=[sections.overlap_section(run), sections.reproduce_section(run)],

@@ -19,7 +19,7 @@ from anyparty.core.types import MessageSpec
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.report.elements import PageTable
 from anyparty.report.recorded_runs import RecordedRun
-from anyparty.training import control_messages, setup_messages
+from anyparty.training import control_messages
 from anyparty.transport.ledger import Exchange, Ledger, Tally
 
 # Sums of a ledger
@@ -81,7 +81,7 @@ def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[Messag
 
     A tag has several declarations if, for example, its message is sent in both directions.
     """
-    around = [*control_messages.MESSAGES, *setup_messages.MESSAGES, *SCHEDULES]
+    around = [*control_messages.MESSAGES, *control_messages.PART_MESSAGES, *SCHEDULES]
     with suppress(ImportError):  # private alignment is an extra
         from anyparty.alignment import private  # noqa: PLC0415
         from anyparty.deployment.site import alignment_cache  # noqa: PLC0415

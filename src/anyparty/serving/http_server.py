@@ -28,12 +28,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
-from anyparty.serving.federation_backend import KitLocation, open_federation
+from anyparty.serving.backends import KitLocation, StalenessCheck, in_process_peers, load_run, open_federation
 from anyparty.serving.http_app import ServingBackend, build_app
 from anyparty.serving.job_manager import JobDelays
-from anyparty.serving.local_backend import in_process_peers, load_run
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits, TlsFiles, check_clients_authenticate
-from anyparty.serving.staleness import StalenessCheck
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger(__name__)

@@ -22,15 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyparty.artifacts.autosave import meanwhile
+from anyparty.artifacts.run_folder import meanwhile
 from anyparty.deployment.flare import admin, federation_folder
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.errors import AnypartyError, RunError
 from anyparty.serving.ipc import IpcChannel, IpcServer
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.predictor import Predictor
-from anyparty.serving.responder import receive_timeout_s
-from anyparty.serving.traffic_log import TrafficLog
+from anyparty.serving.responder import TrafficLog, receive_timeout_s
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 import anyparty
 from anyparty.alignment.alignment import PartyAlignment
-from anyparty.artifacts.model_files import ModelSummary
-from anyparty.artifacts.table_like import read_again
+from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Roster
 from anyparty.data.blocks import Rows
@@ -34,7 +33,7 @@ from anyparty.tables import cells
 from anyparty.tables.ids import INVISIBLE, JOINT, normalized
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table
-from anyparty.training import control_messages, setup_messages
+from anyparty.training import control_messages
 
 PART = "part of the model"
 RequestedId = str | int | float | Mapping[str, str | int | float]
@@ -78,7 +77,7 @@ class LoadedParty:
     @property
     def hashes(self) -> dict[str, Tensor]:
         """Hashes [32] uint8 of everything that the party serves with, by name."""
-        return self.expected_hashes(self.me) | {PART: setup_messages.as_tensor(self.mark)}
+        return self.expected_hashes(self.me) | {PART: control_messages.mark_tensor(self.mark)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -97,7 +96,7 @@ class LoadedParty:
             "alignment": control_messages.fingerprint(self.number),
             "model": control_messages.fingerprint(json.dumps(shared, sort_keys=True)),
             "version of anyparty": control_messages.fingerprint(anyparty.__version__),
-            PART: setup_messages.as_tensor(self.about.parts.get(party)),
+            PART: control_messages.mark_tensor(self.about.parts.get(party)),
         }
 
     def rows(

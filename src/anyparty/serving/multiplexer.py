@@ -18,8 +18,7 @@ from torch import Tensor
 
 from anyparty.core.types import Channel, MessageSpec, Roster, Tensors, TensorSpec, check
 from anyparty.errors import MessageError, PartyLost, RunError
-from anyparty.transport.bounds import Bounds
-from anyparty.transport.contract import roles
+from anyparty.transport.contract import Bounds, roles
 
 NUMBER_KEY = "request"  # the tensor that holds the number of the request
 MAX_QUEUED = 8  # messages of one route that one request stores

@@ -1,7 +1,14 @@
-"""A party's part in a job that serves predictions.
+"""A party's part in a job that serves predictions, and the count of the messages that it sends.
 
 A passive party answers requests.  The active party predicts in its HTTP service, which is another process; its part
 in the job only relays messages (``ipc``).
+
+``TrafficLog`` counts the messages over all jobs in a file of the party's folder:
+
+    party, began     the party's name and the time of the first entry
+    ledger           the messages sent, in the form of a run's record
+
+Two jobs may run at the same time in two processes.  Each process adds the messages that it sent since its last entry.
 """
 
 from __future__ import annotations
@@ -9,25 +16,94 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
-from anyparty.artifacts.autosave import meanwhile
+from anyparty.artifacts.run_folder import meanwhile
 from anyparty.config import Config
 from anyparty.core.seeds import Seeds
+from anyparty.core.storage import read_json, write_json
 from anyparty.core.types import Channel
 from anyparty.deployment.site.policy import SiteSettings
-from anyparty.errors import MessageError, ModelError, PartyLost
+from anyparty.errors import MessageError, ModelError, PartyLost, StorageError, remark
 from anyparty.methods.method import Batch
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.ipc import relay
 from anyparty.serving.loaded_party import LoadedParty, load_party
 from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
 from anyparty.serving.serving_protocol import HELLO, MESSAGES, RowRequest, hello, receive_request
-from anyparty.serving.traffic_log import TrafficLog
+from anyparty.training.callbacks import now
 from anyparty.transport.contract import ContractChannel
-from anyparty.transport.ledger import Ledger, MeteredChannel
+from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally
+
+FILE_NAME = "served.json"
+LOCK_TIMEOUT_S = 5.0  # how long to wait for another process to write
+
+
+@dataclass
+class TrafficLog:
+    """The messages that one process sent, and which of them are already counted in the party's file.
+
+    Attributes:
+        folder: the party's folder.
+        party: the party's name.
+        ledger: the messages that this process sent.
+
+    """
+
+    folder: Path
+    party: str
+    ledger: Ledger = field(default_factory=Ledger)
+    _written: dict[Flow, Tally] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """Add the messages sent since the last call to the party's file.
+
+        Raises:
+            StorageError: the file cannot be written, or another process holds its lock for too long.
+        """
+        new = self._unwritten()
+        if not new.flows:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / f".{FILE_NAME}.lock", timeout=LOCK_TIMEOUT_S):
+                self._add(new)
+        except (Timeout, OSError) as error:
+            raise StorageError(f"{self.folder / FILE_NAME}: cannot be written ({error})") from None
+        self._written = {flow: Tally(tally.messages, tally.bytes_sent) for flow, tally in self.ledger.flows.items()}
+
+    def _unwritten(self) -> Ledger:
+        new = Ledger()
+        for flow, tally in self.ledger.flows.items():
+            before = self._written.get(flow, Tally())
+            if tally != before:
+                new.flows[flow] = Tally(tally.messages - before.messages, tally.bytes_sent - before.bytes_sent)
+        return new
+
+    def _add(self, new: Ledger) -> None:
+        path = self.folder / FILE_NAME
+        old: dict[str, Any] = {}
+        total = Ledger()
+        if path.exists():
+            try:
+                old = read_json(path)
+                if not isinstance(old["ledger"], list):
+                    raise TypeError("the ledger is not a list of rows")
+                total = Ledger.of(old["ledger"])
+            except (ModelError, KeyError, TypeError, ValueError):
+                aside = path.with_suffix(f".{now().replace(':', '')}.json")
+                path.replace(aside)
+                remark(f"{path}: not readable as a log of what was sent; it is renamed to {aside.name}, and a new one "
+                       f"begins")  # fmt: skip
+                old, total = {}, Ledger()
+        total.merge(new)
+        write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": total.rows()})
+
 
 HOST_SHARE = 0.7  # share of a request's time for which a passive host waits for other parties
 MAX_REQUESTS = 256  # concurrent requests of one party

@@ -14,13 +14,21 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.column_types import notation_of
+from anyparty.tables.column_types import date_setting, notation_of
+from anyparty.tables.label_cells import may_be_missing
+from anyparty.tables.spellings import SEARCHED, key, listed
 
 EMPTY = "are empty except for the id"
 
 UNSEEN_SHARE = 0.5  # if a larger share of a column's cells differs from training, it may have another notation or unit
 FAR = 10  # standard deviations from the training mean
 MANY = 3  # the largest number of columns that a sentence names
+
+
+def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Report columns that may be of another kind than the inferred one: see the three checks."""
+    return tuple(note for check in (leading_zeros, grouped_points, quantities)
+                 for note in check(inferred, columns, where))  # fmt: skip
 
 
 def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
@@ -48,16 +56,50 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
     return (note,)
 
 
+def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Report text columns read with a decimal point that may stand between thousands, as in 12.345 beside 7.
+
+    A column is reported if every point has three digits after it and up to three before it, the first of which is not
+    zero, and there are whole numbers.
+    """
+    notes = []
+    for column in inferred.iter_columns():
+        if not (columns[column.name].dtype.is_numeric() and cells.is_text(column)):
+            continue
+        text = column.cast(pl.String).str.strip_chars().drop_nulls()
+        pointed = text.filter(text.str.contains(r"\d\.|\.\d"))
+        whole = text.filter(text.str.contains(r"^[+-]?\d+$"))
+        if len(pointed) and len(whole) and pointed.str.contains(r"^[+-]?[1-9]\d{0,2}\.\d{3}$").all():
+            notes.append(
+                f"{where}: column {column.name!r} is read with a decimal point, such as {pointed[0]!r} beside "
+                f'{whole[0]!r}: if the point stands between thousands, write decimal = "," in the party\'s settings'
+            )
+    return tuple(notes)
+
+
 def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report columns that were read as categories although their cells look like numbers, dates or times."""
+    """Report columns that were read as categories although their cells look like numbers, dates or times.
+
+    Words for missing, such as refused, are left out of the comparison.
+    """
     notes = []
     for column in inferred.iter_columns():
         if columns[column.name].dtype != pl.String or cells.is_category(column):
             continue
-        if notation := notation_of(columns[column.name]):
+        text = cells.as_level(column).filter(columns[column.name].is_not_null()).drop_nulls()
+        words = [level for level in text.unique().head(SEARCHED) if may_be_missing(level)]
+        numbers = text.filter(~text.is_in(words))
+        if words and len(numbers) and numbers.cast(pl.Float64, strict=False).is_not_null().all():
+            notes.append(
+                f"{where}: column {column.name!r} is read as categories, because of {some(words)} beside numbers: if "
+                f"this stands for missing, write missing = {{{key(column.name)} = {listed(words)}}} in the party's "
+                "settings"
+            )
+        elif notation := notation_of(numbers):
+            advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
-                f"as {notation.examples[0]!r}: {notation.advice}or declare the column categorical with types"
+                f"as {notation.examples[0]!r}: {advice}or declare the column categorical with types"
             )
     return tuple(notes)
 

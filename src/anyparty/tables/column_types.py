@@ -1,16 +1,16 @@
-"""Infer the kind of a feature column: numeric, categorical, or unusable as a feature."""
+"""Infer the kind of a feature column: numeric, categorical, date, text, or unusable as a feature."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
 import numpy as np
 import polars as pl
 
 from anyparty.errors import TableError, some
-from anyparty.tables import cells, spellings
+from anyparty.tables import cells, dates, spellings
 from anyparty.tables.number_marks import (
     NOT_A_NUMBER,
     MarkedNumbers,
@@ -21,7 +21,8 @@ from anyparty.tables.number_marks import (
 )
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
-Kind: TypeAlias = Literal["numeric", "categorical"]
+Kind: TypeAlias = Literal["numeric", "categorical", "date", "text"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 NUMERIC_SHARE = 0.9  # a text column with at least this share of numbers is a numeric column with mistakes in it
 FEW_TEXTS = 2  # up to this many distinct texts among more than FEW_LEVELS distinct numbers may mark missing cells
@@ -87,11 +88,12 @@ class FeatureColumn:
     """A feature column as it was read.
 
     Attributes:
-        cells: [n] numbers or, for categories, String; null if missing.
+        cells: [n] numbers; String for categories and free text; Date or Datetime for dates. Null if missing.
         note: what was recognized in the cells, as a sentence; may be empty.
         format: the format of numbers with marks; ``None`` for plain numbers and categories.
         literals: the texts of missing cells that are levels here.
         left_out: whether the column holds identifiers or free text, which the features do not contain.
+        dates: how the dates are written; ``None`` if the column holds no dates.
     """
 
     cells: pl.Series
@@ -99,12 +101,13 @@ class FeatureColumn:
     format: NumberFormat | None = None
     literals: tuple[str, ...] = ()
     left_out: bool = False
+    dates: dates.DateFormat | None = None
 
 
 def feature(
     column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False, rules: ReadingRules = AS_WRITTEN
 ) -> FeatureColumn:
-    """Read a feature column as numbers or as categories.
+    """Read a feature column as numbers, categories, dates or free text.
 
     Args:
         column: the cells as in the file.
@@ -115,16 +118,23 @@ def feature(
 
     Raises:
         TableError: the column has no name, an unusable type, numbers with a cell that is not a number, an infinite
-            number, or text that looks like an identifier, a date, or a number in another notation.
+            number, or text that looks like an identifier, a number in another notation, or dates in doubtful order.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
         raise TableError(f"{where} has no name (pandas writes its index so); name it, or drop it with drop=['']")
-    if not (cells.is_text(column) or cells.is_number(column)):
-        into = ", as into days before a day of your choice" if column.dtype.is_temporal() else ""
-        raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values or text: drop it, or "
-                         f"convert it first{into}")  # fmt: skip
-    column = cells.without(column, rules.missing.get(column.name, ()))
+    if not (cells.is_text(column) or cells.is_number(column) or dates.is_moment(column)):
+        raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: drop it, "
+                         "or convert it first")  # fmt: skip
+    if not dates.is_moment(column):
+        column = cells.without(column, rules.missing.get(column.name, ()))
+    if kind == "date" or (kind is None and (dates.is_moment(column) or column.name in rules.dates)):
+        return _as_dates(column, where, rules, trained=trained, declared=kind is not None)
+    if dates.is_moment(column) and kind == "numeric":
+        raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
+                         f"declare it a date with types")  # fmt: skip
+    if kind == "text":
+        return FeatureColumn(cells.as_text(column))
     if kind == "categorical" or (kind is None and cells.is_category(column)):
         return as_categories(column, where, rules, trained=trained)
     if cells.is_number(column):
@@ -169,37 +179,50 @@ def _of_text(
     known_format = rules.formats.get(column.name)
     if not bad.any() and known_format is None and rules.decimal != ",":
         return FeatureColumn(_finite(numbers, where))
+    if kind is None and (found := _recognized_dates(column, where, rules)) is not None:
+        return found
     text, limits = without_limits(cells.as_level(column), rules.limits.get(column.name))
     dashes = text.is_in(NOT_A_NUMBER).fill_null(value=False)
     text = text.set(dashes, None)
     if trained and known_format is None:
         known_format = NumberFormat(decimal=rules.decimal or ".")
-    read = with_format(text, known_format) if known_format else without_marks(text, rules.decimal)
+    if known_format:
+        read = with_format(text, known_format)
+    else:
+        plain, others = cells.as_numbers(text)
+        is_plain = rules.decimal is None and not others.any()
+        read = MarkedNumbers(plain, others, NumberFormat()) if is_plain else without_marks(text, rules.decimal)
     if trained or kind == "numeric":
         _check_numbers(column, read.bad, where, MODELS if trained else "", limits)
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
     elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
         return as_categories(column, where, rules, trained=False)  # 1,2 may be a list of answers, and 1 200 a code
-    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, bad, where)
+    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
 
 
-def _with_note(column: pl.Series, read: MarkedNumbers, bad: pl.Series, where: str) -> FeatureColumn:
+def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
     """Report how cells with marks were read."""
     numbers = _finite(read.numbers, where)
-    marked = bad | (cells.as_numbers(column)[0].ne_missing(numbers) & numbers.is_not_null())
+    plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
+    note = marks_note(column, numbers, where, "declare it categorical with types")
+    return FeatureColumn(numbers, note, None if plain else read.format)
+
+
+def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str) -> str:
+    """Report which cells [n] with marks were read as numbers [n], and which are missing; "" without such cells.
+
+    ``otherwise`` is the advice for a column that holds no numbers.
+    """
+    plain, bad = cells.as_numbers(column)
+    marked = bad | (plain.ne_missing(numbers) & numbers.is_not_null())
     shown = numbers.filter(marked).is_not_null().arg_true()
     text = column.filter(marked)
     examples = [f"{text[row].strip()!r} as {numbers.filter(marked)[row]:.15g}" for row in shown.head(2).to_list()]
     dashes = len(text) - len(shown)
     parts = [f"{len(shown):,} cells are written with marks, such as {', '.join(examples)}"] if examples else []
     parts += [f"{_counted(text.filter(numbers.filter(marked).is_null()))} stand for missing cells"] if dashes else []
-    note = (
-        f"{where} is read as numbers: {'; '.join(parts)}. If it holds no numbers, declare it categorical with types"
-        if parts else ""
-    )  # fmt: skip
-    plain = read.format == NumberFormat()
-    return FeatureColumn(numbers, note, None if plain and not text.str.contains(GROUPED).any() else read.format)
+    return f"{where} is read as numbers: {'; '.join(parts)}. If it holds no numbers, {otherwise}" if parts else ""
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
@@ -207,13 +230,14 @@ def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limi
     if not bad.any():
         return
     if (bad & limits).any() and not why:
-        _stop_at_limits(column, bad & limits, where)
+        stop_at_limits(column, bad & limits, where)
     offer = missing_offer(column.name, cells.as_level(column.filter(bad)))
     raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. "
                      f"{why or f'Numbers are expected there{OR_CATEGORY}{offer}'}")  # fmt: skip
 
 
-def _stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> None:
+def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn:
+    """Raise the error for a column of numbers with the limits or ranges of the mask ``limits`` [n]."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
         f'limits = {{{spellings.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
@@ -234,7 +258,7 @@ def _not_numbers(
     values = text.drop_nulls().n_unique()
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
-        _stop_at_limits(column, limited, where)
+        stop_at_limits(column, limited, where)
     if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; integers, because 0.1 is not exact
         offer = missing_offer(column.name, text.filter(bad))
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
@@ -242,17 +266,130 @@ def _not_numbers(
     notation = notation_of(text) if values > FEW_LEVELS else None
     marks = None if notation else marks_among(read.numbers, text.filter(bad))
     if marks:
-        raise TableError(f"{where} has numbers except for {marks}: leave these cells empty, or declare the column "
-                         f"categorical with types{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
-    examples = some((notation.examples if notation else text.drop_nulls()).head(2))
+        raise TableError(f"{where} has numbers except for {marks}, {cells.cited(column, bad)}: leave these cells "
+                         f"empty, or declare the column categorical with types"
+                         f"{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
+    examples = (
+        cells.cited(text, text.is_in(notation.examples.implode()).fill_null(value=False))
+        if notation else some(text.drop_nulls().head(2))
+    )  # fmt: skip
     sentence = f"{where} is text with {values} different values in {known} rows, such as {examples}: it looks like"
     if notation:
-        raise TableError(f"{sentence} {notation.name}; {notation.advice}leave it out with drop, or keep it with types: "
+        advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
+        raise TableError(f"{sentence} {notation.name}; {advice}leave it out with drop, or keep it with types: "
                          f"categorical")  # fmt: skip
     if 2 * values > known and values > MANY_LEVELS:
-        note = f"{sentence} an identifier or free text, and is left out; keep it with types: categorical"
+        note = (
+            f"{sentence} an identifier or free text, and is left out; keep it with types: categorical, or as words "
+            "with types: text"
+        )
         return FeatureColumn(column, note, left_out=True)
     return as_categories(column, where, rules, trained=False)
+
+
+def _as_dates(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool, declared: bool) -> FeatureColumn:
+    """Read a column that holds dates.
+
+    Raises:
+        TableError: a cell is not a date, the order of day and month is doubtful, or only some cells have a time zone.
+    """
+    name, known = column.name, rules.date_formats.get(column.name) if trained else None
+    order = known.order if known else rules.dates.get(name)
+    text = _date_texts(column)
+    if dates.is_moment(column):
+        order, read = "year-first", dates.of_type(column)
+    elif order is None:
+        choices = dates.orders_of(text)
+        _check_order(column, choices, where)
+        order, read = next(iter(choices.items())) if choices else ("year-first", dates.with_order(text, "year-first"))
+    else:
+        read = dates.with_order(text, order)
+        if trained and read.bad.any() and not (iso := dates.with_order(text, "year-first")).bad.any():
+            read = iso  # there is only one way to read it
+    if read.bad.any():
+        why = f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
+        if known:
+            why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
+        raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
+    moments = read.values
+    if marks := rules.missing.get(name, ()):
+        moments = moments.set(cells.as_text(moments).is_in(marks).fill_null(value=False), None)
+    _check_zones(column, read, known, where)
+    clock = moments.dt.time().drop_nulls()
+    format_ = known or dates.DateFormat(
+        order=order, times=bool((clock != dates.MIDNIGHT).any()), zoned=bool(read.zoned.any())
+    )
+    moments = moments if format_.times else moments.cast(pl.Date)
+    quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
+    note = "" if quiet else _date_note(column, moments, format_, where)
+    return FeatureColumn(moments.alias(name), note, dates=format_)
+
+
+def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
+    """Read a text column as dates if its cells are dates; ``None`` if it may hold something else."""
+    text = _date_texts(column)
+    choices = dates.orders_of(text)
+    certain = [order for order, read in choices.items() if not read.bad.any()]
+    if not choices or (len(certain) != 1 and text.n_unique() <= FEW_LEVELS):
+        return None
+    return _as_dates(column, where, rules, trained=False, declared=False)
+
+
+def _date_texts(column: pl.Series) -> pl.Series:
+    text = cells.as_text(column)
+    return text.set(text.is_in(NOT_A_NUMBER).fill_null(value=False), None)
+
+
+def _check_order(column: pl.Series, choices: Mapping[dates.Order, dates.Moments], where: str) -> None:
+    """Reject dates whose cells do not show whether the day or the month comes first."""
+    certain = {order: read.values for order, read in choices.items() if not read.bad.any()}
+    if len(certain) < 2:
+        return
+    one, other = list(certain.values())[:2]
+    row = int((one != other).fill_null(value=False).arg_max() or 0)
+    raise TableError(
+        f"{where} has dates whose order is not evident, such as {str(column[row])!r} in row {row + 1}, which may be "
+        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name)}"
+    )
+
+
+def date_setting(name: str) -> str:
+    """Return the advice for dates whose order the user must choose."""
+    return (
+        f'write dates = {{{spellings.key(name)} = "day-first"}} in the party\'s settings, or "month-first", '
+        '"year-first" or a format such as "%d.%m.%y"'
+    )
+
+
+def _check_zones(column: pl.Series, read: dates.Moments, known: dates.DateFormat | None, where: str) -> None:
+    """Reject times with a time zone beside times without one, in the column or in training."""
+    present = read.values.is_not_null()
+    plain, zoned = present & ~read.zoned, present & read.zoned
+    if plain.any() and zoned.any():
+        raise TableError(
+            f"{where} has times with and without a time zone: {cells.cited(column, zoned, 1)} and "
+            f"{cells.cited(column, plain, 1)}; write all of them with a time zone, or all without"
+        )
+    if known is not None and present.any() and bool(zoned.any()) != known.zoned:
+        here, then = ("with", "without") if zoned.any() else ("without", "with")
+        raise TableError(f"{where} has times {here} a time zone, and training had times {then} one: "
+                         f"{cells.cited(column, present, 1)}; write them as in training")  # fmt: skip
+
+
+def _date_note(column: pl.Series, moments: pl.Series, written: dates.DateFormat, where: str) -> str:
+    """Report how dates were read, and what the model gets."""
+    row = moments.is_not_null().arg_max()
+    if row is None or not moments.len() - moments.null_count():
+        return ""
+    how = (
+        "" if dates.is_moment(column) else f" ({written.order}), such as {str(column[row]).strip()!r} as {moments[row]}"
+    )
+    zone = ", converted to UTC" if written.zoned else ""
+    parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
+    return (
+        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; the model gets these "
+        f"numbers: {parts}. If it holds no dates, declare it categorical with types"
+    )
 
 
 def missing_offer(name: str, texts: pl.Series) -> str:
@@ -271,14 +408,19 @@ def _counted(texts: pl.Series) -> str:
 
 def notation_of(text: pl.Series) -> Notation | None:
     """Return the notation that nearly all cells share; ``None`` if they do not look like quantities."""
-    known = text.drop_nulls()
+    known = text.filter(~text.is_in(NOT_A_NUMBER).fill_null(value=True))
     plain = known.cast(pl.Float64, strict=False).is_not_null()
+    several = plain
     for name, (pattern, advice) in NOTATIONS.items():
         found = known.str.contains(pattern)
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
             return Notation(name, f"{advice}, ", known.filter(found))
-    found = _with_one_suffix(known)
-    return Notation("numbers with a unit", "write the numbers alone, ", found) if len(found) else None
+        several |= found
+    if len(found := _with_one_suffix(known)):
+        return Notation("numbers with a unit", "write the numbers alone, ", found)
+    if (several & ~plain).any() and several.sum() >= NUMERIC_SHARE * len(known):
+        return Notation("numbers in several notations", "write them in one notation, ", known.filter(several & ~plain))
+    return None
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:

@@ -13,8 +13,7 @@ import polars as pl
 from charset_normalizer import from_bytes
 
 from anyparty.errors import TableError
-from anyparty.tables.file_content import FileContent, named, utf_16
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
 
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE = 50  # lines that are split with each separator
@@ -198,10 +197,11 @@ def _separator(text: str) -> str | None:
 
 
 def _quote(text: str, separator: str) -> str:
-    """Return the single quotation mark if it encloses all column names and no cell has a double one."""
+    """Return the single quotation mark if it encloses all column names and no cell begins with a double one."""
     names = text.partition("\n")[0].strip().split(separator)
     single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
-    return "'" if single and '"' not in text else '"'
+    double = re.search(rf'(^|{re.escape(separator)})"', text, re.MULTILINE)
+    return "'" if single and not double else '"'
 
 
 def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) -> str:

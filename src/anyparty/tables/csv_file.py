@@ -13,8 +13,7 @@ import polars as pl
 
 from anyparty.errors import TableError, some
 from anyparty.tables.csv_dialect import Dialect, decimal_mark, dialect_of
-from anyparty.tables.file_content import FileContent, named
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileContent, FileSettings, named
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
-"""Recognise the format of a table file by its content, decompress it, and name files that are not tables."""
+"""Recognise the format of a table file by its content, decompress it, and name files that are not tables.
+
+``FileSettings`` replace what is recognised.
+"""
 
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import re
@@ -23,10 +27,10 @@ HEAD = 65_536  # bytes that are examined
 STANDARD_INPUT = Path("-")
 UTF_16 = 0.6  # a file is UTF-16 if a larger share of its even or odd bytes is zero
 
-_PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
-_FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
+PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
+FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # .xls, and workbooks with a password
-_NOT_TABLES = (
+NOT_TABLES = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file: git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer", "fetch the file: git annex get"),
     (b"\x80\x04\x95", "a Python pickle", ""),
@@ -88,7 +92,7 @@ def content_of(path: Path, party: str) -> FileContent:
     where, packing = f"party {party!r}: {named(path)}", ""
     if not head:
         raise TableError(f"{where} is empty; a table with a line of column names was expected")
-    for magic, name in _PACKED:
+    for magic, name in PACKED:
         if head.startswith(magic):
             packed = path.read_bytes() if data is None else data
             if name == "zip" and _is_workbook(packed):
@@ -151,7 +155,7 @@ def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
 
 def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
     """Return the format if the first bytes show it; ``None`` for text and all other content."""
-    for magic, name in _FORMATS:
+    for magic, name in FORMATS:
         if head.startswith(magic):
             return name
     if head.startswith(_OLE):
@@ -162,7 +166,7 @@ def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
 
 def _not_a_table(head: bytes) -> tuple[str, str] | None:
     """Name content that is not a table, with the remedy; ``None`` for text that may be CSV."""
-    for magic, what, remedy in _NOT_TABLES:
+    for magic, what, remedy in NOT_TABLES:
         if head.startswith(magic):
             return what, remedy
     text = head.removeprefix(b"\xef\xbb\xbf")
@@ -186,3 +190,46 @@ def utf_16(head: bytes) -> str | None:
         if every and every.count(0) > UTF_16 * len(every) and head[1 - start :: 2].count(0) < 0.1 * len(every):
             return name
     return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """Settings of a table file; each replaces a guess. A setting that does not apply to the file's format is unused.
+
+    Attributes:
+        separator: the character between two cells of a CSV file.
+        decimal: the decimal mark of numbers in a CSV file, "." or ",".
+        quote: the character around cells of a CSV file that contain the separator.
+        encoding: the text encoding of a CSV file, as Python names it, such as "cp1252" or "utf-16".
+        sheet: the sheet of a workbook, by name or by number from 1.
+
+    Raises:
+        TableError: a value is not possible.
+    """
+
+    separator: str | None = None
+    decimal: str | None = None
+    quote: str | None = None
+    encoding: str | None = None
+    sheet: str | int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("separator", "quote"):
+            mark = getattr(self, name)
+            if mark is not None and (len(mark.encode()) != 1 or mark in "\r\n"):
+                raise TableError(f"{name} = {mark!r}: expected one ASCII character, such as ';'")
+        if self.decimal not in {None, ".", ","}:
+            raise TableError(f"decimal = {self.decimal!r}: expected '.' or ','")
+        if self.encoding is not None:
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise TableError(
+                    f"encoding = {self.encoding!r}: Python does not know this encoding; known are 'utf-8', 'cp1252', "
+                    "'utf-16' and others"
+                ) from None
+        if isinstance(self.sheet, int) and self.sheet < 1:
+            raise TableError(f"sheet = {self.sheet}: expected a sheet's name, or its number from 1")
+
+
+DETECT = FileSettings()

@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 import polars as pl
 
 from anyparty.errors import TableError, some
 from anyparty.tables import cells
+from anyparty.tables.column_types import FEW_LEVELS, marks_note, stop_at_limits
+from anyparty.tables.number_marks import NumberFormat, with_format, without_limits, without_marks
 from anyparty.tables.rules import ReadingRules
 from anyparty.tables.spellings import counted, fold, listed, tidy
 from anyparty.tables.spellings import key as toml_key
@@ -47,27 +50,74 @@ def class_key(text: str) -> str:
     return folded
 
 
-def read_labels(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Read the labels [n] as classes or numbers, null if missing, with notes on what was merged and left out.
+class Labels(NamedTuple):
+    """Labels [n], null if missing; notes on what was merged and left out; and the format of numbers with marks.
 
-    Numbers keep their type. Labels that ``rules.classes`` declares are Categorical.
+    ``cells`` is ``None`` if the party holds no labels.
+    """
+
+    cells: pl.Series | None
+    notes: tuple[str, ...] = ()
+    format: NumberFormat | None = None
+
+
+def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False) -> Labels:
+    """Read the labels as classes or numbers.
+
+    Numbers keep their type. Numbers with marks are read as Float64 if they are many, or if ``rules.task`` is
+    "regression". Labels that ``rules.classes`` declares are Categorical.
+
+    Args:
+        column: the cells as in the file, [n].
+        where: party and file, the beginning of a sentence.
+        rules: how the party's cells are read.
+        trained: whether a model fixed the format of numbers.
 
     Raises:
-        TableError: a label is not in ``rules.classes``.
+        TableError: a label is not in ``rules.classes``, or is a limit such as <25 among numbers.
     """
     column, notes = _without_missing(column, where, rules)
     if rules.classes is not None:
-        return _declared(column, rules.classes, where), notes
+        return Labels(_declared(column, rules.classes, where), notes)
     if not cells.is_text(column):
-        return column, notes
+        return Labels(column, notes)
+    if (read := _marked_numbers(column, where, rules, trained=trained)) is not None:
+        return read._replace(notes=notes + read.notes)
     if cells.is_category(column):
-        return cells.as_level(column).cast(pl.Categorical), notes  # the data frame declares the classes
+        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # the data frame declares the classes
     counts = cells.value_counts(column.drop_nulls())
     if len(counts) > SPELLED:
-        return cells.as_level(column), notes
+        return Labels(cells.as_level(column), notes)
     names = _names(dict(counts))
     merged = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
-    return column.replace_strict(*merged, default=None, return_dtype=pl.String), notes + _merged(names, counts, where)
+    labels = column.replace_strict(*merged, default=None, return_dtype=pl.String)
+    return Labels(labels, notes + _merged(names, counts, where))
+
+
+def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> Labels | None:
+    """Read labels that are numbers with marks, such as 39.4%; ``None`` if they are classes or plain numbers."""
+    known = rules.formats.get(column.name) if trained else None
+    if rules.task == "classification" or cells.is_category(column) or (trained and known is None):
+        return None
+    if not cells.as_numbers(column)[1].any() and known is None:
+        return None
+    where = f"{where}: label column {column.name!r}"
+    text, limits = without_limits(cells.as_level(column), rules.limits.get(column.name))
+    read = with_format(text, known) if known else without_marks(text, rules.decimal)
+    if known is None and rules.task == "auto" and read.numbers.n_unique() <= FEW_LEVELS:
+        return None
+    limited = read.bad & limits
+    if limited.any() and 2 * (len(text) - int(read.bad.sum())) >= len(text) and not (read.bad & ~limits).any():
+        stop_at_limits(column, limited, where)
+    if read.bad.any() and known is None:
+        return None
+    if read.bad.any():
+        raise TableError(
+            f"{where} has cells that are not numbers: {cells.cited(column, read.bad)}. The model was trained on "
+            f"numbers there: correct them, or leave them empty"
+        )
+    note = "" if known else marks_note(column, read.numbers, where, 'set federation.task = "classification"')
+    return Labels(read.numbers, (note,) if note else (), read.format)
 
 
 def _without_missing(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
@@ -174,9 +224,9 @@ def check_classes(label: pl.Series, where: str) -> None:
     counts = dict(cells.value_counts(names.drop_nulls()))
     if len(counts) > SPELLED:
         return
-    problem = _alike(counts) or _mixture(counts)
+    problem, odd = _alike(counts) or _mixture(counts)
     if problem:
-        raise TableError(f"{where}: {problem}")
+        raise TableError(f"{where}: {problem} ({cells.cited(names, names == odd)})")
     for name in _suspicious(counts):
         others = [other for other in sorted(counts) if other != name]
         value = listed([name])
@@ -188,8 +238,8 @@ def check_classes(label: pl.Series, where: str) -> None:
         )
 
 
-def _alike(counts: Mapping[str, int]) -> str:
-    """Describe two classes that may be one; empty if there are no such classes."""
+def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
+    """Describe two classes that may be one, and name the rarer one; ``None`` if there are no such classes."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
         key: object = fold(name)
@@ -197,28 +247,30 @@ def _alike(counts: Mapping[str, int]) -> str:
             key = float(str(key))
         if key in seen:
             pair = [(seen[key], counts[seen[key]]), (name, counts[name])]
-            return (
+            said = (
                 f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
                 f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
                 "for two"
             )
+            return said, min(pair, key=lambda each: each[1])[0]
         seen[key] = name
-    return ""
+    return None
 
 
-def _mixture(counts: Mapping[str, int]) -> str:
-    """Describe words for yes and no from several vocabularies; empty if there is no such mixture."""
+def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
+    """Describe words for yes and no from several vocabularies, and name the rarest; "" if there is no such mixture."""
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
-        return ""
+        return "", ""
     folded = {fold(name) for name in counts}
     used = [words for words in VOCABULARIES if words & folded]
     if len(used) < 2 or not folded <= set().union(*VOCABULARIES):
-        return ""
+        return "", ""
     yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (_YES, _NO))
-    return (
+    said = (
         f"the labels {counted(sorted(counts.items()))} mix several ways to write yes and no: write "
         f"federation.classes = {{yes = {listed(yes)}, no = {listed(no)}}} if this is what they mean"
     )
+    return said, min(sorted(counts), key=lambda name: counts[name])
 
 
 _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}
@@ -233,9 +285,14 @@ def _suspicious(counts: Mapping[str, int]) -> Iterator[str]:
             yield name
 
 
+def may_be_missing(text: str) -> bool:
+    """Return whether a text is a word for missing, such as unknown or refused."""
+    return fold(text).replace(" ", "_") in MAY_BE_MISSING
+
+
 def _is_odd_word(name: str, others: list[str]) -> bool:
     """Return whether a class is a word for missing, or the only word among numbers."""
-    if fold(name).replace(" ", "_") in MAY_BE_MISSING:
+    if may_be_missing(name):
         return True
     return _number(name) is None and all(_number(other) is not None for other in others)
 
@@ -248,8 +305,8 @@ def _is_odd_number(name: str, others: list[str]) -> bool:
     numbers = [found for other in others if (found := _number(other)) is not None]
     if not numbers:
         return bool(re.fullmatch(r"-\d+|9+|8+|7+", name))
-    if len(numbers) < len(others):
-        return False
+    if len(numbers) < len(others):  # codes of numbers and words, among which 9 is likely a code
+        return bool(re.fullmatch(r"-\d+|99+|88+|77+", name))
     if number < 0 <= min(numbers):
         return True
     gap = min(abs(number - other) for other in numbers)

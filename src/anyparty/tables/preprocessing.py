@@ -1,8 +1,9 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
-scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``) and encodes categorical ones
-(``OneHotEncoder``). It is imported where it is used, because its import takes about a second. In a categorical column,
-missing cells are a level of their own. A category that did not occur in training becomes zeros.
+scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``)
+and free text (``HashingVectorizer``). It is imported where it is used, because its import takes about a second. In a
+categorical column, missing cells are a level of their own. A category that did not occur in training becomes zeros. A
+date becomes several numbers, such as its year, which are then treated as numeric columns.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
 class. Loading it therefore creates only objects of the classes below.
@@ -25,7 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from anyparty.errors import ModelError, TableError, nearest, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers
-from anyparty.tables.column_types import Kind
+from anyparty.tables.column_types import KINDS, Kind
+from anyparty.tables.dates import DateColumn
 from anyparty.tables.table import Table
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 MANY_LEVELS = 256  # the most levels of one categorical column; rarer ones are grouped, so that memory stays bounded
+HASHES = 256  # the number of numbers that a column of free text becomes
 RARE = "(rare)"  # the level of the rare categories
 CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
 
@@ -103,8 +106,13 @@ class Numeric(BaseModel):
         if self.mean is not None and self.scale is not None:
             numbers -= np.array(self.mean)
             numbers /= np.array(self.scale)
-            numbers[:, [name in self.constant for name in self.columns]] = 0.0
+            numbers[:, self.constant_at] = 0.0
         return numbers
+
+    @property
+    def constant_at(self) -> NDArray[np.bool_]:
+        """The mask [d] of constant columns."""
+        return np.array([name in self.constant for name in self.columns], dtype=np.bool_)
 
 
 def _spread(
@@ -144,28 +152,35 @@ class Categorical(BaseModel):
     grouped: tuple[str, ...] = ()
 
     @classmethod
-    def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str) -> Categorical:
+    def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str, max_levels: int = MANY_LEVELS) -> Categorical:
         """Collect the levels of each column in the training rows, sorted, with the level of missing cells last.
 
         Warns:
-            AnypartyWarning: a column has more than :data:`MANY_LEVELS` levels, and the rarest are grouped.
+            AnypartyWarning: a column has more than ``max_levels`` levels, and the rarest are grouped.
         """
         levels, grouped = [], []
         for column in columns.iter_columns():
             counts = cells.value_counts(column[rows].drop_nulls())
             missing = (None,) if column[rows].null_count() else ()
             frequent = counts
-            if len(counts) > MANY_LEVELS:
-                frequent = counts[: MANY_LEVELS - 1]
+            if len(counts) > max_levels:
+                frequent = counts[: max_levels - 1]
                 grouped.append(column.name)
                 share = sum(count for _, count in counts[len(frequent) :])
                 remark(
                     f"{where}: column {column.name!r} has {len(counts):,} categories in the training rows; the "
-                    f"{len(counts) - len(frequent):,} rarest, in {share:,} of {len(rows):,} rows, are one category"
+                    f"{len(counts) - len(frequent):,} rarest, in {share:,} of {len(rows):,} rows, are one category: "
+                    f"the limit is {max_levels:,}, the party's setting max_levels"
                 )
             rare = (RARE,) if column.name in grouped else ()
             levels.append((*sorted(level for level, _ in frequent), *rare, *missing))
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
+
+    def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Fill missing cells of columns that had the same category in all training rows with this category."""
+        known = zip(self.columns, self.levels, strict=True)
+        constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
+        return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())
 
     def group(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Replace rare categories of the grouped columns by :data:`RARE`."""
@@ -198,6 +213,26 @@ class Categorical(BaseModel):
         return encoder.fit(np.array([[each[0] for each in levels]], dtype=object))
 
 
+class Words(BaseModel):
+    """The hashed words of columns of free text.
+
+    Words and pairs of words are hashed to ``width`` numbers for each column, by scikit-learn's ``HashingVectorizer``:
+    Weinberger et al., Feature Hashing for Large Scale Multitask Learning, ICML 2009. The saved model contains no word.
+    """
+
+    model_config = STRICT
+
+    columns: tuple[str, ...] = ()
+    width: Annotated[int, Field(ge=1)] = HASHES
+
+    def transform(self, frame: pl.DataFrame) -> NDArray[np.float32]:
+        """Convert the texts [b, d] to numbers [b, d * width]. Each text has the length 1; a missing text is 0."""
+        from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
+
+        hashing = HashingVectorizer(n_features=self.width, ngram_range=(1, 2), dtype=np.float32)
+        return np.hstack([hashing.transform(frame[name].fill_null("")).toarray() for name in self.columns])
+
+
 @dataclass(frozen=True)
 class Features:
     """A table's preprocessed rows.
@@ -225,9 +260,14 @@ class Prepare(BaseModel):
     party: str
     numeric: Numeric
     categorical: Categorical
+    dates: tuple[DateColumn, ...] = ()
+    words: Words = Words()
 
     @classmethod
-    def fit(cls, table: Table, rows: RowNumbers, *, scale: bool = True, impute: Impute = "mean") -> Prepare:
+    def fit(
+        cls, table: Table, rows: RowNumbers, *, scale: bool = True, impute: Impute = "mean",
+        max_levels: int = MANY_LEVELS,
+    ) -> Prepare:  # fmt: skip
         """Fit to the party's training rows.
 
         Args:
@@ -235,6 +275,7 @@ class Prepare(BaseModel):
             rows: [m] the row numbers of its training rows.
             scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
+            max_levels: the largest number of categories of a column; the rarest of more categories are one.
 
         Raises:
             TableError: there are no training rows, or all columns are empty in the training rows.
@@ -253,35 +294,47 @@ class Prepare(BaseModel):
             if len(empty) == table.columns.width:
                 raise TableError(f"{sentence}, and there is no other column: leave the party out")
             remark(f"{sentence}, and is left out")
-        numeric, categorical = (
+        numeric, categorical, moments, texts = (
             table.columns.select(
                 by_name([name for name, of in table.kinds.items() if of == kind and name not in empty])
             )
-            for kind in ("numeric", "categorical")
+            for kind in KINDS
         )
+        of_dates = tuple(DateColumn.fit(column, rows) for column in moments.iter_columns())
         return cls(
             party=table.party,
-            numeric=Numeric.fit(numeric, rows, scale=scale, impute=impute),
-            categorical=Categorical.fit(categorical, rows, _where(table)),
+            numeric=Numeric.fit(_with_dates(numeric, moments, of_dates, table), rows, scale=scale, impute=impute),
+            categorical=Categorical.fit(categorical, rows, _where(table), max_levels),
+            dates=of_dates,
+            words=Words(columns=tuple(texts.columns)),
         )
 
     @property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each required column, numeric columns first, as ``read_table(..., expect=)`` takes them."""
-        numeric: dict[str, Kind] = dict.fromkeys(self.numeric.columns, "numeric")
-        return numeric | dict.fromkeys(self.categorical.columns, "categorical")
+        kinds: dict[str, Kind] = dict.fromkeys(self._numbers, "numeric")
+        kinds |= dict.fromkeys(self.categorical.columns, "categorical")
+        kinds |= dict.fromkeys((each.name for each in self.dates), "date")
+        return kinds | dict.fromkeys(self.words.columns, "text")
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """The numeric columns of the party's table, without those that dates become."""
+        return self.numeric.columns[: len(self.numeric.columns) - sum(len(each.parts) for each in self.dates)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the output columns: the numeric columns, then ``column=level`` for each level."""
+        """The names of the output columns: the numeric columns with those of dates, ``column=level``, words."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
-        return (*self.numeric.columns, *hot)
+        words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
+        return (*self.numeric.columns, *hot, *words)
 
     @property
     def width(self) -> int:
         """The number of output columns."""
-        return len(self.numeric.columns) + sum(map(len, self.categorical.levels))
+        words = len(self.words.columns) * self.words.width
+        return len(self.numeric.columns) + sum(map(len, self.categorical.levels)) + words
 
     def apply(self, table: Table, *, new: bool = True) -> NDArray[np.float32]:
         """Preprocess the table's n rows to numbers [n, width].
@@ -299,11 +352,13 @@ class Prepare(BaseModel):
         Warns:
             AnypartyWarning: cells differ from those of the training rows (see ``checks``).
         """
-        frame = self.matched(table)
+        return self._apply(self.matched(table), table, new=new)
+
+    def _apply(self, frame: pl.DataFrame, table: Table, *, new: bool) -> NDArray[np.float32]:
         out = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
-            self._fill(out[start : start + step], frame[start : start + step], table)
+            self._fill(out[start : start + step], frame[start : start + step], table, start)
         for sentence in self._differences(frame, few=new):
             remark(f"{_where(table)}: {sentence}")
         return out
@@ -313,8 +368,8 @@ class Prepare(BaseModel):
 
         Missing cells of a categorical column have a level of their own, and are not marked.
         """
-        x = self.apply(table, new=new)
-        numbers = table.columns.select(by_name(self.numeric.columns))
+        frame = self.matched(table)
+        x, numbers = self._apply(frame, table, new=new), frame.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):
             return Features(x)
         gaps = np.zeros(x.shape, dtype=np.bool_)
@@ -327,16 +382,20 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
+            for k in np.flatnonzero(self.numeric.constant_at):  # the exact value, not a number near it
+                out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 
     def table(self, values: NDArray[np.float64]) -> pl.DataFrame:
         """Convert outputs in original units [n, width] to columns of the party's table.
 
         A categorical column gets its most likely level in each row. NaN and the level of missing cells become empty
-        cells.
+        cells. A date is restored from its number of days. Free text is left out.
         """
         start = len(self.numeric.columns)
-        columns = [pl.Series(name, values[:, k]).fill_nan(None) for k, name in enumerate(self.numeric.columns)]
+        numbers = {name: pl.Series(name, values[:, k]).fill_nan(None) for k, name in enumerate(self.numeric.columns)}
+        columns = [numbers[name] for name in self._numbers]
+        columns += [each.inverse(numbers[each.parts[0]]) for each in self.dates]
         for name, levels in zip(self.categorical.columns, self.categorical.levels, strict=True):
             part, start = values[:, start : start + len(levels)], start + len(levels)
             most = np.where(np.isnan(part).any(axis=1), len(levels), np.nan_to_num(part).argmax(axis=1))
@@ -388,7 +447,7 @@ class Prepare(BaseModel):
             raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
 
     def matched(self, table: Table) -> pl.DataFrame:
-        """Return the required columns, numeric columns as Float64 first, then categorical columns as String.
+        """Return the required columns: numbers and those of dates as Float64, then categories and texts as String.
 
         Raises:
             TableError: as ``apply``.
@@ -400,7 +459,10 @@ class Prepare(BaseModel):
                 f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
                 f"{nearest(missing[0], present)}; add the column, empty where it is not known"
             )
-        return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
+        read = {name: _as_kind(table, name, kind) for name, kind in self.kinds.items()}
+        parts = [part for each in self.dates for part in each.transform(read[each.name])]
+        others = [read[name] for name in (*self.categorical.columns, *self.words.columns)]
+        return pl.DataFrame([*(read[name] for name in self._numbers), *parts, *others])
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from those of the training rows."""
@@ -414,33 +476,52 @@ class Prepare(BaseModel):
             varying = {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
             yield from checks.far_from_training(frame, varying)
 
-    def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
-        """Write the preprocessed rows of ``frame`` to ``out`` [b, width]."""
-        split = len(self.numeric.columns)
+    def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
+        """Write the preprocessed rows of ``frame``, the table's rows from ``start``, to ``out`` [b, width]."""
+        split, categories = len(self.numeric.columns), sum(map(len, self.categorical.levels))
         if split:
             with np.errstate(over="ignore"):
                 out[:, :split] = self.numeric.transform(frame[:, :split].to_numpy(writable=True))
             finite = np.isfinite(out[:, :split]).all(axis=0)
             if not finite.all():
-                far = self.numeric.columns[int(finite.argmin())]
+                far = int(finite.argmin())
+                rows = pl.Series(~np.isfinite(out[:, far]))
                 raise TableError(
-                    f"{_where(table)}: column {far!r} has a number too far from those of training; correct it"
+                    f"{_where(table)}: column {self.numeric.columns[far]!r} has a number too far from those of "
+                    f"training: {cells.cited(frame.to_series(far), rows, start=start)}; correct it"
                 )
-        if split < frame.width:
-            out[:, split:] = self.categorical.transform(self.categorical.group(frame[:, split:]).to_numpy())
+        if self.categorical.columns:
+            levels = self.categorical.fill(self.categorical.group(frame.select(by_name(self.categorical.columns))))
+            out[:, split : split + categories] = self.categorical.transform(levels.to_numpy())
+        if self.words.columns:
+            out[:, split + categories :] = self.words.transform(frame)
 
 
 def _where(table: Table) -> str:
     return f"party {table.party!r}, {table.source}"
 
 
+def _with_dates(
+    numeric: pl.DataFrame, moments: pl.DataFrame, of_dates: tuple[DateColumn, ...], table: Table
+) -> pl.DataFrame:
+    """Return the numeric columns, followed by the numbers that dates become."""
+    parts = [part for each in of_dates for part in each.transform(moments[each.name])]
+    if taken := [part.name for part in parts if part.name in table.columns.columns]:
+        raise TableError(
+            f"{_where(table)}: column {taken[0]!r} has the name of a number that a column of dates becomes; rename it"
+        )
+    return pl.DataFrame([*numeric.iter_columns(), *parts])
+
+
 def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
     column = table.columns[name]
     if kind == "categorical":
         return cells.as_level(column)
+    if kind in {"date", "text"}:
+        return column
     if column.dtype == pl.String:
         raise TableError(
-            f"{_where(table)}: column {name!r} holds text, such as {some(column.drop_nulls().head(2))}, "
+            f"{_where(table)}: column {name!r} holds text, such as {cells.cited(column, column.is_not_null())}, "
             f"where numbers were in training; correct it"
         )
     return column.cast(pl.Float64)

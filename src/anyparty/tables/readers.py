@@ -21,9 +21,8 @@ from anyparty.core.storage import user_path
 from anyparty.errors import TableError, some
 from anyparty.tables import data_frames
 from anyparty.tables.csv_file import CsvFile, check_unique
-from anyparty.tables.file_content import STANDARD_INPUT, FileContent, content_of
+from anyparty.tables.file_content import DETECT, STANDARD_INPUT, FileContent, FileSettings, content_of
 from anyparty.tables.file_content import named as file_named
-from anyparty.tables.file_settings import DETECT, FileSettings
 from anyparty.tables.workbook import read_header, read_workbook
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from anyparty.tables.dates import DateFormat
 from anyparty.tables.number_marks import Decimal, Limits, NumberFormat
 
 
@@ -15,22 +16,28 @@ class ReadingRules(BaseModel):
 
     Attributes:
         missing: by column, the texts and numbers that mark a missing cell, in addition to those of every table.
+        task: the requested kind of task. For "regression", all labels are numbers.
         classes: by class, the texts of its labels, without regard to case; ``None`` recognizes the classes.
         limits: by column, how limits such as <25 and ranges such as 10-20 are read; see ``without_limits``.
+        dates: by column, the order of dates, or their format; see ``dates.ORDERS``.
         decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.
         merge_spellings: whether categories that differ only in their spelling are one category.
         formats: by column, the format of numbers with marks, as recognized in training.
+        date_formats: by column, how dates are written, as recognized in training.
         literals: by column, the texts of missing cells that were levels in training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     missing: dict[str, tuple[str, ...]] = {}
+    task: Literal["auto", "classification", "regression"] = "auto"
     classes: dict[str, tuple[str, ...]] | None = None
     limits: dict[str, Limits] = {}
+    dates: dict[str, str] = {}
     decimal: Decimal | None = None
     merge_spellings: bool = False
     formats: dict[str, NumberFormat] = {}
+    date_formats: dict[str, DateFormat] = {}
     literals: dict[str, tuple[str, ...]] = {}
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import polars as pl
 from rich.text import Text
 
 from anyparty.core.display import TextTable as RichTable
-from anyparty.tables.cells import differ_in_case
+from anyparty.errors import some
 from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 
@@ -21,6 +22,13 @@ FAR, RARE, FEWEST = 50, 0.05, 20  # limits for outliers: distance in interquarti
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
+DATES = [dt.date(1, 1, 1), dt.date(1899, 12, 30), dt.date(1900, 1, 1), dt.date(1970, 1, 1), dt.date(2099, 12, 31),
+         dt.date(2999, 12, 31), dt.date(9999, 12, 31)]  # fmt: skip
+NOUNS: dict[Kind, tuple[str, str]] = {
+    "numeric": ("number", "numbers"), "categorical": ("category", "categories"), "date": ("date", "dates"),
+    "text": ("text", "texts"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSummary:
@@ -28,8 +36,8 @@ class ColumnSummary:
 
     Attributes:
         name: the column.
-        kind: "numeric" or "categorical".
-        levels: the number of distinct values of a category; ``None`` for numbers.
+        kind: "numeric", "categorical", "date" or "text".
+        levels: the number of distinct values of a category; ``None`` for the other kinds.
         missing: the share of cells that are missing.
         remark: a possible mistake; may be empty.
     """
@@ -109,7 +117,7 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
         return "mostly missing"
     if levels is None and _may_be_identifiers(series.drop_nulls()):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
-    return _spelling_remark(series) if levels is not None else _outlier_remark(series.drop_nulls().cast(pl.Float64))
+    return "" if series.dtype == pl.String else _outlier_remark(series.drop_nulls())
 
 
 def _may_be_identifiers(numbers: pl.Series) -> bool:
@@ -119,14 +127,23 @@ def _may_be_identifiers(numbers: pl.Series) -> bool:
     return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 
 
-def _outlier_remark(numbers: pl.Series) -> str:
-    """Report a few numbers that lie far from all others, because they may mark missing cells, as 9999 does."""
+def _outlier_remark(known: pl.Series) -> str:
+    """Report a few numbers or dates that lie far from all others, because they may mark missing cells, as 9999 does.
+
+    A date of ``DATES`` is reported if no other date is near.
+    """
+    days = known.cast(pl.Date) if known.dtype.is_temporal() else None
+    numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
     away = _frequent_marks(numbers)
     if not len(away):
         away = numbers.filter(_are_far(numbers, numbers))
-        if len(away) > RARE * len(numbers) or not len(away):
-            return ""
-    which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
+        away = away.clear() if len(away) > RARE * len(numbers) else away
+    if not len(away) and days is not None:
+        away = _lone_dates(numbers, days)
+    if not len(away):
+        return ""
+    values = away.unique().sort()[:2]
+    which = ", ".join(f"{value:g}" for value in values) if days is None else some(values.cast(pl.Int32).cast(pl.Date))
     return (
         f"{_counted(len(away), 'cell')} far from all others ({which}): if they stand for missing values, leave them "
         "empty, or list them in the party's setting missing"
@@ -162,10 +179,15 @@ def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
     return (numbers - middle).abs() > (FAR * (high - low) if measured else float("inf"))
 
 
-def _spelling_remark(levels: pl.Series) -> str:
-    """Report two levels that differ only in case or inner spaces."""
-    pair = differ_in_case(levels)
-    return f"{pair[0]!r} and {pair[1]!r} are two levels" if pair else ""
+def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
+    """Return the cells that hold one of ``DATES``, farther from other dates than these dates' interquartile range."""
+    marks = days.is_in(DATES)
+    others = numbers.filter(~marks).sort()
+    if not marks.any() or len(others) < FEWEST:
+        return numbers.clear()
+    spread = float(others.quantile(0.75) or 0) - float(others.quantile(0.25) or 0)
+    found = numbers.filter(marks)
+    return found.filter((found < others[0] - spread) | (found > others[-1] + spread))
 
 
 def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
@@ -184,14 +206,13 @@ def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: b
 
 
 def _kind(column: ColumnSummary) -> str:
-    return "number" if column.levels is None else f"category, {_counted(column.levels, 'level')}"
+    return NOUNS[column.kind][0] + ("" if column.levels is None else f", {_counted(column.levels, 'level')}")
 
 
 def _kinds(read: Sequence[ColumnSummary]) -> str:
     counts = Counter(column.kind for column in read)
-    nouns: list[tuple[Kind, str, str]] = [("numeric", "number", "numbers"), ("categorical", "category", "categories")]
     return ", ".join(
-        f"{counts[kind]:,} {one if counts[kind] == 1 else many}" for kind, one, many in nouns if counts[kind]
+        f"{counts[kind]:,} {one if counts[kind] == 1 else many}" for kind, (one, many) in NOUNS.items() if counts[kind]
     )
 
 

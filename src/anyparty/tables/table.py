@@ -19,12 +19,11 @@ from polars.selectors import by_name
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
-from anyparty.tables.column_types import FeatureColumn, Kind, feature
+from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_dialect import are_decimal, with_points
-from anyparty.tables.duplicates import combined
-from anyparty.tables.file_settings import DETECT, FileSettings
-from anyparty.tables.ids import Duplicates, check_normalize, doubled, id_names, read_ids
-from anyparty.tables.label_cells import read_labels
+from anyparty.tables.file_content import DETECT, FileSettings
+from anyparty.tables.ids import Duplicates, combined, doubled, id_names, read_ids
+from anyparty.tables.label_cells import Labels, read_labels
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ class Table:
         party: the party that holds the table.
         source: the file's name, or "data frame".
         ids: [n] String, trimmed, unique, no nulls. The columns of a composite id are joined by ``ids.JOINT``.
-        columns: [n, d] the features: numeric, or String for categorical. A null is a missing value; NaN and infinity
-            do not occur. [0, 0] for a party that holds labels only.
+        columns: [n, d] the features: numeric; String for categories and free text; Date or Datetime for dates. A null
+            is a missing value; NaN and infinity do not occur. [0, 0] for a party that holds labels only.
         label: [n] the label column with the type that it has in the source (text in a CSV). A null is an
             unlabelled row. ``None`` if the party holds no labels.
         notes: possible mistakes in the table, as sentences.
@@ -52,6 +51,7 @@ class Table:
         rows: [n] the number of each row in the source, from 0; ``None`` if no row was left out.
         rules: how the cells were read.
         part_by: [n] the column that assigns rows to training, validation and test, if the split uses one.
+        texts: the columns of free text.
     """
 
     party: str
@@ -65,6 +65,7 @@ class Table:
     id_columns: pl.DataFrame | None = None
     rows: pl.Series | None = None
     part_by: pl.Series | None = None
+    texts: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -98,7 +99,12 @@ class Table:
     @property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each feature column."""
-        return {c.name: "categorical" if c.dtype == pl.String else "numeric" for c in self.columns.iter_columns()}
+        return {column.name: self._kind(column) for column in self.columns.iter_columns()}
+
+    def _kind(self, column: pl.Series) -> Kind:
+        if column.dtype == pl.String:
+            return "text" if column.name in self.texts else "categorical"
+        return "date" if column.dtype.is_temporal() else "numeric"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -145,7 +151,7 @@ def read_table(
         label: the column of labels, if the party holds them.
         part_by: a column that is used only to split the rows; it is not a feature.
         drop: columns to leave out.
-        types: "numeric" or "categorical", by column, to replace the inferred kind.
+        types: "numeric", "categorical", "date" or "text", by column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
         rules: how cells are read; at prediction, the rules of training (``Table.rules``).
@@ -170,12 +176,9 @@ def read_table(
         label=label,
         drop=drop,
         types=types or {},
-        hints={
-            "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-            if readers.has_unnamed_index(source)
-            else "",
-            "label": "; rows are scored by their labels" if expect else "",
-        },
+        rules=rules if expect is None else AS_WRITTEN,
+        source=source,
+        scored=expect is not None,
     )
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
@@ -190,24 +193,28 @@ def read_table(
             {column.name: _copy(column) if column.name in read else column for column in raw.iter_columns()}
         )
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
-    ids, id_columns, notes = read_ids(raw, names, check_normalize(id_normalize), where)
+    ids, id_columns, notes = read_ids(raw, names, id_normalize, where)
     if duplicates == "error" and ids.n_unique() < len(ids):
         raise doubled(ids, names, id_normalize, where, party)
     if made.decimal == ",":
         raw = _with_points(raw, kinds, label)
     columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
-    labels, spelled = (None, ()) if label is None else _label(raw[label], where, rules)
+    (labels, spelled, _), rules = _label(raw, label, where, rules, trained=expect is not None)
     rows, kept = None, columns
     if ids.n_unique() < len(ids):
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
         ids, id_columns, notes = ids[rows], id_columns[rows], (*notes, note)
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
-    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-    notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
+    if expect is None:
+        inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
+        notes += checks.inferred_kinds(inferred, columns, where)
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]
-    return Table(party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows, parts)
+    texts = frozenset(name for name, kind in kinds.items() if kind == "text")
+    return Table(
+        party, made.name, ids, kept, labels, notes + spelled, rules, made.read_as, id_columns, rows, parts, texts
+    )
 
 
 def without_blank_notes(table: Table) -> Table:
@@ -256,9 +263,14 @@ def _check_named(
     label: str | None,
     drop: Collection[str],
     types: Mapping[str, Kind],
-    hints: Mapping[str, str],
+    rules: ReadingRules,
+    source: Source,
+    scored: bool,
 ) -> None:
-    """Reject settings that name a missing column, or give a column two roles. ``hints`` explain missing columns."""
+    """Reject settings that name a missing column, or give a column two roles.
+
+    ``source`` and ``scored``, True if the labels are for a model's score, explain missing columns.
+    """
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
     for role, name in [
@@ -266,18 +278,21 @@ def _check_named(
         ("label", label),
         *(("drop", d) for d in drop),
         *(("types", t) for t in types),
+        *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
-                             f"{hints.get(role, '')}")  # fmt: skip
+            hint = "; rows are scored by their labels" if role == "label" and scored else ""
+            if role == "id" and readers.has_unnamed_index(source):
+                hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):
         if name in drop or name in types:
             raise TableError(f"{where}: column {name!r} holds ids or labels; drop and types are for features")
     for name, kind in types.items():
-        if kind not in {"numeric", "categorical"}:
-            raise TableError(f"{where}: types says {kind!r} for column {name!r}; known are: categorical, numeric")
+        if kind not in KINDS:
+            raise TableError(f"{where}: types says {kind!r} for column {name!r}; known are: {', '.join(sorted(KINDS))}")
 
 
 def _check_name_sizes(names: list[str], where: str, most: int) -> None:
@@ -332,6 +347,7 @@ def _features(
         rules = rules.model_copy(
             update={
                 "formats": {each.cells.name: each.format for each in read if each.format is not None},
+                "date_formats": {each.cells.name: each.dates for each in read if each.dates is not None},
                 "literals": {each.cells.name: each.literals for each in read if each.literals},
             }
         )
@@ -342,11 +358,19 @@ def _features(
     return pl.DataFrame([each.cells for each in read]), rules, notes
 
 
-def _label(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Read the labels with their type in the source, null if missing, with notes."""
+def _label(
+    raw: pl.DataFrame, label: str | None, where: str, rules: ReadingRules, *, trained: bool
+) -> tuple[Labels, ReadingRules]:
+    """Check the type of the labels, and read them; return the rules with the format of the labels."""
+    if label is None:
+        return Labels(None), rules
+    column = raw[label]
     if not (cells.is_text(column) or cells.is_number(column)):
         raise TableError(f"{where}: label column {column.name!r} is of type {column.dtype}; expected numbers or text")
-    return read_labels(column, where, rules)
+    read = read_labels(column, where, rules, trained=trained)
+    if trained or read.format is None:
+        return read, rules
+    return read, rules.model_copy(update={"formats": rules.formats | {label: read.format}})
 
 
 def _content(column: pl.Series) -> list[bytes]:

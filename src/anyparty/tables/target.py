@@ -23,6 +23,7 @@ from anyparty.tables.column_types import (
     NUMERIC_SHARE,
     Notation,
     marks_among,
+    missing_offer,
     notation_of,
 )
 from anyparty.tables.label_cells import check_classes, class_key, names_of
@@ -203,16 +204,20 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     known = numbers.drop_nulls()
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
-        raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them")
+        offer = missing_offer(label.name, names_of(label.filter(bad)))
+        raise TableError(
+            f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them{offer}"
+        )
     marks = marks_among(known, names_of(label.filter(bad))) if bad.any() else None
     if marks and notation_of(names_of(label)) is None:
-        raise TableError(f"{where}: it has numbers except for {marks}; leave these cells empty, or set "
-                         f'federation.task = "classification"')  # fmt: skip
+        raise TableError(f"{where}: it has numbers except for {marks}, {cells.cited(label, bad)}; leave these cells "
+                         f'empty, or set federation.task = "classification"')  # fmt: skip
     if bad.any():
         return True
     if known.is_infinite().any():
-        endless = int(known.is_infinite().sum())
-        raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or correct them")
+        endless = numbers.is_infinite().fill_null(value=False)
+        raise TableError(f"{where}: {endless.sum()} of {len(known)} numbers are infinite, "
+                         f"{cells.cited(label, endless)}; leave them empty, or correct them")  # fmt: skip
     values = names_of(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
@@ -227,7 +232,8 @@ def _check_notation(label: pl.Series, where: str) -> None:
     if notation is None and values > max(MANY_LEVELS, len(names) / 2):
         notation = Notation("identifiers or free text", "", names)
     if notation:
-        examples = some(notation.examples.head(2))
+        every = names_of(label)
+        examples = cells.cited(every, every.is_in(notation.examples.implode()).fill_null(value=False))
         raise TableError(
             f"{where}: {values} different values in {len(names)} labelled rows, such as {examples}, look like "
             f'{notation.name}; {notation.advice}name another label column, or set federation.task = "classification"'
@@ -253,7 +259,12 @@ def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
         )
     numbers, bad = cells.as_numbers(classes)
     by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
-    return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))
+    return Task(kind="classification", classes=tuple(sorted(classes, key=_by_text) if bad.any() else by_number))
+
+
+def _by_text(name: str) -> tuple[str, str]:
+    """Order classes without regard to case, so that the commonest spelling does not decide which one is positive."""
+    return class_key(name), name
 
 
 def _with_positive(task: Task, positive: str, where: str) -> Task:

@@ -8,8 +8,7 @@ import polars as pl
 
 from anyparty.errors import TableError, some
 from anyparty.tables.csv_file import check_unique, without_unnamed
-from anyparty.tables.file_content import FileContent, named
-from anyparty.tables.file_settings import FileSettings
+from anyparty.tables.file_content import FileContent, FileSettings, named
 
 if TYPE_CHECKING:
     import fastexcel

@@ -1,4 +1,4 @@
-"""One party's training loop: stages, epochs, batches, validation, early stopping and checkpoints.
+"""One party's training loop: stages, epochs, batches, validation, checkpoints, and predictions.
 
 Every party runs ``play``.  The active party plans each stage, scores the validation rows, and decides which weights to
 keep and when to stop.  A method sends its own messages inside its steps.
@@ -18,16 +18,19 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyparty import metrics
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.batching import by_pattern, mixed, patterns
+from anyparty.data.blocks import Rows, by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, ConfigError, Diverged
-from anyparty.methods.method import Batch, Stage, State, checked_begin, checked_step
+from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
 from anyparty.methods.split.exchange import moment
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
@@ -35,7 +38,6 @@ from anyparty.training.control_messages import Moment
 from anyparty.training.epoch_choice import OWN_LOSS, judge
 from anyparty.training.epoch_end import check_ended, check_numbers, noted, verdict
 from anyparty.training.party_run import PartyRun, TrainedParty
-from anyparty.training.prediction import predict_rows
 from anyparty.transport.contract import at_moment
 
 StoredStages = dict[str, dict[str, Tensor]]
@@ -351,7 +353,7 @@ async def _validate(
         check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
     sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
-    return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}
+    return {of: metrics.selection(answered, y, which, shown) for of, which in sets.items()}
 
 
 def device_of(name: str, what: str = "train.device") -> torch.device:
@@ -369,3 +371,42 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device
+
+
+ROWS_AT_ONCE = 4096
+
+
+async def predict_rows(
+    method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
+) -> Predictions | None:
+    """Predict the rows ``wanted`` [n] as one party; only the active party gets the predictions, in this order.
+
+    With class weights, the probabilities are those of the training rows' shares: see ``Predictions.unweighted``.
+    """
+    state.train(False)
+    answered = []
+    for chunk in torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted]:
+        part = checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        if part is not None:
+            answered.append(part.unweighted())
+    return join(answered) if answered else None
+
+
+def join(parts: Sequence[Predictions]) -> Predictions:
+    """Join the predictions for consecutive batches."""
+    first, offset = parts[0], 0
+    if len(parts) == 1:
+        return first
+    reasons: dict[int, str] = {}
+    for part in parts:
+        reasons |= {offset + row: reason for row, reason in part.reasons.items()}
+        offset += len(part)
+    by_party = [part.by_party for part in parts if part.by_party is not None]
+    return replace(
+        first,
+        scores=torch.cat([part.scores for part in parts]),
+        took_part=torch.cat([part.took_part for part in parts]),
+        by_party=torch.cat(by_party) if by_party else None,
+        silent=tuple(dict.fromkeys(name for part in parts for name in part.silent)),
+        reasons=reasons,
+    )

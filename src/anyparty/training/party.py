@@ -23,17 +23,16 @@ from anyparty.config import Config
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.batching import TRAIN, VALIDATION
-from anyparty.data.blocks import Rows
+from anyparty.data.blocks import TRAIN, VALIDATION, Rows
 from anyparty.data.rows import own_rows
 from anyparty.data.splits import assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.description import described
 from anyparty.methods.method import Method, PartyContext
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
-from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
 from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import Table
 from anyparty.tables.target import encode
@@ -62,6 +61,7 @@ class PartyInputs:
         encoder: the factory of the party's network.
         optimizer: the optimizer of the party's network.
         scale: True if the party's numeric columns are standardised.
+        max_levels: the largest number of categories of a column.
         folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
         hooks: callbacks and values from outside training.  ``hooks.welcome`` is called before the setup of a party that
             rejoins.
@@ -74,6 +74,7 @@ class PartyInputs:
     encoder: Factory
     optimizer: Optimizer
     scale: bool = True
+    max_levels: int = MANY_LEVELS
     folder: Path | None = None
     hooks: RunHooks = field(default_factory=RunHooks)
 
@@ -136,7 +137,7 @@ async def take_part(
     at = table.blocks_at(known.position)
     prepare = features = None
     if house.name in roster.blocks:
-        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
+        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale, max_levels=house.max_levels)
         features = prepare.features(table, new=False)
     seat = PartyContext(
         me=house.name,

@@ -129,14 +129,15 @@ def play(
         finally:
             await channel.close()
 
-    async def all_parts() -> list[T | BaseException]:
-        tasks.extend(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)) for name, part in parts.items())
-        return await asyncio.gather(*tasks, return_exceptions=True)
+    async def all_parts() -> None:  # without a result, because asyncio.run formats it as text
+        for name, part in parts.items():
+            tasks.append(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    results = _run(all_parts())
+    _run(all_parts())
     if failed:
         raise failed[0]
-    return {name: result for name, result in zip(parts, results, strict=True) if not isinstance(result, BaseException)}
+    return {name: task.result() for name, task in zip(parts, tasks, strict=True) if not task.cancelled()}
 
 
 def _run(work: Awaitable[T]) -> T:

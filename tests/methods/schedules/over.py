@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from anyparty.config.schedule_factory import schedule
+from anyparty.config.method_factory import schedule
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.schedules.virtual_clock import VirtualClock
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.transport import memory
 from tests import worlds

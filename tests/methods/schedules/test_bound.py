@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from anyparty.methods.schedules.flex import weights
-from anyparty.methods.schedules.learning_rates import bound
+from anyparty.methods.schedules.flex import rate_bound, weights
 from anyparty.methods.schedules.local_steps import set_rate
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.networks.optimizer import Optimizer
@@ -53,7 +52,7 @@ def both_sides(labels, rho, times):
     size = {name: sum(value**2 for value in cells) for name, cells in X.items()}
     smooth, spread = 2 * sum(size.values()) / 9, (Y[0] - Y[1]) ** 2 / 4
     w = {name: weights(tau, momentum=rho) for name, tau in TAU.items()}
-    eta = {name: times * bound(smooth, tau, max(w[name])) for name, tau in TAU.items()}
+    eta = {name: times * rate_bound(smooth, tau, max(w[name])) for name, tau in TAU.items()}
     left = 0.0
     sequences = list(product(range(2), repeat=ROUNDS))
     for sequence in sequences:

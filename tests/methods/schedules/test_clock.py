@@ -8,7 +8,7 @@ import pytest
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError
 from anyparty.methods.schedules.flex import Flex
-from anyparty.methods.schedules.synchronous import PBCD, SyncMax, SyncMin
+from anyparty.methods.schedules.schedule import PBCD, SyncMax, SyncMin
 from anyparty.methods.schedules.virtual_clock import VirtualClock, google_trace, machines, trace_of
 
 IMAGENET = {"server": 1.0, "p1": 10 / 2, "p2": 10 / 4, "p3": 10 / 6, "p4": 10 / 8}

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.config.schedule_factory import clock, scheduled
+from anyparty.config.method_factory import clock, scheduled
 from anyparty.errors import ConfigError
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules import real_clock
 from anyparty.methods.schedules.real_clock import RealClock
-from anyparty.methods.schedules.synchronous import SyncMax, SyncMin
+from anyparty.methods.schedules.schedule import SyncMax, SyncMin
 from tests import worlds
 from tests.methods.cases import OwnEncoder
 from tests.methods.schedules.over import ADAM, run, slowed, under, whole

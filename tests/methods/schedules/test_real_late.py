@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyparty.config.schedule_factory import clock
+from anyparty.config.method_factory import clock
 from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import ConfigError, MessageError, PartyLost
 from anyparty.methods.schedules.real_clock import RealClock, RoundChannel

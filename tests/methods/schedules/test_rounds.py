@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.config.method_factory import SCHEDULES
 from anyparty.errors import PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.methods.cases import OwnEncoder

@@ -9,7 +9,7 @@ import pytest
 from anyparty import Federation, Model
 from anyparty import config as settings
 from anyparty.config import Config
-from anyparty.config.schedule_factory import SCHEDULES, carried, clock, schedule, scheduled
+from anyparty.config.method_factory import SCHEDULES, carried, clock, schedule, scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, ResumeError
 from anyparty.methods.method_registry import method

@@ -28,10 +28,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from anyparty.data.missingness.independent import MCAR, MNAR, BetaMCAR
 from anyparty.data.missingness.mar import MAR1, MAR2
-from anyparty.data.missingness.mechanism import DrawnMask, Mechanism, normalised
-from anyparty.data.missingness.structure import ScarceLabels, ScarceOverlap
+from anyparty.data.missingness.mechanism import (
+    MCAR,
+    MNAR,
+    BetaMCAR,
+    DrawnMask,
+    Mechanism,
+    ScarceLabels,
+    ScarceOverlap,
+    normalised,
+)
 from anyparty.errors import ConfigError, nearest
 
 __all__ = [

@@ -28,9 +28,8 @@ import tomli_w
 
 from anyparty.core.types import Roster
 from anyparty.deployment.flare.admin import about, ask_server
-from anyparty.deployment.flare.provisioning import OURS, check_place, dress, provision
-from anyparty.deployment.flare.requests import SignedFile, install, request
-from anyparty.deployment.flare.requests import approve as approve_request
+from anyparty.deployment.flare.provisioning import OURS, SignedFile, check_place, dress, install, provision, request
+from anyparty.deployment.flare.provisioning import approve as approve_request
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import processes, run_site, start, stop
 from anyparty.errors import ConfigError
@@ -216,7 +215,7 @@ def keeps(folder: Path, party: str) -> Path | None:
 
 
 def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: bool = False) -> tuple[str, SignedFile]:
-    """Sign a party's request for a certificate; return the party and the approval (``requests.approve``).
+    """Sign a party's request for a certificate; return the party and the approval (``provisioning.approve``).
 
     Raises:
         ConfigError: there is no federation here, or the request cannot be signed.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from anyparty.config.settings_group import Settings
+from anyparty.config.settings_group import ReadingSettings
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
 from anyparty.transport.reliable.session import Timeouts
@@ -22,8 +22,11 @@ PARTS = {
 PartFunction = Callable[..., Awaitable[Any]]
 
 
-class SiteConfig(Settings):
+class SiteConfig(ReadingSettings):
     """One organisation's settings.
+
+    The party knows its table best: its settings for reading the table (``separator``, ``decimal``, ``quote``,
+    ``encoding``, ``sheet``, ``types``, ``missing``, ``limits``, ``dates``) replace those of a job.
 
     Attributes:
         party: the party's name in the federation.
@@ -80,6 +83,11 @@ class SiteConfig(Settings):
         tables = {"table": site.table, "new": site.new}
         places = {"folder": kit / site.folder} | {name: located(path, kit) for name, path in tables.items() if path}
         return site.model_copy(update=places)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The settings for reading the table that the file contains, by name."""
+        return {name: getattr(self, name) for name in ReadingSettings.model_fields if name in self.model_fields_set}
 
     def load_part(self, work: str) -> PartFunction:
         """Import the function for a kind of work.

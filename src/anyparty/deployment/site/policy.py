@@ -1,16 +1,23 @@
-"""The settings of a site, and checks that a job, which another party writes, does only what these settings allow."""
+"""The settings of a site, and checks that a job, which another party writes, does only what these settings allow.
+
+A site also has a secret: 32 bytes for the party's private random draws. The operating system generates the bytes before
+the first training, and the party stores them. The same seed therefore gives the same weights again, and a resumed run
+reaches the same weights as an uninterrupted one.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from anyparty.config import Config
+from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables.ids import id_names
 
 
@@ -59,6 +66,13 @@ def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None
         )
 
 
+def with_own_reading(site: SiteSettings, config: Config) -> Config:
+    """Return a job's settings, in which the party's own settings for reading its table replace those of the job."""
+    own: dict[str, Any] = getattr(site, "reading", {})
+    party = config.parties.get(site.party, PartySettings()).model_copy(update=own)
+    return config.model_copy(update={"parties": config.parties | {site.party: party}}) if own else config
+
+
 def encoder_at(site: SiteSettings, config: Config) -> Factory:
     """Return the factory of the party's encoder.
 
@@ -89,3 +103,26 @@ def _check_listed(site: SiteSettings, factory: str | None, what: str, setting: s
             f"settings do not allow it; if this code may run here, write "
             f'{setting} = ["{factory}"] into local/anyparty.toml in its kit, above any [table]'
         )
+
+
+SECRET, SIZE = "secret", 32
+
+
+def secret_in(folder: Path) -> bytes:
+    """Read the secret in a party's folder; create the file if it does not exist.
+
+    Raises:
+        ConfigError: the file has another size.
+        StorageError: the file cannot be written.
+    """
+    path = folder / SECRET
+    try:
+        kept = path.read_bytes()
+    except FileNotFoundError:
+        kept = secrets.token_bytes(SIZE)
+        with writing(path) as beside:
+            beside.write_bytes(kept)
+    if len(kept) != SIZE:
+        raise ConfigError(f"{path}: expected the {SIZE} bytes that seed this party's initial weights, got "
+                          f"{len(kept)}; move the file away and train again, without --resume")  # fmt: skip
+    return kept

@@ -19,11 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anyparty.artifacts.autosave import meanwhile
-from anyparty.artifacts.model_files import Member, ModelSummary, check_mark, load_member
+from anyparty.artifacts.model_files import Member, ModelSummary, check_mark, load_member, read_again
 from anyparty.artifacts.record import StatusEntry
-from anyparty.artifacts.run_lock import alone
-from anyparty.artifacts.table_like import read_again
+from anyparty.artifacts.run_folder import alone, meanwhile
 from anyparty.config import Config
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
@@ -37,8 +35,8 @@ from anyparty.deployment.site.site_training import SiteParty, declared, remarked
 from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, nearest, some
 from anyparty.methods.method import Method, PartyContext
 from anyparty.tables.table import Table, read_table
-from anyparty.training import setup_messages
-from anyparty.training.prediction import predict_rows
+from anyparty.training import control_messages
+from anyparty.training.loop import predict_rows
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 
@@ -180,14 +178,16 @@ async def _same_run(
     """
     roster = part.about.roster
     if asked is None:
-        await setup_messages.tell(net, roster, part.mark)
+        await control_messages.tell_mark(net, roster, part.mark)
         return there
     up = [name for name in roster.names if name != net.me and (there is None or name in there)]
-    said, lost = await setup_messages.gather(net, up)
+    said, lost = await control_messages.gather_marks(net, up)
     for name in [name for name in lost if name in {*asked, *roster.labelers}]:
         raise ModelError(f"party {name!r} cannot load its part of the model ({lost[name]}); if that part was never "
                          "saved, train with --resume, or predict without it (--parties)")  # fmt: skip
-    unlike = [name for name in setup_messages.foreign(part.about.parts, said) if name in {*asked, *roster.labelers}]
+    unlike = [
+        name for name in control_messages.foreign_marks(part.about.parts, said) if name in {*asked, *roster.labelers}
+    ]
     if unlike:
         raise ModelError(f"{some(unlike)} has a part of the model from another run than {net.me!r}: it was "
                          "disconnected before training ended, or its folder changed; predict without it (--parties), "

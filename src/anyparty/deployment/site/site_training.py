@@ -26,32 +26,35 @@ from anyparty.alignment.alignment import PartyAlignment
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import read_party
 from anyparty.api.training_run import TrainingRun
-from anyparty.artifacts import run_costs
 from anyparty.artifacts.model_files import write_model
-from anyparty.artifacts.recorder import SiteRecorder
-from anyparty.artifacts.run_lock import alone
+from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
+from anyparty.artifacts.run_folder import alone
 from anyparty.config import Config
 from anyparty.config.label_columns import check_features, labels_asked
-from anyparty.config.schedule_factory import scheduled
+from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
-from anyparty.data.batching import TEST
+from anyparty.data.blocks import TEST
 from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
-from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
-from anyparty.deployment.site.secret import secret_in
+from anyparty.deployment.site.policy import (
+    SiteSettings,
+    check_columns,
+    encoder_at,
+    method_at,
+    secret_in,
+    with_own_reading,
+)
 from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
-from anyparty.networks.mlp import Factory
+from anyparty.networks.encoders import Factory
 from anyparty.tables.table import Table
-from anyparty.training import control_messages, setup_messages
-from anyparty.training.attendance import Attendance
-from anyparty.training.loop import is_local
-from anyparty.training.membership import door_of
+from anyparty.training import control_messages
+from anyparty.training.loop import is_local, predict_rows
+from anyparty.training.membership import Attendance, door_of
 from anyparty.training.party import PartyResult, agreed_on
 from anyparty.training.party_run import RunHooks
-from anyparty.training.prediction import predict_rows
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow
 
@@ -74,6 +77,7 @@ class SiteParty:
                 site does not know, or code or a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
+        config = with_own_reading(site, config)
         roster, encoder = roster_of(site, config), encoder_at(site, config)
         run = TrainingRun.of(config, scheduled(method_at(site, config), config), roster, resume=resume)
         if site.table is None:
@@ -151,16 +155,16 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         unsaved = await _keep(home, outcome, wired)
         scores = await _score(home, outcome, wired)
         recorder.finish(outcome.trained, scores)
-        recorder.record.shape = dict(vars(run_costs.shape(outcome)))
+        recorder.record.shape = dict(vars(sizes_of(outcome)))
         told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
         if leads:  # formulas that need the other parties' shapes are evaluated later, from those parties' records
             own = {site.party: outcome}
-            recorder.record.costs = run_costs.of(run.method, own, config.train.batch_size, recorder.ledger)
+            recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
         else:
             recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)  # sent below, after the record is written
     if not leads:
-        await ContractChannel(net, run.roster, setup_messages.MESSAGES).send(site.active, "finished", {})
+        await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return told
 
 
@@ -176,7 +180,7 @@ async def _attendance(
     run = home.run
     names = [name for name in run.roster.names if name not in {home.site.party, *unsaved}]
     local = {stage.name for stage in run.method.stages(outcome.seat) if is_local(stage)}
-    unfinished = await setup_messages.unfinished(net, names)
+    unfinished = await control_messages.unfinished(net, names)
     if any(ENDED in why for why in (*unsaved.values(), *unfinished.values())):
         raise Stopped(ENDED)
     found = Attendance.of(outcome.trained.history, local, run.roster.names, unsaved, unfinished)
@@ -190,7 +194,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
     return (
         *method.can.messages,
         *control_messages.MESSAGES,
-        *setup_messages.MESSAGES,
+        *control_messages.PART_MESSAGES,
         *private.MESSAGES,
         *alignment_cache.MESSAGES,
     )
@@ -226,11 +230,13 @@ async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str
     """
     site, run = home.site, home.run
     leads = site.party == site.active
-    others, lost = await setup_messages.gather(net, [name for name in run.roster.names if leads and name != site.party])
+    others, lost = await control_messages.gather_marks(
+        net, [name for name in run.roster.names if leads and name != site.party]
+    )
     about = replace(run.about(outcome), parts=others)
     marks = write_model(site.folder, about, {site.party: run.member(outcome)})
     if not leads:
-        await setup_messages.tell(net, run.roster, marks[site.party])
+        await control_messages.tell_mark(net, run.roster, marks[site.party])
     return lost
 
 

@@ -10,9 +10,9 @@ from importlib.resources import files
 from typing import Any
 
 from anyparty.errors import ConfigError, nearest
-from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
-from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
-from anyparty.experiments.schedules.schedules_suite import SchedulesSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.schedules_suite import SchedulesSuite
 from anyparty.experiments.suite import Suite
 
 KINDS: dict[str, type[Suite]] = {

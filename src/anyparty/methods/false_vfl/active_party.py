@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from anyparty.core.types import Roster, TensorSpec
 from anyparty.errors import PartyLost
-from anyparty.methods.false_vfl.distributions import LabelNetworks
+from anyparty.methods.false_vfl.distributions import Gaussian, LabelNetworks
 from anyparty.methods.false_vfl.passive_party import BatchTurn, PartyBatch
 from anyparty.methods.split.exchange import ExpectedEmbeddings, Gathered, gather
-from anyparty.networks.gaussian import Gaussian
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""FALSE-VFL's networks: the feature side of one party, the label side at the active party (figures 1 and 3).
+"""FALSE-VFL's networks and random numbers: one party's feature side, the active party's label side (figures 1 and 3).
 
 The functions depend only on tensors: they use no channel and no optimizer, and random numbers are passed as noise.
 
@@ -8,6 +8,17 @@ Symbols   x^k    x           a party's block                                    
           z      z           the latent vector that generates blocks and label           [L, B, D];
           h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
           q_phi_k(x^k)       mean and variance of z, given party k's block alone         [B_k, 2 D].
+
+The Gaussians have diagonal covariances (Kingma, Welling 2014). Their combination over parties, ``aggregate``, is
+FALSE-VFL, equation (1) and appendix B.
+
+The active party draws the samples of z. Every row has its own numbers. Numbers common to all rows would give all rows
+the same sampling error, which a mean over rows would not remove. A row's numbers are independent: they are neither
+pairs of opposite sign nor balanced otherwise. With balanced numbers, a party that gets a row's samples could compute
+the posterior's mean, which may be another party's embedding of the row (decision 14).
+
+A party draws its own block in rows that it does not have. These numbers are common to all rows, and balanced. The party
+does not know these rows' ids, and sends no sample.
 """
 
 from __future__ import annotations
@@ -15,17 +26,122 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
+import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
 from anyparty.methods.method import State
-from anyparty.networks.encoders import Deconvolution, ResNet
-from anyparty.networks.gaussian import Gaussian, LogProb, aggregate, standard
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import MLP, Deconvolution, Factory, ResNet
 from anyparty.networks.objective import answers, losses
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A Gaussian N(mean, diag std^2) over vectors: mean and std [..., D]."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, outputs: Tensor, floor: float) -> Gaussian:
+        """Convert a network's outputs [..., 2 D] to a Gaussian over [..., D].
+
+        The first half is the mean. The deviation is softplus of the second half, plus ``floor``.
+        """
+        mean, raw = outputs.chunk(2, dim=-1)
+        return cls(mean, functional.softplus(raw) + floor)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Return the log-density of x [..., D] -> [...]; leading dimensions are broadcast.
+
+        >>> Gaussian(torch.zeros(2), torch.ones(2)).log_prob(torch.zeros(2))  # log 1 / (2 pi)
+        tensor(-1.8379)
+        """
+        away = (x - self.mean) / self.std
+        return -(0.5 * away.square() + self.std.log()).sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
+
+    def at(self, noise: Tensor) -> Tensor:
+        """Return the sample mean + std * noise, for standard normal ``noise`` [..., D]."""
+        return self.mean + self.std * noise
+
+
+class LogProb(torch.autograd.Function):
+    """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] -> [...], without a gradient for x.
+
+    If ``known`` [..., D] is given, the sum includes only the known numbers. The others may have any finite value.
+
+    The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs. One
+    tensor of the outputs' width is stored instead of six tensors of half the width. A backward pass is a single
+    product, and a batch takes two backward passes.
+        a = (x - mean) / std        d/d mean = a / std      d/d raw = (a^2 - 1) / std * (1 - exp(floor - std))
+    """
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float, known: Tensor | None = None) -> Tensor:
+        """Return the log-density."""
+        mean, raw = outputs.chunk(2, dim=-1)
+        std = functional.softplus(raw).add_(floor)
+        precise = std.reciprocal()
+        away = (x - mean).mul_(precise)
+        square = away.square()
+        each = (0.5 * square).add_(std.log())
+        count = x.shape[-1] if known is None else known.sum(dim=-1, dtype=x.dtype)
+        if known is not None:
+            each.mul_(known)
+        found: Tensor = each.sum(dim=-1).neg_() - count * HALF_LOG_2PI
+        if ctx.needs_input_grad[0]:
+            slope = (floor - std).expm1_().neg_()  # derivative of softplus: sigmoid(raw) = 1 - exp(-softplus(raw))
+            if known is not None:
+                away.mul_(known)
+                slope.mul_(known)
+            by_raw = square.sub_(1).mul_(slope).mul_(precise)
+            ctx.save_for_backward(torch.cat([away.mul_(precise), by_raw], dim=-1))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the gradient with respect to the network's outputs."""
+        (by_outputs,) = ctx.saved_tensors
+        return gradients[0].unsqueeze(-1) * by_outputs, None, None, None
+
+
+def standard(x: Tensor) -> Tensor:
+    """Return the log-density of x [..., D] under N(0, I) -> [...]."""
+    return -0.5 * x.square().sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
+
+
+def aggregate(mean: Tensor, variance: Tensor, observed: Tensor) -> Gaussian:
+    """Return the Gaussian q(z | x^O) of FALSE-VFL's equation (1).
+
+    Its mean is the mean of the observed parties' means. Its variance is the inverse of their summed precisions.
+
+    Args:
+        mean: [B, K, D], any value if not observed.
+        variance: [B, K, D], any value if not observed.
+        observed: [B, K] bool.
+
+    Returns:
+        A Gaussian over [B, D]; N(0, I) for a row that no party has.
+
+    >>> one = torch.ones(1, 1, 1)
+    >>> both = aggregate(torch.cat([one, 3 * one], 1), torch.cat([one, one / 3], 1), torch.tensor([[True, True]]))
+    >>> both.mean.item(), both.std.square().item()  # precisions 1 + 3
+    (2.0, 0.25)
+
+    """
+    seen = observed.unsqueeze(2)
+    count = observed.sum(dim=1, keepdim=True)
+    center = torch.where(seen, mean, 0.0).sum(dim=1) / count.clamp(min=1)
+    precision = torch.where(seen, 1 / torch.where(seen, variance, 1.0), 0.0).sum(dim=1)
+    return Gaussian(center, torch.where(count > 0, precision, 1.0).rsqrt())
+
 
 LABEL_SIDE = ("global_encoder", "global_decoder", "discriminator")
 
@@ -238,3 +354,63 @@ def label_networks(
     if task.outputs:
         made.append(MLP(hidden=head_hidden)(D, task.outputs if task.kind == "classification" else 2))
     return dict(zip(LABEL_SIDE, made, strict=False))
+
+
+KEY = 32
+
+
+class SampleStreams(nn.Module):
+    """The active party's key to the random numbers of z, saved with its part of the model.
+
+    Attributes:
+        key: [32] uint8. The key is zero if the run has no secret, and in models of earlier versions. The numbers then
+            follow from the run's seed.
+
+    """
+
+    key: Tensor
+
+    def __init__(self, seeds: Seeds) -> None:
+        super().__init__()
+        key = torch.zeros(KEY, dtype=torch.uint8)
+        if seeds.secret:
+            key = torch.randint(256, (KEY,), dtype=torch.uint8, generator=seeds.own.torch("predictions"))
+        self.register_buffer("key", key)
+
+    @property
+    def secret(self) -> bool:
+        """True if there is a key."""
+        return bool(self.key.any())
+
+    def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
+        """Return standard normal numbers for rows: [L, B, width].
+
+        The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K]. A
+        party that alone has a row can compute the row's numbers. It must not know the numbers that are used if other
+        parties also have the row. Rows without an id have the same numbers if the same parties have them. Without a
+        key, the numbers follow from ``seeds``.
+        """
+        own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
+        drawn = torch.empty(len(there), L, width)
+        ids = [None] * len(there) if names is None else names.to_list()
+        for n, (parties, name) in enumerate(zip(there.tolist(), ids, strict=True)):
+            row = ["samples", "".join("1" if here else "0" for here in parties)] + ([] if name is None else [name])
+            torch.randn(L, width, generator=own.torch(*row), out=drawn[n])
+        return drawn.transpose(0, 1).contiguous().to(there.device)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}key", torch.zeros_like(self.key))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def balanced(L: int, width: int, generator: Generator) -> Tensor:
+    """Return L balanced vectors of standard normal numbers, [L, width]; each single vector is standard normal.
+
+    In each dimension, each of L intervals of equal probability contains one of the L numbers (Latin hypercube; McKay,
+    Beckman, Conover, Technometrics 1979). The mean over the vectors is therefore nearly exact for a function that is a
+    sum of functions of one dimension each.
+    """
+    lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
+    share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L
+    drawn: Tensor = torch.special.ndtri(share.clamp(min=1e-12))
+    return drawn.float()

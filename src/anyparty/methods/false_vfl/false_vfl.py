@@ -50,6 +50,7 @@ from anyparty.errors import ConfigError, some
 from anyparty.methods.false_vfl.active_party import WeightedBatch, labels, learn, weigh
 from anyparty.methods.false_vfl.distributions import (
     LABEL_SIDE,
+    SampleStreams,
     bound,
     feature_side,
     followed,
@@ -60,12 +61,11 @@ from anyparty.methods.false_vfl.distributions import (
     trained,
 )
 from anyparty.methods.false_vfl.passive_party import MESSAGES, BatchTurn, PartyBatch
-from anyparty.methods.false_vfl.sampling import SampleStreams
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered, predictions
 from anyparty.methods.split.rule import RuleAnswer
 from anyparty.networks.coverage import Connectivity, shared, untied
-from anyparty.networks.mlp import MLP, Factory, build
+from anyparty.networks.encoders import MLP, Factory, build
 from anyparty.networks.optimizer import Optimizer
 
 PRETRAIN, TRAIN = "pretrain", "train"

@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from anyparty.core.types import Channel, MessageSpec, TensorSpec, finite
 from anyparty.data.blocks import Rows
 from anyparty.errors import Diverged, remark
-from anyparty.methods.false_vfl.distributions import FeatureNetworks
-from anyparty.methods.false_vfl.sampling import SampleStreams, balanced
+from anyparty.methods.false_vfl.distributions import FeatureNetworks, SampleStreams, balanced
 from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding

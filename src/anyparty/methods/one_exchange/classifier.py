@@ -18,7 +18,7 @@ from anyparty.core.types import Channel, Task
 from anyparty.data.blocks import Rows
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.methods.one_exchange import distillation
-from anyparty.networks.mlp import MLP
+from anyparty.networks.encoders import MLP
 from anyparty.networks.objective import answers, losses
 from anyparty.networks.sklearn_head import FittedEstimator
 

@@ -22,8 +22,7 @@ from anyparty.data.blocks import Block, Rows
 from anyparty.errors import AlignmentError, ConfigError, Diverged, some
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.split.exchange import moment
-from anyparty.networks.autoencoder import Autoencoder
-from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.encoders import MLP, Autoencoder, Factory
 
 Distance = Literal["mse", "mae"]
 Reduction = Literal["sum", "mean"]

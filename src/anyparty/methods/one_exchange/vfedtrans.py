@@ -49,7 +49,7 @@ from anyparty.methods.one_exchange import distillation, fedsvd
 from anyparty.methods.one_exchange.classifier import ClassifierStage, EmbeddedRows, of_block
 from anyparty.methods.one_exchange.distillation import Distance, DistillationLoss, Reduction
 from anyparty.methods.one_exchange.exchange_once import as_block
-from anyparty.networks.autoencoder import Autoencoder
+from anyparty.networks.encoders import Autoencoder
 from anyparty.networks.heads import ACTIVATIONS
 
 TITLE = "VFedTrans"

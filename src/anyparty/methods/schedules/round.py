@@ -26,7 +26,7 @@ from anyparty.core.types import Channel, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import PartyLost
 from anyparty.methods.method import Batch, PartyContext, State
-from anyparty.methods.schedules import learning_rates, local_steps, real_clock
+from anyparty.methods.schedules import flex, local_steps, real_clock
 from anyparty.methods.schedules.flex import AdaptiveFlex
 from anyparty.methods.schedules.local_steps import HeadCopy, LocalSteps, StaleRound
 from anyparty.methods.schedules.real_clock import RealClock, RoundChannel
@@ -110,7 +110,7 @@ class Round:
             met = self._now()
             tau[me] = await self._iterate(state, rows, batch, taken, mine, got)
             if isinstance(self.schedule, AdaptiveFlex) and roster.active not in got.without:
-                learning_rates.keep(state, self.schedule, self.local, tau[me], got.rate)
+                flex.keep_rate(state, self.schedule, self.local, tau[me], got.rate)
             if self.meeting.asks:
                 real_clock.note(state, tau[me], encoded - began + self._now() - met)
             if got.late:
@@ -252,7 +252,7 @@ class RoundExchange:
         await exchange.share(net, state.topology.readers[me], mine)
         pace = torch.empty(0)
         if isinstance(self.schedule, AdaptiveFlex):
-            pace = learning_rates.begin(
+            pace = flex.begin_round(
                 state, self.schedule, self.local, tau[me] if isinstance(self.clock, VirtualClock) else None
             )
             if me != active:
@@ -262,7 +262,7 @@ class RoundExchange:
         got = await self._exchange(net, state, rows, batch, mine, tau)
         in_time = [name for name in others if name not in got.late]
         if isinstance(self.schedule, AdaptiveFlex) and active not in got.without:
-            got.rate = await learning_rates.agree(net, state, in_time, pace)
+            got.rate = await flex.agree_on_rate(net, state, in_time, pace)
         got.turns = range(tau[me])
         if isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound):
             got.turns = range(await real_clock.agree(net, state, self.schedule, self.clock, in_time))

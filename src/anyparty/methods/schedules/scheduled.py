@@ -11,13 +11,11 @@ from anyparty.core.types import Capabilities, Channel, Roster
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch, PartyContext, Stage, State
-from anyparty.methods.schedules.flex import AdaptiveFlex
-from anyparty.methods.schedules.learning_rates import warn
+from anyparty.methods.schedules.flex import AdaptiveFlex, warn_of_rate
 from anyparty.methods.schedules.real_clock import RealClock
-from anyparty.methods.schedules.real_vafl import RealVaflParty
 from anyparty.methods.schedules.round import MISSED, ROUND, TIME, Round
 from anyparty.methods.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS, LocalIterations, Schedule, TimedRound
-from anyparty.methods.schedules.vafl import IDLE, MEETINGS, VAFL, VaflParty
+from anyparty.methods.schedules.vafl import IDLE, MEETINGS, VAFL, RealVaflParty, VaflParty
 from anyparty.methods.schedules.virtual_clock import VirtualClock, check_names
 from anyparty.methods.split.rule import GRADIENT
 from anyparty.methods.split.split_method import Split
@@ -70,7 +68,7 @@ class Scheduled:
                 f"too: leave out optimizer.schedule = {seat.optimizer.schedule!r}, or take 'flex'"
             )
         if isinstance(self.clock, VirtualClock):
-            warn(seat, self.schedule, self.clock, self.local, topology.parties)
+            warn_of_rate(seat, self.schedule, self.clock, self.local, topology.parties)
         return self.split.begin(seat, seeds)
 
     def topology(self, roster: Roster) -> Topology:

@@ -52,7 +52,7 @@ from anyparty.methods.split.pretraining import FORMS, STAGE, TARGET, SelfSupervi
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
-from anyparty.networks.mlp import MLP, Factory, build
+from anyparty.networks.encoders import MLP, Factory, build
 
 LEARNS = (
     "the receiver sees a projection of every row that both have: no raw feature, but everything that the projection "

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.core import costs
+from anyparty.core.declared_types import of_type
 from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
@@ -40,10 +41,9 @@ from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, ExpectedEmbeddings, Gathered, moment
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
 from anyparty.methods.split.topology import Hosting, Topology
-from anyparty.methods.typed import of_type
 from anyparty.networks.coverage import TrainedParties
+from anyparty.networks.encoders import Factory, build
 from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP
-from anyparty.networks.mlp import Factory, build
 
 UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"

@@ -1,0 +1,109 @@
+"""Lock a folder while a run writes to it, and save the state of the run regularly.
+
+Two runs would write the same record, checkpoints and model. The operating system locks the file ``.lock`` in the
+folder, and releases the lock at once if the process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+from anyparty.core import storage
+from anyparty.core.storage import refuse_file, sweep
+from anyparty.errors import ConfigError, StorageError
+
+LOCK = ".lock"
+LOCK_HELD = "another run is at work in this folder"
+ID_HASHES = "trained.safetensors"  # hashes of training ids, written by earlier versions; deleted when found
+WAIT_S = 20.0  # a party's new process may start while its old process is still ending
+LOOK_S = 0.2  # the time between two attempts to lock the folder
+WRITTEN = {  # files that only the owner of the lock writes; other commands, such as serve or report, write other files
+    "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
+    "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
+}  # fmt: skip
+
+
+def take(folder: Path) -> FileLock:
+    """Lock a run's folder without waiting; call ``release`` of the returned lock to unlock the folder.
+
+    Files that a killed process has only partly written are deleted.
+
+    Raises:
+        ConfigError: another run is in progress in the folder.
+        StorageError: the folder cannot be written to, or is a file.
+    """
+    refuse_file(folder)
+    lock = storage.take(folder / LOCK, f"{folder}: {LOCK_HELD}; wait for its end, stop it, "
+                                       f"or name another folder")  # fmt: skip
+    for place in (folder, folder / "checkpoints", *folder.glob("parties/*"), *folder.glob("parties/*/checkpoints")):
+        sweep(place, WRITTEN)
+    return lock
+
+
+@asynccontextmanager
+async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None]:
+    """Lock a run's folder while the body runs; wait up to ``wait_s`` seconds for another run to end.
+
+    By default, ``wait_s`` is ``WAIT_S``.
+
+    Raises:
+        ConfigError: another run is still in progress in the folder.
+        StorageError: the folder cannot be written to.
+    """
+    end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
+    while True:
+        try:
+            lock = take(folder)
+            break
+        except ConfigError:
+            if time.monotonic() >= end:
+                raise
+        await asyncio.sleep(LOOK_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+EVERY_S = 30.0
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
+    """Call ``write`` every ``EVERY_S`` seconds while the body runs, and once when the body ends or fails.
+
+    Raises:
+        StorageError: the body did not fail, but the last ``write`` did.  Other failures of ``write`` are only logged.
+    """
+
+    async def again() -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            _try(write)
+
+    task = asyncio.create_task(again())
+    try:
+        yield
+    except BaseException:
+        _try(write)
+        raise
+    else:
+        write()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _try(write: Callable[[], None]) -> None:
+    try:
+        write()
+    except StorageError as error:
+        log.warning("%s", error)

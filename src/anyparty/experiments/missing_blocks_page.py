@@ -1,0 +1,433 @@
+"""The page of a missing-blocks suite: our numbers above the paper's, as Markdown, CSV and figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyparty.experiments import missing_blocks_results as results
+from anyparty.experiments.missing_blocks_results import (
+    SCORE,
+    Configuration,
+    configuration,
+    mean_place,
+    method_entry,
+)
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.output import (
+    PANELS_ACROSS,
+    Cell,
+    SuitePage,
+    bold,
+    csv_text,
+    fixed,
+    markdown_page,
+    markdown_table,
+    panels,
+    shared_seeds,
+    with_spread,
+)
+from anyparty.experiments.suite import Records
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BOLD = (
+    "**Bold** marks the best method of a column, compared over the seeds that all its rows have. If rows differ in "
+    "their seeds, a column gives the number of seeds and the seeds."
+)
+LEGEND = (
+    "Ours is the mean ± standard deviation over the seeds; one seed has no deviation. The paper's number is below it. "
+    f"{BOLD} ▲ and ▼ mark numbers above and below the paper's by more than both deviations together."
+)
+RATIO_LEGEND = (
+    "Ours is the mean of the metric over the seeds trained under {more}, divided by that trained under {less}, in per "
+    f"cent. The paper's number is below it. {BOLD}"
+)
+COMPARED = (
+    "Both rows are over the same methods and configurations, those that were run here. Ours are over the seeds that "
+    "all of these methods have in a configuration; a configuration without such a seed is left out."
+)
+GAPS = "Gap to the best of the other methods, in points, and the number of configurations in which they are ahead"
+PRINTED = (
+    "Mean over configurations, and the number of configurations in which they are ahead of the best of the paper's own "
+    "methods as printed. The paper trained and tested on other random draws:"
+)
+RUN_HERE = (
+    "The same comparison with the best of the paper's own methods as run here ({titles}), over the seeds that all of "
+    "them have:"
+)
+
+
+def page(suite: MissingBlocksSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
+    """Render the results of a suite."""
+    cells = results.aggregate(suite, records)
+    body, csv, draw = (
+        (_ratio_body, _ratio_csv, plot_ratios) if suite.layout == "ratios" else (_score_body, _score_csv, plot_scores)
+    )
+    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, body(suite, cells), about),
+                     csv=csv(suite, cells), draw=partial(draw, suite, cells))  # fmt: skip
+
+
+def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
+    lines = list[str]()
+    for dataset, entry in suite.datasets.items():
+        here = [cell for cell in cells if cell["dataset"] == dataset]
+        if len(suite.parties_of(dataset)) > 1:
+            lines += _tables_by_parties(suite, dataset, here)
+        elif here:
+            lines += _tables_by_mechanism(suite, dataset, here)
+        if here and entry.in_place_of:
+            lines += [f"In place of {entry.in_place_of}.", ""]
+    return [*lines, LEGEND, "", *_own_methods(suite, cells), *_beyond_the_paper(suite, cells)]
+
+
+def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
+    """Return one table of a data set, or one for each training mechanism."""
+    title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
+    if suite.layout == "columns":
+        pairs = list(product(suite.train_missing, suite.test_missing))
+        heads = ["missing in training → at test", *(f"{missing} → {test}" for missing, test in pairs)]
+        columns = [{"missing": missing, "test": test} for missing, test in pairs]
+        return [title, "", *_score_table(suite, dataset, here, columns, heads), ""]
+    lines = list[str]()
+    for missing in suite.train_missing:
+        trained = [cell for cell in here if cell["missing"] == missing]
+        if trained:
+            at_test = {cell["test"]: f"{cell['test']} {cell.mean('missing_at_test'):.0%}" for cell in trained}
+            rates = f"{trained[0].mean('missing_in_training'):.0%} in training; at test {', '.join(at_test.values())}"
+            columns = [{"test": test} for test in suite.test_missing]
+            heads = ["missing at test", *suite.test_missing]
+            lines += [f"{title}, trained under {missing}", "", f"Blocks missing: {rates}.", ""]
+            lines += [*_score_table(suite, dataset, trained, columns, heads), ""]
+    return lines
+
+
+def _score_table(
+    suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], columns: Sequence[Mapping[str, Any]],
+    heads: Sequence[str], *, seconds: bool = True,
+) -> list[str]:  # fmt: skip
+    """Return a table with a row for each method; ``columns`` holds the facts that select the cells of each column."""
+    best = [results.best_methods([cell for cell in here if cell.matches(**facts)]) for facts in columns]
+    uneven, rows = _seeds_differ(here), []
+    for method, entry in suite.datasets[dataset].methods.items():
+        row = [next((cell for cell in here if cell.matches(method=method, **facts)), None) for facts in columns]
+        own = [cell for cell in row if cell]
+        if own:
+            rows.append([
+                entry.title, *(_shown(cell, methods) for cell, methods in zip(row, best, strict=True)),
+                *([_seeds_text(cell.seeds(SCORE) for cell in own)] if uneven else []),
+                *([f"{statistics.fmean(cell.mean('seconds') for cell in own):.0f}"] if seconds else []),
+            ])  # fmt: skip
+        if any(cell["paper"] for cell in own):
+            paper = [with_spread(*cell["paper"]) if cell and cell["paper"] else "" for cell in row]
+            rows.append(["*paper*", *paper, *[""] * (uneven + seconds)])
+    heads = [*heads, *(["seeds"] if uneven else []), *(["s / training"] if seconds else [])]
+    return markdown_table(heads, rows, text_columns=len(heads))
+
+
+def _shown(cell: Cell | None, best: Container[str]) -> str:
+    """Return our number as text, in bold if the method is one of the best.
+
+    A mark shows that our number differs from the paper's by more than the sum of both spreads.
+    """
+    if cell is None:
+        return ""
+    mark = (" ▲" if (results.difference(cell) or 0) > 0 else " ▼") if results.is_outside(cell) else ""
+    return bold(with_spread(*cell.mean_spread(SCORE)), cell["method"] in best) + mark
+
+
+def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
+    """Return two tables for each pair of mechanisms: the metric and the time, both by number of parties."""
+    several, lines = suite.parties_of(dataset), list[str]()
+    heads = ["method", *(f"K = {parties}" for parties in several)]
+    for missing, test in product(suite.train_missing, suite.test_missing):
+        cells = [cell for cell in here if cell.matches(missing=missing, test=test)]
+        if cells:
+            at = {
+                (method_entry(suite, cell).title, cell["parties"]): f"{cell.mean('epoch_seconds'):.2f}"
+                for cell in cells
+            }
+            times = [[title, *(at.get((title, parties), "") for parties in several)]
+                     for title in dict.fromkeys(title for title, _ in at)]  # fmt: skip
+            columns = [{"parties": parties} for parties in several]
+            lines += [f"## {dataset}, missing {missing} → {test}: {suite.datasets[dataset].unit}", ""]
+            lines += [*_score_table(suite, dataset, cells, columns, heads, seconds=False), ""]
+            lines += [f"CPU seconds of a training epoch, {dataset}, missing {missing}:", ""]
+            lines += [*markdown_table(heads, times, text_columns=len(heads)), ""]
+    return lines
+
+
+def _score_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:  # noqa: ARG001
+    names = ["dataset", "method", "parties", "train_missing", "test_missing", "mean", "std", "seeds", "paper_mean",
+             "paper_std", "difference", "outside_both_spreads", "seconds"]  # fmt: skip
+    return csv_text(names, (
+        [cell["dataset"], cell["method"], cell["parties"], cell["missing"], cell["test"],
+         *(fixed(value, 3) for value in cell.mean_spread(SCORE)), len(cell.seeds(SCORE)),
+         *(cell["paper"] or ("", "")), fixed(results.difference(cell), 3), results.is_outside(cell),
+         f"{cell.mean('seconds'):.1f}"]
+        for cell in cells
+    ))  # fmt: skip
+
+
+def _seeds_differ(cells: Iterable[Cell]) -> bool:
+    return len({frozenset(cell.seeds(SCORE)) for cell in cells}) > 1
+
+
+def _seeds_text(each: Iterable[Iterable[int]]) -> str:
+    """Return a text with the numbers of seeds that several cells have, and the seeds.
+
+    >>> _seeds_text([[0, 1, 2, 4], [0]])
+    '1 to 4 (0-2, 4)'
+    """
+    found = [set(seeds) for seeds in each]
+    counts, ranges = sorted({len(seeds) for seeds in found}), list[list[int]]()
+    for seed in sorted(set().union(*found)):
+        if ranges and seed == ranges[-1][-1] + 1:
+            ranges[-1].append(seed)
+        else:
+            ranges.append([seed])
+    which = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ranges)
+    return " to ".join(f"{count}" for count in dict.fromkeys((counts[0], counts[-1]))) + f" ({which})"
+
+
+def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
+    """Return the section on the paper's own methods: their means, and their gaps to the other methods."""
+    theirs = results.published_means(suite)
+    printed = [cell for cell in cells
+               if not method_entry(suite, cell).beyond and (not theirs or mean_place(cell) in theirs)]  # fmt: skip
+    own = [cell for cell in printed if method_entry(suite, cell).own]
+    ours, papers = (results.best_means(suite, means, own=True) for means in results.comparable_means(own, theirs))
+    if not ours:
+        return []
+    lines = ["## The paper's own methods", "", COMPARED, ""]
+    lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, ours)}):", ""]
+    lines += [*_means_table(lambda at: at[0], ours, papers), ""]
+    ours, papers = (results.gaps(suite, means) for means in results.comparable_means(printed, theirs))
+    if not ours:
+        return lines
+    others = [cell for cell in printed if not method_entry(suite, cell).own and configuration(cell) in ours]
+    lines += [f"{GAPS} (others: {_titles(suite, others)}; {_counts(printed, ours)}):", ""]
+    rows = [[title, f"{len(of)}", f"{statistics.fmean(of.values()):z.1f}",
+             f"{sum(gap >= 0 for gap in of.values())} of {len(of)}"]
+            for title, of in (("ours", ours), ("*paper*", papers)) if of]  # fmt: skip
+    lines += [*markdown_table(["", "configurations", "mean gap", "ahead"], rows, text_columns=4), ""]
+    for part in range(3):
+        lines += [*_means_table(lambda at, part=part: at[part], ours, papers), ""]  # type: ignore[misc]
+    return lines
+
+
+def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
+    """Return the section on methods that are not in the paper, compared with the best of the paper's own methods.
+
+    The paper's printed numbers come from other random draws. The numbers of all methods that were run here come from
+    the same draws.
+    """
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if method_entry(suite, cell).beyond:
+            groups.setdefault((cell["dataset"], cell["method"]), []).append(cell)
+    own = [cell for cell in cells if method_entry(suite, cell).own]
+    printed, lines = results.best_means(suite, results.published_means(suite), own=True), list[str]()
+    as_printed, as_run = list[list[str]](), list[list[str]]()
+    for (dataset, method), group in groups.items():
+        title = f"{suite.datasets[dataset].methods[method].title}, {dataset}"
+        ours = {configuration(cell): cell.mean(SCORE) for cell in group}
+        as_printed += _compared(title, ours, printed, results.comparable_seeds(group))
+        compared = [*group, *(cell for cell in own if cell["dataset"] == dataset)]
+        means, _ = results.comparable_means(compared, {})
+        ours = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
+        as_run += _compared(title, ours, results.best_means(suite, means, own=True), results.comparable_seeds(compared))
+    for sentence, other, rows in (
+        (PRINTED, "*paper*", as_printed),
+        (RUN_HERE.format(titles=_titles(suite, own)), "paper's own, run here", as_run),
+    ):
+        if rows:
+            heads = ["", "configurations", "seeds", "ours", other, "ahead"]
+            lines += [sentence, "", *markdown_table(heads, rows, text_columns=len(heads)), ""]
+    return ["## Beyond the paper", "", *lines] if lines else []
+
+
+def _compared(
+    title: str, ours: Mapping[Configuration, float], other: Mapping[Configuration, float],
+    seeds: Mapping[Configuration, Iterable[int]],
+) -> list[list[str]]:  # fmt: skip
+    """Return a row of means over the configurations that both sides have; no row if there is no such configuration."""
+    both = [at for at in ours if at in other]
+    if not both:
+        return []
+    means = [f"{statistics.fmean(each[at] for at in both):.1f}" for each in (ours, other)]
+    ahead = sum(ours[at] >= other[at] for at in both)
+    return [[title, f"{len(both)}", _seeds_text(seeds[at] for at in both), *means, f"{ahead} of {len(both)}"]]
+
+
+def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
+    return "; ".join(dict.fromkeys(method_entry(suite, cell).title for cell in cells))
+
+
+def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
+    """Return a text with the number of configurations and the seeds of each configuration."""
+    seeds = results.comparable_seeds(compared)
+    each = [seeds[place] for place in at]
+    return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"
+
+
+def _means_table(
+    part: Callable[[Configuration], str], ours: Mapping[Configuration, float], papers: Mapping[Configuration, float]
+) -> list[str]:
+    """Return a table of means by one part of a configuration, such as the data set: a column for each value of it."""
+    names = list(dict.fromkeys(part(at) for at in ours))
+    rows = []
+    for title, means in (("ours", ours), ("*paper*", papers)):
+        if means:
+            each = [[mean for at, mean in means.items() if part(at) == name] for name in names]
+            rows.append([title, *(f"{statistics.fmean(values):z.1f}" if values else "" for values in each)])
+    return markdown_table(["", *names], rows, text_columns=len(names) + 1)
+
+
+def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
+    lines = list[str]()
+    for dataset, entry in suite.datasets.items():
+        here = [cell for cell in cells if cell["dataset"] == dataset]
+        if results.training_pairs(suite, here):
+            lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_ratio_table(suite, dataset, here), ""]
+    lines += [RATIO_LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
+    return [
+        *lines,
+        f"Columns in which one of the paper's own methods has the highest ratio: {_leads(suite, cells)}.",
+        "",
+    ]
+
+
+def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
+    """Return a text with the number of columns in which the paper's own methods lead, in our runs and as printed."""
+    theirs = results.published_ratios(suite)
+    ours = {
+        place: ratio
+        for place, ratio in results.comparable_ratios(suite, cells).items()
+        if not theirs or place in theirs
+    }
+    same = {place: theirs[place] for place in ours if place in theirs}
+    counts = ["{} of {}".format(*results.led_columns(suite, of)) for of in (ours, same, theirs)]
+    if not results.led_columns(suite, ours)[1]:
+        return f"{counts[2]} in the paper"
+    here = f"{counts[0]} where they and others were run"
+    return f"{here}; in the paper {counts[1]} with the same methods, {counts[2]} in all" if same else here
+
+
+def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
+    pairs, own, compared = (
+        results.training_pairs(suite, here),
+        results.ratios(suite, here),
+        results.comparable_ratios(suite, here),
+    )
+    best = {test: max(ratio for (*_, t), ratio in compared.items() if t == test) for *_, test in compared}
+    uneven, rows = _seeds_differ(cell for pair in pairs.values() for cell in pair), []
+    for method, entry in suite.datasets[dataset].methods.items():
+        places = [(dataset, method, test) for test in suite.test_missing]
+        if any(place in own for place in places):
+            shown = [bold(fixed(own[at], 1), at in compared and compared[at] >= best[at[2]]) if at in own else ""
+                     for at in places]  # fmt: skip
+            seeds = [_seeds_text(shared_seeds(pairs[at], SCORE) for at in places if at in pairs)] if uneven else []
+            rows.append([entry.title, *shown, *seeds])
+            if method in suite.published_ratios.get(dataset, {}):
+                paper = [fixed(ratio, 1) for ratio in suite.published_ratios[dataset][method]]
+                rows.append(["*paper*", *paper, *([""] if uneven else [])])
+    heads = ["missing at test", *suite.test_missing, *(["seeds"] if uneven else [])]
+    return markdown_table(heads, rows, text_columns=len(heads))
+
+
+def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
+    """Return a CSV with one line for each ratio.
+
+    ``ratio`` is over the seeds of the method's own trainings, and ``ratio_compared`` is over the seeds that all methods
+    of the column have.
+    """
+    pairs, compared, theirs = (
+        results.training_pairs(suite, cells),
+        results.comparable_ratios(suite, cells),
+        results.published_ratios(suite),
+    )
+    names = ["dataset", "method", "test_missing", "ratio", "seeds", "ratio_compared", "paper_ratio"]
+    return csv_text(names, (
+        [*at, fixed(ratio, 3), len(shared_seeds(pairs[at], SCORE)), fixed(compared.get(at), 3), theirs.get(at, "")]
+        for at, ratio in results.ratios(suite, cells).items()
+    ))  # fmt: skip
+
+
+def plot_scores(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
+    """Draw a panel for each data set and training mechanism: the metric against missingness at test.
+
+    If the number of parties varies, there are two panels: the metric and the time of an epoch against the number of
+    parties. Without panels of times, the panels share their y scale if there is only one data set.
+    """
+    places = [
+        (*place, time) for place in dict.fromkeys((cell["dataset"], cell["missing"]) for cell in cells)
+        for time in ((False, True) if len(suite.parties_of(place[0])) > 1 else (False,))
+    ]  # fmt: skip
+    timed = any(time for *_, time in places)
+    one = len({dataset for dataset, *_ in places}) == 1 and not timed
+    with panels(len(places), path, across=2 if timed else PANELS_ACROSS, same_y="all" if one else "none") as axes:
+        for at, (axis, place) in enumerate(zip(axes, places, strict=True)):
+            _score_panel(suite, axis, *place, cells)
+            if one and at % PANELS_ACROSS:
+                axis.set_ylabel("")
+
+
+def _score_panel(
+    suite: MissingBlocksSuite, axis: Axes, dataset: str, missing: str, time: bool, cells: Sequence[Cell]
+) -> None:  # fmt: skip
+    entry, several = suite.datasets[dataset], suite.parties_of(dataset)
+    by_parties = len(several) > 1
+    for place, (method, of) in enumerate(entry.methods.items()):
+        here = [cell for cell in cells if cell.matches(dataset=dataset, missing=missing, method=method)]
+        if here:
+            scores = [cell.mean_spread(SCORE) for cell in here]
+            axis.errorbar(
+                [cell["parties" if by_parties else "test"] for cell in here],
+                [cell.mean("epoch_seconds") for cell in here] if time else [mean for mean, _ in scores],
+                None if time else [spread for _, spread in scores],
+                label=_label(of.title, method, cells), marker="o", ms=3, capsize=2, color=f"C{place}",
+            )  # fmt: skip
+    axis.set_title(f"{dataset}, missing in training: {missing}")
+    axis.set_xlabel("parties" if by_parties else "missing at test")
+    axis.set_ylabel("CPU seconds of an epoch" if time else entry.unit)
+    if by_parties:
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(several, [str(parties) for parties in several])
+    if time:
+        axis.set_yscale("log")
+    axis.tick_params(axis="x", labelsize=7)
+
+
+def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
+    """Draw a panel for each data set that has ratios: each method's ratio against missingness at test."""
+    own, pairs = results.ratios(suite, cells), results.training_pairs(suite, cells)
+    datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
+    if not datasets:
+        return
+    less, more = suite.train_missing[0], suite.train_missing[-1]
+    with panels(len(datasets), path, size=(6.2, 4.4), across=2) as axes:
+        for axis, dataset in zip(axes, datasets, strict=True):
+            here = [cell for place, pair in pairs.items() if place[0] == dataset for cell in pair]
+            for place, (method, entry) in enumerate(suite.datasets[dataset].methods.items()):
+                x = [test for test in suite.test_missing if (dataset, method, test) in own]
+                if x:
+                    y = [own[dataset, method, test] for test in x]
+                    label = _label(entry.title, method, here)
+                    axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
+            axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")  # as good as with fewer missing blocks
+            axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
+            axis.set_xlabel("missing at test")
+            axis.set_ylabel("ratio, %")
+            axis.tick_params(axis="x", labelsize=7)
+
+
+def _label(title: str, method: str, cells: Sequence[Cell]) -> str:
+    """Return a method's name in the legend, with the method's seeds if the methods differ in their seeds."""
+    here = [cell for cell in cells if cell["method"] == method]
+    return f"{title}; seeds: {_seeds_text(cell.seeds(SCORE) for cell in here)}" if _seeds_differ(cells) else title

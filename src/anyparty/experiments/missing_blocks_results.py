@@ -1,0 +1,211 @@
+"""Results of a missing-blocks suite: cells, gaps between the paper's own and other methods, ratios of two trainings.
+
+A configuration is a data set, a training mechanism and a test mechanism. Its *gap* is the best mean of the paper's own
+methods minus the best mean of all other methods, in points. The paper's own methods are ahead if the gap is at least 0.
+Ties are included, because papers print one decimal: FALSE-VFL is ahead in 160 of 168 configurations by its paper, one
+of them a tie.
+
+Our numbers and the paper's are over the same configurations and methods: those that were run here and that the paper
+prints. Our means are over the seeds that all compared methods have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from anyparty.experiments.missing_blocks_suite import MissingBlocksMethod, MissingBlocksSuite
+from anyparty.experiments.output import Cell, by_condition, by_seed, shared_seeds
+from anyparty.experiments.suite import Records
+
+SCORE = "score"
+
+Configuration = tuple[str, str, str]
+"""Data set, training mechanism, test mechanism."""
+
+MethodMeans = Mapping[tuple[str, str, str, str], float]
+"""The mean of each (data set, method, training mechanism, test mechanism)."""
+
+RatioPlace = tuple[str, str, str]
+"""Data set, method, test mechanism."""
+
+
+def aggregate(suite: MissingBlocksSuite, records: Records) -> list[Cell]:
+    """Return a cell for each data set, method, number of parties, training and test mechanism that has runs.
+
+    Measures: ``score`` in per cent; ``seconds``, the duration of the training; ``epoch_seconds``, the CPU time of an
+    epoch; and the shares of missing blocks in training and at test.
+    """
+    groups = by_condition(records, ["dataset", "method", "parties", "missing"])
+    cells = []
+    for dataset, entry in suite.datasets.items():
+        for method in entry.methods:
+            for parties in suite.parties_of(dataset):
+                for missing in suite.train_missing:
+                    found = groups.get((dataset, method, parties, missing), [])
+                    paper = suite.published.get(dataset, {}).get(method, {}).get(missing)
+                    for place, test in enumerate(suite.test_missing if found else ()):
+                        cells.append(Cell(
+                            facts={"dataset": dataset, "method": method, "parties": parties, "missing": missing,
+                                   "test": test, "paper": paper[place] if paper else None},
+                            measures={
+                                SCORE: by_seed((r, 100 * _metric(r["scores"][test], entry.metric)) for r in found),
+                                "seconds": by_seed((r, r["seconds"]) for r in found),
+                                "epoch_seconds": by_seed((r, r["cpu_seconds"] / r["epochs"]) for r in found),
+                                "missing_in_training": by_seed((r, r["missing"]) for r in found),
+                                "missing_at_test": by_seed((r, r["scores"][test]["missing"]) for r in found),
+                            },
+                        ))  # fmt: skip
+    return cells
+
+
+def _metric(scores: Mapping[str, Mapping[str, float | None]], metric: str) -> float:
+    value = scores["clients"].get(metric, scores["overall"].get(metric))
+    return math.nan if value is None else float(value)
+
+
+def difference(cell: Cell) -> float | None:
+    """Return our mean minus the paper's; ``None`` if the paper has no number."""
+    return None if cell["paper"] is None else cell.mean(SCORE) - cell["paper"][0]
+
+
+def is_outside(cell: Cell) -> bool | None:
+    """Return True if our mean differs from the paper's by more than the sum of both spreads.
+
+    Return ``None`` if the paper has no number, or our number has no spread.
+    """
+    apart, (_, spread) = difference(cell), cell.mean_spread(SCORE)
+    return None if apart is None or math.isnan(spread) else abs(apart) > spread + cell["paper"][1]
+
+
+def best_methods(column: Sequence[Cell]) -> set[str]:
+    """Return the methods with the highest mean over the seeds that all cells of a column have."""
+    seeds = shared_seeds(column, SCORE)
+    means = {cell["method"]: cell.mean(SCORE, seeds) for cell in column} if seeds else {}
+    most = max(means.values(), default=math.nan)
+    return {method for method, mean in means.items() if mean >= most}
+
+
+def method_entry(suite: MissingBlocksSuite, cell: Cell) -> MissingBlocksMethod:
+    """Return the suite's entry of a cell's method."""
+    return suite.datasets[cell["dataset"]].methods[cell["method"]]
+
+
+def configuration(cell: Cell) -> Configuration:
+    """Return a cell's configuration."""
+    return cell["dataset"], cell["missing"], cell["test"]
+
+
+def mean_place(cell: Cell) -> tuple[str, str, str, str]:
+    """Return a cell's place among means by method."""
+    return cell["dataset"], cell["method"], cell["missing"], cell["test"]
+
+
+def published_means(suite: MissingBlocksSuite) -> dict[tuple[str, str, str, str], float]:
+    """Return the paper's means."""
+    return {
+        (dataset, method, missing, test): mean
+        for dataset, methods in suite.published.items()
+        for method, tables in methods.items()
+        for missing, cells in tables.items()
+        for test, (mean, _) in zip(suite.test_missing, cells, strict=True)
+    }
+
+
+def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> dict[Configuration, float]:
+    """Return the best mean of each configuration among the paper's own methods, or among all others."""
+    best: dict[Configuration, float] = {}
+    for (dataset, method, missing, test), mean in means.items():
+        entry = suite.datasets[dataset].methods[method]
+        if entry.own == own and not entry.beyond:
+            at = dataset, missing, test
+            best[at] = max(mean, best.get(at, mean))
+    return best
+
+
+def gaps(suite: MissingBlocksSuite, means: MethodMeans) -> dict[Configuration, float]:
+    """Return the gap of each configuration that has both the paper's own methods and other methods."""
+    own, others = (best_means(suite, means, own=own) for own in (True, False))
+    return {at: own[at] - others[at] for at in own if at in others}
+
+
+def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
+    """Return, for each configuration, the seeds that all methods of its data set have.
+
+    Configurations without such a seed are omitted.
+    """
+    groups: dict[Configuration, list[Cell]] = {}
+    methods: dict[str, set[str]] = {}
+    for cell in cells:
+        groups.setdefault(configuration(cell), []).append(cell)
+        methods.setdefault(cell["dataset"], set()).add(cell["method"])
+    return {
+        at: seeds for at, group in groups.items()
+        if {cell["method"] for cell in group} == methods[at[0]] and (seeds := shared_seeds(group, SCORE))
+    }  # fmt: skip
+
+
+def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
+    """Return our means and the paper's, over the same configurations and methods."""
+    seeds = comparable_seeds(cells)
+    ours = {mean_place(cell): cell.mean(SCORE, seeds[configuration(cell)])
+            for cell in cells if configuration(cell) in seeds}  # fmt: skip
+    return ours, {place: theirs[place] for place in ours if place in theirs}
+
+
+def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[RatioPlace, tuple[Cell, Cell]]:
+    """Return, for each ratio, the cells trained under the first and under the last mechanism, if they share a seed."""
+    less, more = suite.train_missing[0], suite.train_missing[-1]
+    at = {(cell["dataset"], cell["method"], cell["test"], cell["missing"]): cell for cell in cells}
+    both = {key[:3]: (at.get((*key[:3], less)), at.get((*key[:3], more))) for key in at}
+    return {place: (low, high) for place, (low, high) in both.items()
+            if low and high and shared_seeds((low, high), SCORE)}  # fmt: skip
+
+
+def ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
+    """Return each method's ratio in per cent, over the seeds of its own two trainings."""
+    each = {place: _ratio(*pair, shared_seeds(pair, SCORE)) for place, pair in training_pairs(suite, cells).items()}
+    return {place: ratio for place, ratio in each.items() if ratio is not None}
+
+
+def comparable_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
+    """Return the ratios over the seeds that all methods of a column have; columns without such a seed are omitted."""
+    pairs, found = training_pairs(suite, cells), dict[RatioPlace, float]()
+    for (dataset, method, test), pair in pairs.items():
+        column = [cell for place, both in pairs.items() if (place[0], place[2]) == (dataset, test) for cell in both]
+        if (ratio := _ratio(*pair, shared_seeds(column, SCORE))) is not None:
+            found[dataset, method, test] = ratio
+    return found
+
+
+def _ratio(less: Cell, more: Cell, seeds: Sequence[int]) -> float | None:
+    """Return the ratio of two means over some seeds; ``None`` without seeds or if the divisor is 0."""
+    return 100 * more.mean(SCORE, seeds) / less.mean(SCORE, seeds) if seeds and less.mean(SCORE, seeds) else None
+
+
+def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
+    """Return the paper's ratios."""
+    return {
+        (dataset, method, test): ratio
+        for dataset, methods in suite.published_ratios.items()
+        for method, values in methods.items()
+        for test, ratio in zip(suite.test_missing, values, strict=True)
+    }
+
+
+def led_columns(suite: MissingBlocksSuite, of: Mapping[RatioPlace, float]) -> tuple[int, int]:
+    """Return the number of columns that one of the paper's own methods leads, and the number of all columns.
+
+    A method leads a column if it has the column's highest ratio. Only columns with both the paper's own methods and
+    other methods are counted.
+    """
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for (dataset, method, test), ratio in of.items():
+        if not suite.datasets[dataset].methods[method].beyond:
+            columns.setdefault((dataset, test), {})[method] = ratio
+    led, counted = 0, 0
+    for (dataset, _), ratio_of in columns.items():
+        own = {method: suite.datasets[dataset].methods[method].own for method in ratio_of}
+        if len(set(own.values())) == 2:
+            led, counted = led + own[max(ratio_of, key=ratio_of.__getitem__)], counted + 1
+    return led, counted

@@ -1,0 +1,154 @@
+"""Suites of missing blocks as data, and the runs of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from anyparty.config import Encoder, Settings
+from anyparty.experiments.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, select
+from anyparty.networks.optimizer import Optimizer
+
+
+class MissingBlocksMethod(Settings):
+    """Training of one method on one data set.
+
+    Attributes:
+        title: title in tables and figures.
+        name: the method's name in the registry.
+        when: by training mechanism, changes of these settings under that mechanism.
+        batch_size: replaces the data set's.
+        labels_at: the active party, with the labels of its rows; by default a party with all labels but no columns.
+        own: whether the paper introduces this method.
+        beyond: whether the method is not in the paper; summaries of the paper's comparison exclude such a method.
+        most_parties: the greatest number of parties with which the method is run.
+
+    """
+
+    title: str
+    name: str
+    epochs: int
+    optimizer: Optimizer
+    parameters: dict[str, Any] = {}
+    when: dict[str, dict[str, Any]] = {}
+    encoder: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    batch_size: int | None = None
+    labels_at: str | None = None
+    own: bool = False
+    beyond: bool = False
+    most_parties: int | None = None
+
+
+class LabelledRows(Settings):
+    """Number ``n`` of labelled training rows; all parties hold ``aligned`` of them."""
+
+    n: int
+    aligned: int
+
+
+class MissingBlocksDataset(SuiteDataset):
+    """Settings of one data set.
+
+    Attributes:
+        parties: number of parties, if the data sets have different numbers of parties.
+        labelled: number of labelled rows, if labels are scarce.
+        rows: number of training rows to draw; by default all rows.
+        repeats: for objects with several views, the numbers of times that each training object and each test object is
+            distributed to the parties.
+
+    """
+
+    metric: str
+    unit: str
+    batch_size: int
+    embedding: int
+    encoder: Encoder
+    cut: str = "columns"
+    scale: bool = True
+    balance: bool = False
+    in_place_of: str = ""
+    parties: int | None = None
+    labelled: LabelledRows | None = None
+    rows: int | None = None
+    repeats: tuple[int, int] | None = None
+    methods: dict[str, MissingBlocksMethod]
+
+
+class MissingBlocksSuite(Suite):
+    """A published table of missing blocks.
+
+    Attributes:
+        parties: numbers of parties, for data sets that do not set their own.
+        train_missing, test_missing: names of mechanisms; a number p is MCAR(p).
+        mechanisms: mechanisms that this suite defines, by name; if there are any, all mechanisms read normalised
+            features.
+        layout: one table for each data set ("columns"), one for each data set and training mechanism ("training"), or
+            "ratios" in per cent: the metric trained under the last of ``train_missing`` over that under the first.
+        quick: divisor of the epochs in a quick run.
+        runs_of: the suite that these runs belong to, if it is another one.
+        published: the paper's (mean, spread) for each test mechanism, by data set, method and training mechanism.
+        published_ratios: the paper's ratio for each test mechanism, by data set and method.
+
+    """
+
+    kind: Literal["missing_blocks"] = "missing_blocks"
+    parties: list[int] = []
+    train_missing: list[str]
+    test_missing: list[str]
+    mechanisms: dict[str, dict[str, Any]] = {}
+    layout: Literal["columns", "training", "ratios"] = "columns"
+    quick: int = 10
+    runs_of: str = ""
+    datasets: dict[str, MissingBlocksDataset]
+    published: dict[str, dict[str, dict[str, list[tuple[float, float]]]]] = {}
+    published_ratios: dict[str, dict[str, list[float]]] = {}
+
+    @property
+    def home(self) -> str:
+        """See the base class."""
+        return self.runs_of or self.name
+
+    def parties_of(self, dataset: str) -> list[int]:
+        """Return the numbers of parties that a data set is cut for."""
+        own = self.datasets[dataset].parties
+        return self.parties if own is None else [own]
+
+    def runs(self, selection: Selection = ALL) -> Iterator[MissingBlocksRun]:
+        """See the base class."""
+        known = dict.fromkeys(method for entry in self.datasets.values() for method in entry.methods)
+        wanted = select("method", selection.methods, known)
+        for seed in range(selection.seeds):
+            for dataset in self.selected_datasets(selection):
+                methods = self.datasets[dataset].methods
+                for parties in self.parties_of(dataset):
+                    for missing in self.train_missing:
+                        for method in (each for each in methods if each in wanted):
+                            if parties <= (methods[method].most_parties or parties):
+                                yield self._run(dataset, method, parties, missing, seed, selection)
+
+    def _run(
+        self, dataset: str, method: str, parties: int, missing: str, seed: int, selection: Selection
+    ) -> MissingBlocksRun:
+        entry = self.datasets[dataset]
+        of = entry.methods[method]
+        values = of.model_dump(exclude={"when", "title", "own", "beyond", "most_parties"}, exclude_none=True)
+        for change, value in of.when.get(missing, {}).items():
+            values[change] = values[change] | value if isinstance(value, dict) else value
+        if selection.quick:
+            values["epochs"] = max(1, values["epochs"] // self.quick)
+            stages = values["parameters"].keys() & {"pretrain_epochs", "unlabelled_epochs"}
+            fewer = {stage: max(1, values["parameters"][stage] // self.quick) for stage in stages}
+            values["parameters"] = {**values["parameters"], **fewer}
+        if selection.device != "cpu":
+            values["train"] = {**values["train"], "device": selection.device}
+        not_settings = {"methods", "metric", "unit", "in_place_of", "heavy", "parties", "encoder", "differs"}
+        shared = entry.model_dump(exclude=not_settings, exclude_none=True)
+        if self.mechanisms:
+            shared["mechanisms"] = {name: self.mechanisms[name] for name in (missing, *self.test_missing)}
+        encoder = entry.encoder.model_dump() | values.pop("encoder")
+        return MissingBlocksRun(
+            suite=self.home, dataset=dataset, method=method, parties=parties, missing=missing,
+            tests=tuple(self.test_missing), seed=seed, settings={**shared, **values, "encoder": encoder},
+        )  # fmt: skip

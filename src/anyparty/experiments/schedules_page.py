@@ -1,0 +1,326 @@
+"""The page of a schedules suite: time units to the target, ratios beside the paper's, the choice of rates, curves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anyparty.experiments.output import (
+    Cell,
+    SuitePage,
+    bold,
+    by_seed,
+    csv_text,
+    markdown_page,
+    markdown_table,
+    panels,
+    with_spread,
+)
+from anyparty.experiments.schedules_suite import SchedulesSuite
+from anyparty.experiments.suite import Records
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+TITLE_LETTERS = 50  # number of letters of a title that fit above a panel
+MARGIN = 1.02  # end of the x axis, relative to the last time at which a curve reaches the target
+
+LEGEND = (
+    "Time units until the target: mean ± standard deviation over the seeds that reach it; in brackets their number, if "
+    "not all do. Below it is the ratio to {beside} of the means over the seeds with which both reach the target, then "
+    "*the paper's ratio*. The score is interpolated linearly between two epochs. Accuracies are in %: the best and the "
+    "last on held-out rows, and the last on test rows, over all seeds that did not diverge. A seed that diverged after "
+    "it reached the target counts as reaching it. A rate with * is at an end of its grid."
+)
+CHOICE = (
+    "Choice of the rates: mean training loss of the last epoch with seed 0, the lowest in bold, and in brackets the "
+    "time units to the target at latency {latency:g}."
+)
+
+
+def page(suite: SchedulesSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
+    """Render the results of a suite."""
+    cells = aggregate(suite, records)
+    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, records, cells), about),
+                     csv=_csv(cells), draw=partial(plot, suite, records))  # fmt: skip
+
+
+def _body(suite: SchedulesSuite, records: Records, cells: Sequence[Cell]) -> Iterator[str]:
+    for dataset in suite.datasets:
+        here = [cell for cell in cells if cell["dataset"] == dataset]
+        if here:
+            yield from [f"## {dataset}", "", *_targets(suite, here), "", *_times_table(suite, here), ""]
+            yield from [CHOICE.format(latency=suite.search_latency), "", *_rates_table(suite, records, dataset), ""]
+    yield from [LEGEND.format(beside=suite.algorithms[suite.beside].title), ""]
+    for paragraph in suite.says:
+        yield from [paragraph, ""]
+
+
+def _targets(suite: SchedulesSuite, here: Sequence[Cell]) -> list[str]:
+    share = suite.share(here[0]["dataset"])
+    by_parties = {suite.cases[cell["case"]].parties: cell["target"] for cell in here}
+    text = ", ".join(f"{100 * target:.1f} % with {parties} parties" for parties, target in by_parties.items())
+    restarts = max((int(n) for cell in here for n in cell.measures["trace_restarts"].values()), default=0)
+    lines = [f"Target accuracy on held-out rows: {text}: {share:g} of what the same networks reach without a schedule."]
+    return lines + (
+        [f"Traces started again up to {restarts} times: they are shorter than the runs."] if restarts else []
+    )
+
+
+def _times_table(suite: SchedulesSuite, here: Sequence[Cell]) -> list[str]:
+    heads = ["", "rate", *(f"latency {latency:g}" for latency in suite.latencies), "best", "last", "test"]
+    at, rows = {(cell["case"], cell["method"], cell["latency"]): cell for cell in here}, []
+    for case, entry in suite.cases.items():
+        if any(cell["case"] == case for cell in here):
+            rows.append([f"**{entry.title}**", *[""] * (len(heads) - 1)])
+        for method, of in suite.algorithms.items():
+            row = [at.get((case, method, latency)) for latency in suite.latencies]
+            cells = [cell for cell in row if cell]
+            if not cells:
+                continue
+            diverged = max(sum(cell.measures["diverged"].values()) for cell in cells)
+            seeds = max(len(cell.seeds("diverged")) for cell in cells)
+            title = of.title + (f", {diverged:g} of {seeds} diverged" if diverged else "")
+            rate = f"{cells[0]['rate']:g}" + ("*" if cells[0]["at_an_end"] else "")
+            accuracies = [_percent([cell.mean(measure) for cell in cells]) for measure in ("best", "last", "test")]
+            rows.append([title, rate, *(_shown(cell) if cell else "" for cell in row), *accuracies])
+    return markdown_table(heads, rows)
+
+
+def _shown(cell: Cell) -> str:
+    reached, seeds = len(cell.seeds("time")), len(cell.seeds("diverged"))
+    text = with_spread(*cell.mean_spread("time"), digits=0) if reached else "–"
+    text += f" ({reached} of {seeds})" if reached < seeds else ""
+    ratios = [] if cell["ratio"] is None else [f"{cell['ratio']:.2f}"]
+    if cell["paper"] is not None:
+        ratios.append("*–*" if cell["paper_ratio"] is None else f"*{cell['paper_ratio']:.2f}*")
+    return f"{text}<br>{' · '.join(ratios)}" if ratios else text
+
+
+def _percent(values: Sequence[float]) -> str:
+    known = [value for value in values if not math.isnan(value)]
+    return f"{100 * statistics.fmean(known):.1f}" if known else "diverged"
+
+
+def _rates_table(suite: SchedulesSuite, records: Records, dataset: str) -> list[str]:
+    """Return the table of all rates with seed 0."""
+    targets, rows = suite.targets(records), []
+    rates = {place[1:]: each for place, each in suite.chosen_rates(records).items() if place[0] == dataset}
+    grid = sorted({rate for each in rates.values() for rate in each.losses}, reverse=True)
+    for case, entry in suite.cases.items():
+        target = targets.get((dataset, entry.parties))
+        for method, of in suite.algorithms.items():
+            if (case, method) not in rates or of.rate_of or target is None:
+                continue
+            row = [f"{entry.title}: {of.title}"]
+            for rate in grid:
+                found = runs_at(suite, records, dataset, case, method, rate, suite.search_latency)
+                record = next((each for each in found if each["run"]["seed"] == 0), None)
+                row.append(_searched(suite, record, target, best=rate == rates[case, method].rate) if record else "")
+            rows.append(row)
+    return markdown_table(["", *(f"{rate:g}" for rate in grid)], rows)
+
+
+def _searched(suite: SchedulesSuite, record: Record, target: float, *, best: bool) -> str:
+    if record["diverged"]:
+        return "diverged"
+    time, loss = time_to_target(suite, record, target, suite.search_latency), record["curve"][-1]["loss"]
+    text = f"{loss:.4f}" if loss < 1000 else f"{loss:.1e}"
+    return bold(text, best) + (" (–)" if time is None else f" ({time:,.0f})")
+
+
+def _csv(cells: Sequence[Cell]) -> str:
+    names = ["dataset", "case", "method", "latency", "rate", "rate_at_an_end", "target", "mean_time", "std_time",
+             "reached", "seeds", "diverged", "ratio", "paper_mean", "paper_std", "paper_ratio", "best", "last", "test",
+             "trace_began_anew"]  # fmt: skip
+    return csv_text(names, (
+        [cell["dataset"], cell["case"], cell["method"], cell["latency"], cell["rate"], cell["at_an_end"],
+         cell["target"], *cell.mean_spread("time"), len(cell.seeds("time")), len(cell.seeds("diverged")),
+         int(sum(cell.measures["diverged"].values())), cell["ratio"], *[*(cell["paper"] or ()), "", ""][:2],
+         cell["paper_ratio"], cell.mean("best"), cell.mean("last"), cell.mean("test"),
+         int(max(cell.measures["trace_restarts"].values(), default=0))]
+        for cell in cells
+    ))  # fmt: skip
+
+
+def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
+    """Draw the score against time units: a row of panels for each data set and case, a column for each latency.
+
+    A curve is the mean over seeds with a band of one standard deviation. Runs that diverged are left out; if there are
+    any, a panel's own legend gives the number of seeds that are drawn.
+    """
+    rates, targets, wide = suite.chosen_rates(records), suite.targets(records), len(suite.latencies)
+    rows = [(dataset, case) for dataset in suite.datasets for case in suite.cases
+            if any(place[:2] == (dataset, case) for place in rates)]  # fmt: skip
+    with panels(wide * len(rows), path, across=wide, size=(4.2, 3.2), same_y="row") as axes:
+        for place, axis in enumerate(axes):
+            (dataset, case), latency = rows[place // wide], suite.latencies[place % wide]
+            found = {
+                name: list(runs_at(suite, records, dataset, case, name, rates[dataset, case, name].rate, latency))
+                for name in suite.algorithms if (dataset, case, name) in rates
+            }  # fmt: skip
+            _panel(suite, axis, found, latency, targets.get((dataset, suite.cases[case].parties)))
+            axis.set_xlabel(f"time units, latency {latency:g}")
+            if place % wide == 0:  # the first panel's title is that of the whole row
+                axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", TITLE_LETTERS * wide))
+                axis.set_ylabel("accuracy on held-out rows, %")
+
+
+def _panel(
+    suite: SchedulesSuite, axis: Axes, runs: Mapping[str, Sequence[Record]], latency: float, target: float | None
+) -> None:
+    """Draw the curves of all algorithms and the target, up to the time at which the last algorithm reaches it."""
+    converged = {name: [record for record in of if not record["diverged"]] for name, of in runs.items()}
+    curves = [_curve(suite, axis, name, of, latency) for name, of in converged.items() if of]
+    ends = [float(np.median([x[-1] for x, _ in curves]))] if curves else []
+    if target is not None:
+        axis.axhline(100 * target, color="grey", linewidth=0.8, linestyle="--")
+        reached = [_mean_time(suite, of, target, latency) for of in runs.values()]
+        reached += [x[np.argmax(mean >= 100 * target)] for x, mean in curves if (mean >= 100 * target).any()]
+        ends += [MARGIN * time for time in reached if time is not None]
+    if ends:
+        axis.set_xlim(0, max(ends))
+    fewer = {f"{suite.algorithms[name].title}: {len(of)} of {len(runs[name])} seeds, the others diverged": name
+             for name, of in converged.items() if len(of) < len(runs[name])}  # fmt: skip
+    if fewer:
+        lines = [axis.plot([], [], color=_color(suite, name))[0] for name in fewer.values()]
+        axis.legend(lines, list(fewer), loc="lower right", fontsize=7)
+
+
+def _mean_time(suite: SchedulesSuite, runs: Sequence[Record], target: float, latency: float) -> float | None:
+    """Return the mean time to the target over the seeds that reach it, as in the table."""
+    reached = [time for record in runs if (time := time_to_target(suite, record, target, latency)) is not None]
+    return statistics.fmean(reached) if reached else None
+
+
+def _curve(
+    suite: SchedulesSuite, axis: Axes, name: str, runs: Sequence[Record], latency: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Draw one algorithm's mean curve over seeds; return the curve's times and its scores in per cent."""
+    x = np.mean([times(suite, record, latency) for record in runs], axis=0)
+    y = 100 * np.array([scores(record) for record in runs])
+    mean, spread = y.mean(axis=0), y.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(x))
+    color, (low, high) = _color(suite, name), np.clip([mean - spread, mean + spread], 0, 100)
+    axis.plot(x, mean, label=suite.algorithms[name].title, linewidth=1.2, marker="o", markersize=2, color=color)
+    axis.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+    return x, mean
+
+
+def _color(suite: SchedulesSuite, name: str) -> str:
+    """Return an algorithm's color, the same in all panels."""
+    return f"C{list(suite.algorithms).index(name)}"
+
+
+Record = Mapping[str, Any]
+
+
+def runs_at(
+    suite: SchedulesSuite, records: Records, dataset: str, case: str, method: str, rate: float, latency: float
+) -> Iterator[Record]:
+    """Yield the records of an algorithm that apply to a latency, one for each seed."""
+    trained_at = latency if suite.algorithms[method].at_once else suite.search_latency
+    for record in records.values():
+        run = record["run"]
+        if (run["dataset"], run["case"], run["method"]) == (dataset, case, method) \
+                and (run["rate"], run["latency"]) == (rate, trained_at):  # fmt: skip
+            yield record
+
+
+def scores(record: Record) -> list[float]:
+    """Return the held-out score after each epoch."""
+    return [point["score"] for point in record["curve"]]
+
+
+def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
+    """Return the time at the end of each epoch, in time units, at a latency.
+
+    A round lasts as long as its local iterations and one round trip, so a different latency changes the duration of
+    every round by the same amount.
+    """
+    run = record["run"]
+    more = 0.0 if suite.algorithms[run["method"]].at_once else latency - run["latency"]
+    return [point["time"] + more * point["rounds"] for point in record["curve"]]
+
+
+def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency: float) -> float | None:
+    """Return the time units until the score first reaches the target; ``None`` if the score never reaches it.
+
+    The score is interpolated linearly between two epochs.  If the first epoch reaches the target, its time is returned.
+    """
+    points = list(zip(times(suite, record, latency), scores(record), strict=True))
+    if points and points[0][1] >= target:
+        return points[0][0]
+    for (began, low), (ended, high) in pairwise(points):
+        if high >= target:
+            return began + (ended - began) * (target - low) / (high - low)
+    return None
+
+
+def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
+    """Return a cell for each data set, case, latency and algorithm that has runs and a target.
+
+    Additional facts: the chosen ``rate``; ``at_an_end``, True if the rate is at an end of its grid; the ``target``; the
+    ``ratio`` of the mean time to that of the algorithm ``suite.beside``, over the seeds with which both algorithms
+    reach the target; the ``paper`` mean and spread in time units, empty if the paper's run did not reach the target;
+    and the ``paper_ratio``.
+
+    Measures: ``time`` for the seeds that reach the target; ``diverged`` (1 or 0) for all seeds; ``best`` and ``last``
+    held-out score, ``test`` score and ``trace_restarts`` for the seeds that did not diverge.
+    """
+    rates, targets, cells = suite.chosen_rates(records), suite.targets(records), list[Cell]()
+    for dataset in suite.datasets:
+        for case, entry in suite.cases.items():
+            target = targets.get((dataset, entry.parties))
+            for place, latency in enumerate(suite.latencies):
+                paper = {name: tuple(each[place]) for name, each in suite.published.get(case, {}).items()}
+                group: dict[str, tuple[dict[str, Any], dict[str, dict[int, float]]]] = {}
+                for method in suite.algorithms:
+                    chosen = rates.get((dataset, case, method))
+                    if chosen is None or target is None:
+                        continue
+                    if found := list(runs_at(suite, records, dataset, case, method, chosen.rate, latency)):
+                        facts = {"dataset": dataset, "case": case, "method": method, "latency": latency,
+                                 "rate": chosen.rate, "at_an_end": chosen.at_an_end, "target": target,
+                                 **_published(paper, method, suite.beside)}  # fmt: skip
+                        group[method] = facts, _measures(suite, found, target, latency)
+                beside = group[suite.beside][1]["time"] if suite.beside in group else {}
+                cells += [Cell(facts=facts | {"ratio": _ratio(measures["time"], beside)}, measures=measures)
+                          for facts, measures in group.values()]  # fmt: skip
+    return cells
+
+
+def _measures(
+    suite: SchedulesSuite, found: Sequence[Record], target: float, latency: float
+) -> dict[str, dict[int, float]]:
+    converged = [record for record in found if not record["diverged"]]
+    reached = ((record, time_to_target(suite, record, target, latency)) for record in found)
+    return {
+        "time": by_seed((record, time) for record, time in reached if time is not None),
+        "diverged": by_seed((record, float(bool(record["diverged"]))) for record in found),
+        "best": by_seed((record, max(scores(record))) for record in converged),
+        "last": by_seed((record, scores(record)[-1]) for record in converged),
+        "test": by_seed((record, record["test"]) for record in converged),
+        "trace_restarts": by_seed((record, record["curve"][-1].get("trace_began_anew", 0)) for record in converged),
+    }
+
+
+def _published(paper: Mapping[str, tuple[float, ...]], method: str, beside: str) -> dict[str, Any]:
+    mine, other = paper.get(method), paper.get(beside)
+    return {"paper": None if mine is None else tuple(1000 * value for value in mine),
+            "paper_ratio": mine[0] / other[0] if mine and other else None}  # fmt: skip
+
+
+def _ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
+    """Return the ratio of two mean times over the seeds that both have, because other seeds would bias the ratio."""
+    both = times.keys() & others.keys()
+    return statistics.fmean(times[seed] for seed in both) / statistics.fmean(others[seed] for seed in both) \
+        if both else None  # fmt: skip

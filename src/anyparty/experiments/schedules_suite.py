@@ -1,0 +1,389 @@
+"""Suites of schedules as data, and the runs of their tables, with curves over the clock's time units.
+
+A suite has data sets, cases (parties, their speeds and the time-out) and algorithms. Its runs have two steps:
+
+1. For every data set and case, each algorithm trains at each learning rate of the grid with seed 0. The reference,
+   which has no schedule, trains with every seed; the target is a share of the reference's score.
+2. Each algorithm trains with the other seeds, at the rate with the lowest final training loss (the paper's way, section
+   VII-A). The run of the first step with seed 0 and this rate is also part of the results.
+
+The second step reads the rates from the records of the first step, so an interrupted suite continues with the same
+rates. In a schedule with rounds, latency changes only the duration of rounds, so one training gives the results for all
+latencies. If parties communicate one by one (VAFL), latency determines their order. Such an algorithm trains once for
+each latency, at the rate that was chosen at the latency ``search_latency``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from anyparty.artifacts.record import versions
+from anyparty.config import Encoder, Settings
+from anyparty.config.method_factory import schedule
+from anyparty.config.method_factory import schedule as schedule_by_name
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
+from anyparty.errors import Diverged
+from anyparty.experiments.party_tables import LABELS, blocks_of, federation, tables
+from anyparty.experiments.suite import ALL, Records, Selection, Suite, SuiteDataset, SuiteRun, select
+from anyparty.methods.schedules.flex import greatest
+from anyparty.methods.schedules.virtual_clock import VirtualClock, google_trace
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulesRun(SuiteRun):
+    """One training on the clock.
+
+    Attributes:
+        case: key of the case's entry.
+        rate: learning rate of all parties; for Adaptive Flex-VFL, the rate in a round in which all machines are idle.
+        latency: latency of the clock, in time units.
+
+    """
+
+    case: str
+    rate: float
+    latency: float
+
+    @property
+    def label(self) -> str:
+        """See the base class."""
+        case = self.case.replace(" ", "-")
+        return f"{self.dataset}-{case}-{self.method}-l{self.latency:g}-r{self.rate:g}-s{self.seed}"
+
+    def execute(self, data_dir: Path | None) -> dict[str, Any]:
+        """See the base class. A run that diverges is a result, too; its curve ends with the last finished epoch."""
+        torch.set_num_threads(1)  # runs are parallel, one thread each
+        seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
+        data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
+        assert data.X_test is not None
+        assert data.y_test is not None
+        pick = np.arange(len(data.X_train))
+        if settings["rows"]:
+            pick = np.sort(seeds.numpy("rows").permutation(len(pick))[: settings["rows"]])
+        parts = [(data.X_train[pick], data.y_train[pick]), (data.X_test, data.y_test)]
+        shared = settings.get("schedule", {}).get("labels") == "shared"
+        train, test = (
+            tables(blocks_of(X, settings["cut"], case["parties"]), y, np.ones((len(y), case["parties"]), bool),
+                   shared=shared)
+            for X, y in parts
+        )  # fmt: skip
+        curve, diverged, score = CurveRecorder(settings["metric"]), "", None
+        began, began_cpu = time.perf_counter(), time.process_time()
+        try:
+            model = federation(train, scale=settings["scale"]).train(
+                settings["name"], parameters=settings["parameters"],
+                encoder=Encoder.model_validate(settings["encoder"]).make(), epochs=settings["epochs"],
+                batch_size=settings["batch_size"], seed=self.seed, validation=settings["held_out"], test=0.0,
+                patience=None, score_training=0, keep="last", watch=curve,
+                **_schedule_arguments(self, seeds, data_dir),
+                **({"device": settings["device"]} if "device" in settings else {}),
+            )  # fmt: skip
+            score = model.evaluate(test).overall[settings["metric"]]
+        except Diverged as error:
+            diverged = str(error)
+        return {
+            "run": vars(self) | {"key": self.key},
+            "curve": curve.points,
+            "test": score,
+            "diverged": diverged,
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - began_cpu,
+            "data": data.note,
+            "versions": versions(),
+        }
+
+
+class CurveRecorder(Callback):
+    """Records loss, held-out score and clock of every epoch, also of a run that diverges later."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric, self.points = metric, list[dict[str, float]]()
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Record one epoch."""
+        clock: dict[str, float] = {key: record[key] for key in ("time", "rounds", "trace_began_anew") if key in record}
+        self.points.append({"loss": record["loss"], "score": record["validation"][self.metric], **clock})
+
+
+def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) -> dict[str, Any]:
+    """Return the arguments of a training: the schedule, the clock and each party's optimizer.
+
+    The reference has no schedule and no clock, and the same optimizer at all parties.
+    """
+    settings, case = run.settings, run.settings["case"]
+    if "schedule" not in settings:
+        return {"optimizer": Optimizer(**settings["optimizer"])}
+    names = [*(f"party{k + 1}" for k in range(case["parties"])), LABELS]
+    momentum = dict(zip(names, case["momentum"], strict=True))
+    clock: dict[str, Any] = {"latency": run.latency, "timeout": case["timeout"]}
+    if case["trace"]:
+        clock["use"] = google_trace(names, seeds, average=case["trace"] == "average", data_dir=data_dir)
+    else:
+        within = (*case["iterations"], case["server"])
+        clock["iteration"] = {name: case["within"] / each for name, each in zip(names, within, strict=True)}
+    schedule = dict(settings["schedule"])
+    if schedule_by_name(**schedule)[0].adapts:
+        schedule["A"] = flex_amounts(run.rate, clock, momentum)
+    optimizers = {name: Optimizer(name="sgd", lr=run.rate, momentum=each) for name, each in momentum.items()}
+    return {"schedule": schedule, "clock": clock, "optimizer": optimizers}
+
+
+def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
+    """Return each party's A_k for which the party's learning rate is ``rate`` in a round with an idle machine.
+
+    Flex-VFL with a fixed rate eta satisfies the paper's (14) in every round if eta = A_k / (tau wbar), where tau is the
+    greatest possible number of local iterations (section VII-F).
+    """
+    idle = VirtualClock(iteration=clock.get("iteration", 1.0), timeout=clock["timeout"])
+    tau = {name: idle.fits(name, 0) for name in momentum}
+    return {name: rate * tau[name] * greatest(tau[name], momentum=momentum[name], pull=0.0) for name in momentum}
+
+
+REFERENCE = "reference"
+
+
+class SchedulesDataset(SuiteDataset):
+    """Settings of one data set.
+
+    Attributes:
+        rows: number of training rows, drawn by the seed; 0 takes all rows.
+        share: replaces the reference's share.
+        rates: replaces the suite's grid.
+
+    """
+
+    metric: Literal["accuracy"] = "accuracy"
+    batch_size: int
+    embedding: int
+    encoder: Encoder
+    cut: str = "columns"
+    scale: bool = True
+    rows: int = 0
+    share: float | None = None
+    rates: tuple[float, ...] = ()
+
+
+class CaseEntry(Settings):
+    """Parties and clock, the same for all algorithms of a case.
+
+    Attributes:
+        timeout: time-out of a round, in time units.
+        within: time in which each party completes its ``iterations`` and the server completes ``server`` iterations.
+        trace: if not empty, it replaces ``iterations``: the seed draws a machine of Google's cluster for each party. An
+            iteration takes 1 time unit on an idle machine. With "average", the machine's mean use applies to all
+            rounds; with "varying", each sample of its use applies to one round.
+        momentum: local momentum of the parties, then of the server.
+
+    """
+
+    title: str
+    parties: int
+    timeout: float
+    within: float = 1.0
+    iterations: tuple[float, ...] = ()
+    server: float = 1.0
+    trace: Literal["", "average", "varying"] = ""
+    momentum: tuple[float, ...]
+
+
+class AlgorithmEntry(Settings):
+    """A schedule, its number of epochs and its grid of learning rates.
+
+    Attributes:
+        epochs: epochs of one party; a schedule in which parties communicate one by one multiplies them by the number of
+            parties.
+        rates: replaces the suite's grid.
+        rate_of: algorithm whose chosen rate this algorithm uses instead of its own search.
+
+    """
+
+    title: str
+    schedule: dict[str, Any]
+    epochs: int
+    rates: tuple[float, ...] = ()
+    rate_of: str = ""
+
+    @property
+    def at_once(self) -> bool:
+        """True if the parties communicate one by one, in an order that depends on latency."""
+        return schedule(**self.schedule)[0].at_once
+
+
+class ReferenceEntry(Settings):
+    """The training without a schedule; a target is ``share`` times the score of this training."""
+
+    epochs: int
+    optimizer: Optimizer
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenRate:
+    """The learning rate of an algorithm.
+
+    Attributes:
+        rate: the rate with the lowest training loss.
+        losses: mean training loss of the last epoch with seed 0, by rate; infinite if the run diverged.
+
+    """
+
+    rate: float
+    losses: Mapping[float, float]
+
+    @property
+    def at_an_end(self) -> bool:
+        """True if the rate is the lowest or highest of the grid, so that a better rate may be outside the grid."""
+        return len(self.losses) > 1 and self.rate in {min(self.losses), max(self.losses)}
+
+
+class SchedulesSuite(Suite):
+    """Time units until a target, for several algorithms under several clocks.
+
+    Attributes:
+        method: name and parameters of the split method.
+        rates: grid of learning rates.
+        latencies: latencies of the tables, in time units.
+        search_latency: latency at which rates are chosen.
+        held_out: share of the training rows that the curve is scored on.
+        beside: algorithm that the others are compared with.
+        published: the paper's (mean, spread) in thousands of time units for each latency, by case and algorithm; an
+            empty pair means that the target was not reached.
+        says: paragraphs below the tables.
+
+    """
+
+    kind: Literal["schedules"] = "schedules"
+    datasets: dict[str, SchedulesDataset]
+    cases: dict[str, CaseEntry]
+    algorithms: dict[str, AlgorithmEntry]
+    reference: ReferenceEntry
+    method: dict[str, Any]
+    rates: tuple[float, ...]
+    latencies: tuple[float, ...]
+    search_latency: float
+    held_out: float
+    beside: str
+    published: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {}
+    says: list[str] = []
+
+    def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
+        """See the base class; these are the runs of the first step.
+
+        A quick selection has a tenth of the epochs, and only two rates from the middle of the grid.
+        """
+        wanted = select("method", selection.methods, self.algorithms)
+        for dataset in self.selected_datasets(selection):
+            for parties in dict.fromkeys(case.parties for case in self.cases.values()):
+                for seed in range(selection.seeds):
+                    yield self._reference(dataset, parties, seed, selection)
+            for case in self.cases:
+                for name in self._searched(wanted):
+                    for rate in self._grid(dataset, name, selection):
+                        yield self._run(dataset, case, name, rate, 0, self.search_latency, selection)
+
+    def later(self, records: Records, selection: Selection = ALL) -> Iterator[SchedulesRun]:
+        """See the base class; these are the runs of the second step."""
+        rates = self.chosen_rates(records)
+        wanted = select("method", selection.methods, self.algorithms)
+        for seed in range(selection.seeds):
+            for dataset in self.selected_datasets(selection):
+                for case in self.cases:
+                    for name in wanted:
+                        found, entry = rates.get((dataset, case, name)), self.algorithms[name]
+                        if found is None:
+                            continue
+                        for latency in self.latencies if entry.at_once else (self.search_latency,):
+                            if seed or latency != self.search_latency or entry.rate_of:
+                                yield self._run(dataset, case, name, found.rate, seed, latency, selection)
+
+    def chosen_rates(self, records: Records) -> dict[tuple[str, str, str], ChosenRate]:
+        """Return the rate of each data set, case and algorithm; omit an algorithm that diverged at all rates."""
+        losses: dict[tuple[str, str, str], dict[float, float]] = {}
+        for record in records.values():
+            run = record["run"]
+            searched = run["method"] in self.algorithms and not self.algorithms[run["method"]].rate_of
+            if searched and run["seed"] == 0 and run["latency"] == self.search_latency:
+                by_rate = losses.setdefault((run["dataset"], run["case"], run["method"]), {})
+                by_rate[run["rate"]] = math.inf if record["diverged"] else record["curve"][-1]["loss"]
+        rates = {
+            place: ChosenRate(rate=min(sorted(by_rate), key=by_rate.__getitem__), losses=dict(sorted(by_rate.items())))
+            for place, by_rate in losses.items()
+            if math.isfinite(min(by_rate.values()))
+        }
+        for dataset, case, source in list(rates):
+            for name, entry in self.algorithms.items():
+                if entry.rate_of == source:
+                    rates[dataset, case, name] = rates[dataset, case, source]
+        return rates
+
+    def targets(self, records: Records) -> dict[tuple[str, int], float]:
+        """Return the target of each data set and number of parties: a share of the reference's final score.
+
+        The final score is the mean over the seeds that did not diverge.
+        """
+        scores: dict[tuple[str, int], list[float]] = {}
+        for record in records.values():
+            run = record["run"]
+            if run["method"] not in self.algorithms and not record["diverged"]:
+                place = (run["dataset"], run["settings"]["case"]["parties"])
+                scores.setdefault(place, []).append(record["curve"][-1]["score"])
+        return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
+
+    def _searched(self, wanted: Sequence[str]) -> list[str]:
+        """Return the algorithms that need a search: the selected ones, and those whose rate a selected one uses."""
+        named = {self.algorithms[name].rate_of or name for name in wanted}
+        return [name for name in self.algorithms if name in named]
+
+    def _grid(self, dataset: str, name: str, selection: Selection) -> tuple[float, ...]:
+        grid = self.algorithms[name].rates or self.datasets[dataset].rates or self.rates
+        return grid[len(grid) // 2 :][:2] if selection.quick else grid
+
+    def _run(
+        self, dataset: str, case: str, name: str, rate: float, seed: int, latency: float, selection: Selection
+    ) -> SchedulesRun:
+        entry, of = self.algorithms[name], self.cases[case]
+        epochs = max(1, entry.epochs // 10) if selection.quick else entry.epochs
+        own = {
+            "schedule": entry.schedule,
+            "epochs": epochs * (of.parties if entry.at_once else 1),
+            "case": of.model_dump(exclude={"title"}),
+        }
+        return SchedulesRun(
+            suite=self.name, dataset=dataset, method=name, case=case, rate=rate, latency=latency, seed=seed,
+            settings=self._shared(dataset, selection) | own,
+        )  # fmt: skip
+
+    def _reference(self, dataset: str, parties: int, seed: int, selection: Selection) -> SchedulesRun:
+        own = {
+            "epochs": max(1, self.reference.epochs // 10) if selection.quick else self.reference.epochs,
+            "optimizer": asdict(self.reference.optimizer),
+            "case": {"parties": parties},
+        }
+        return SchedulesRun(
+            suite=self.name, dataset=dataset, method=REFERENCE, case=f"{parties} parties",
+            rate=self.reference.optimizer.lr, latency=0.0, seed=seed, settings=self._shared(dataset, selection) | own,
+        )  # fmt: skip
+
+    def _shared(self, dataset: str, selection: Selection) -> dict[str, Any]:
+        method = {key: value for key, value in self.method.items() if key != "name"}
+        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy", "share", "rates", "differs"})
+        parameters = {**method, "embedding": self.datasets[dataset].embedding}
+        shared = {"name": self.method["name"], "parameters": parameters, "held_out": self.held_out}
+        return at | shared | ({} if selection.device == "cpu" else {"device": selection.device})
+
+    def share(self, dataset: str) -> float:
+        """Return the share of the reference's score that is the target."""
+        own = self.datasets[dataset].share
+        return self.reference.share if own is None else own
