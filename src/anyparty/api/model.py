@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,13 +23,13 @@ from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.checked_calls import checked
-from anyparty.core.display import html_of
+from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, TableError, remark, some
+from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
 from anyparty.tables import target
@@ -40,6 +40,9 @@ from anyparty.training.loop import device_of, predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Unseen = Literal["refuse", "wrong"]
 
@@ -106,6 +109,19 @@ class Model:
         """Return the description and the scores of the test rows as HTML, for notebooks."""
         scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
         return html_of(repr(self), *scores)
+
+    def plot(self) -> Figure:
+        """Draw the learning curves: the loss and the validation scores by epoch, with the chosen epoch marked.
+
+        Raises:
+            ConfigError: the model was loaded, and files of models have no history.
+        """
+        from anyparty.metrics.plots import draw_training  # noqa: PLC0415 - matplotlib is slow
+
+        if not self.history:
+            raise ConfigError("this model has no history of training, because it was loaded; plot its run: "
+                              'anyparty.runs.record("RUN").plot()')  # fmt: skip
+        return shown_in_notebooks(draw_training(self.history, self.best_epoch + 1))
 
     @property
     def about(self) -> ModelSummary:
@@ -264,7 +280,13 @@ class Model:
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
-        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        wrap = partial(
+            ContractChannel,
+            roster=self.roster,
+            declared=self.method.can.messages,
+            bounds=None,
+            ledger=ledger or Ledger(),
+        )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
@@ -385,7 +407,3 @@ class Model:
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls.of(about, made, members)
-
-
-def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return ContractChannel(channel, roster, method.can.messages, bounds=None, ledger=ledger)
