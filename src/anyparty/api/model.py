@@ -281,7 +281,13 @@ class Model:
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
-        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        wrap = partial(
+            ContractChannel,
+            roster=self.roster,
+            declared=self.method.can.messages,
+            bounds=None,
+            ledger=ledger or Ledger(),
+        )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
@@ -402,7 +408,3 @@ class Model:
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls.of(about, made, members)
-
-
-def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return ContractChannel(channel, roster, method.can.messages, bounds=None, ledger=ledger)
