@@ -212,7 +212,7 @@ def escape_formulas(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     Returns:
         The escaped frame, and the number of escaped cells and column names. Numbers are unchanged.
 
-    >>> frame, count = escape(pl.DataFrame({"id": ["=1+1", "-5", "c1"], "@x": [-1.0, 2.0, None]}))
+    >>> frame, count = escape_formulas(pl.DataFrame({"id": ["=1+1", "-5", "c1"], "@x": [-1.0, 2.0, None]}))
     >>> frame.columns, frame["id"].to_list(), count
     (['id', "'@x"], ["'=1+1", '-5', 'c1'], 2)
     """
