@@ -194,10 +194,11 @@ def warned(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """Return ``'; did you mean X?'`` for the known name that is nearest to ``name``.
 
-    If no known name is near, return a list of up to ``LISTED`` known names.
+    A name that differs only in case comes first.  If no known name is near, return a list of up to ``LISTED`` known
+    names.
 
     >>> nearest("lazer", ["laser", "local"])
     "; did you mean 'laser'?"
@@ -205,7 +206,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     '; known are: laser, local'
     """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    same = [each for each in known if each.casefold() == str(name).casefold()]
+    close = same or difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""

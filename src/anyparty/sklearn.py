@@ -26,6 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
+from anyparty.core.checked_calls import adapter_of, check, check_arguments
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
@@ -33,6 +34,7 @@ from anyparty.tables import partition
 from anyparty.tables.checks import EMPTY
 
 Blocks = Mapping[str, Sequence[str | int]] | int | None
+_BY_PARTY = adapter_of(Mapping[str, Any])
 PADDED = 64  # rows are predicted in multiples of this number
 FEW = 5  # a class with fewer training rows, or fewer rows per class in all, leaves no rows for validation
 
@@ -46,7 +48,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self, method: str = "laser", *, blocks: Blocks = None, epochs: int = 100, batch_size: int = 32,
-        hidden: tuple[int, ...] = (64,), lr: float = 0.003, validation: float = 0.15, patience: int = 20,
+        hidden: Sequence[int] = (64,), lr: float = 0.003, validation: float = 0.15, patience: int = 20,
         parameters: Mapping[str, Any] | None = None, no_answer: str = "prior", random_state: Any = None,
     ) -> None:  # fmt: skip
         self.method = method
@@ -70,6 +72,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     # Training
 
     def _fit(self, X: Any, y: NDArray[Any], labels: pl.Series, validation: float) -> None:
+        check_arguments(type(self).__init__, self.get_params(deep=False))
         if self.no_answer not in {"prior", "raise"}:
             raise ConfigError(f"no_answer: expected 'prior' or 'raise', got {self.no_answer!r}")
         frames = self._frames(X, reset=True)
@@ -103,6 +106,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         return {party: frame.select(names) for party, names in self.blocks_.items()}
 
     def _frames_of_mapping(self, X: Mapping[str, Any], *, reset: bool) -> dict[str, pl.DataFrame]:
+        check(X, _BY_PARTY, "X")
         frames = {party: _as_frame(block) for party, block in X.items() if block is not None}
         if not frames:
             raise ConfigError("X: the dict is empty; give a frame for at least one party")

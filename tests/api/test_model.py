@@ -176,7 +176,7 @@ class TestTablesAtPrediction:
             (["bank"], ["shop"], "party 'shop' is listed in parties, but has no table"),
             ([], None, "no party with columns was selected"),
             (["bank"], [], "no party with columns was selected"),
-            (["shop"], "shop", r"parties: expected a list of names, got the text 'shop'; write \['shop'\]"),
+            (["shop"], "shop", r"parties: expected a list of names, such as \['shop'\], got 'shop'"),
         ],
     )
     def test_refused(self, laser, given, parties, sentence):
@@ -213,7 +213,7 @@ class TestTablesAtPrediction:
         assert model.evaluate({**given, "shop": given["shop"].drop("bad")}).to_json() == plain.to_json()
 
     def test_what_becomes_of_unseen_classes_is_no_other_word(self, laser):
-        with pytest.raises(PredictionError, match="unseen: there is no 'wrongg'; did you mean 'wrong'"):
+        with pytest.raises(PredictionError, match="unseen: expected 'refuse' or 'wrong', got 'wrongg'"):
             laser.evaluate(tables(), unseen="wrongg")
 
     def test_a_class_that_training_never_saw_is_refused_or_counts_as_wrong(self, laser):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,6 @@ def over(
     changed: dict[str, Any] = {}
     if isinstance(method, str) and ":" in method:  # the call itself names the code, so the code is allowed
         config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
-    check_mapping(parameters, "parameters", "{'embedding': 32}")
-    check_mapping(clock, "clock", "{'latency': 2.0}")
     if isinstance(method, str) or (method is None and parameters):
         key = "factory" if method is not None and ":" in method else "name"  # "module:name" is user-defined
         chosen = config.method.model_dump() if method is None else {key: method}
@@ -91,16 +89,6 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
     for name in train:
         if name in homes and name not in TrainSettings.model_fields:
             raise ConfigError(f"train: {name!r} is not a setting of [train]: use {homes[name]}")
-
-
-def check_mapping(value: Any, what: str, example: str) -> None:
-    """Check that a value is a mapping or ``None``.
-
-    Raises:
-        ConfigError: the value is of another type; the message shows ``example``, but not the value.
-    """
-    if not isinstance(value, Mapping | None):
-        raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")
 
 
 def folder(named: Any) -> Path | None:
@@ -223,6 +211,8 @@ def check_parts(split: Mapping[str, Any]) -> None:
             raise ConfigError(f"split: there is no part {part!r}{nearest(part, PARTS)}")
         if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise ConfigError(f"split: expected a list of ids for {part!r}, got {type(ids).__name__}")
+        if nested := [each for each in ids if not isinstance(each, Hashable)]:
+            raise ConfigError(f"split: expected ids for {part!r}, got {nested[0]!r} in their list")
 
 
 def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:
@@ -251,11 +241,10 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
         one = roster.active
         raise PredictionError(f"tables: expected a table by the name of its party, {{{one!r}: ...}}, got "
                               f"{type(tables).__name__}")  # fmt: skip
-    if isinstance(parties, str):
-        raise PredictionError(f"parties: expected a list of names, got the text {parties!r}; write [{parties!r}]")
-    for name in (*tables, *(parties or ())):
-        if name not in roster.names:
-            raise PredictionError(f"the model has no party {name!r}{nearest(name, roster.names)}")
+    for what, names in (("tables", tables), ("parties", parties or ())):
+        for name in names:
+            if name not in roster.names:
+                raise PredictionError(f"{what}: the model has no party {name!r}{nearest(name, roster.names)}")
     asked = [name for name in roster.blocks if name in tables and (parties is None or name in parties)]
     for name in parties or ():
         if name not in roster.blocks:
@@ -264,7 +253,7 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
     if lacking:
         raise PredictionError(f"party {lacking[0]!r} is listed in parties, but has no table: add it to tables")
     if not asked:
-        raise PredictionError("no party with columns was selected; name at least one, with its table")
+        raise PredictionError("tables, parties: no party with columns was selected; name at least one")
     return asked
 
 

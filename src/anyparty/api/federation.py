@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -31,6 +32,7 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
+from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
 from anyparty.core.forks import check_not_forked
 from anyparty.core.seeds import Seeds, usual_torch
@@ -79,6 +81,7 @@ class Federation:
         return html_of(repr(self), self.overlap.render(), self.reading)
 
     @classmethod
+    @checked()
     def from_tables(
         cls,
         tables: Mapping[str, Any],
@@ -95,7 +98,7 @@ class Federation:
         drop: Mapping[str, Sequence[str]] | None = None,
         scale: bool | Mapping[str, bool] = True,
         split: str | Mapping[str, Any] | None = None,
-        missing: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+        missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
         dates: Mapping[str, Mapping[str, str]] | None = None,
         merge_spellings: bool = False,
@@ -130,7 +133,8 @@ class Federation:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
 
         """
-        arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
+        if not tables:
+            raise ConfigError("tables: expected a table by the name of its party, such as {'bank': 'bank.csv'}, got {}")
         ids = id if isinstance(id, Mapping) else dict.fromkeys(tables, id)
         again = duplicates if isinstance(duplicates, Mapping) else dict.fromkeys(tables, duplicates)
         for what, each in (
@@ -145,10 +149,6 @@ class Federation:
             ("dates", dates or {}),
         ):
             check_parties(each, tables, what)
-        for name, columns in (drop or {}).items():
-            if isinstance(columns, str):
-                raise ConfigError(f"drop: party {name!r} has the text {columns!r}; give a list of columns, "
-                                  f"[{columns!r}]")  # fmt: skip
         lacking = [name for name in tables if name not in ids]
         if lacking:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
@@ -182,6 +182,7 @@ class Federation:
         return cls.from_config(config, tables)
 
     @classmethod
+    @checked(by_hand=("ids",))
     def from_arrays(
         cls,
         arrays: Mapping[str, Any],
@@ -215,13 +216,13 @@ class Federation:
             TableError, ConfigError: see ``anyparty.errors``; the message names the argument and the shapes.
 
         """
-        arguments.check_mapping(arrays, "arrays", "{'a': Xa, 'b': Xb}")
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
         made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
                                positive=positive, scale=scale, split=split)  # fmt: skip
         return replace(made, tables={name: without_blank_notes(table) for name, table in made.tables.items()})
 
     @classmethod
+    @checked(by_hand=("config",))
     def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
         """Build a federation from settings; ``tables`` replace the files in the settings.
 
@@ -345,6 +346,7 @@ class Federation:
     # Training
 
     @usual_torch()
+    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "folder"))
     def train(
         self,
         method: str | Method | None = None,

@@ -21,6 +21,7 @@ from polars.selectors import by_name
 from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run, own_tables
 from anyparty.artifacts.model_files import Member
+from anyparty.core.checked_calls import checked
 from anyparty.core.predictions import id_values, members, named_ids, patterns
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
@@ -182,6 +183,7 @@ class Imputation:
         return column > 0.5 if truth else column
 
 
+@checked(PredictionError, by_hand=("tables",))
 def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
     samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
@@ -257,6 +259,7 @@ def impute(
     )  # fmt: skip
 
 
+@checked(PredictionError, by_hand=("tables",))
 def impute_run(
     folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     samples: int = 0, cells: bool = False, allow_code: Sequence[str] = (),
@@ -272,6 +275,7 @@ def impute_run(
     return impute(model, given, party, samples=samples, cells=cells, parties=parties)
 
 
+@checked(PredictionError, by_hand=("tables",))
 def log_likelihood(
     model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, ledger: Ledger | None = None
 ) -> pl.DataFrame:
@@ -303,6 +307,7 @@ def log_likelihood(
     return pl.DataFrame(columns | {"parties": [names[p] for p in which.tolist()]})
 
 
+@checked(PredictionError, by_hand=("tables",))
 def log_likelihood_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     allow_code: Sequence[str] = (),

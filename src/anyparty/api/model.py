@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -22,13 +22,14 @@ from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
-from anyparty.core.display import html_of
+from anyparty.core.checked_calls import checked
+from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, TableError, nearest, remark, some
+from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
 from anyparty.tables import target
@@ -40,8 +41,10 @@ from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Unseen = Literal["refuse", "wrong"]
-UNSEEN = get_args(Unseen)
 
 
 class AlignedTables(NamedTuple):
@@ -107,6 +110,19 @@ class Model:
         scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
         return html_of(repr(self), *scores)
 
+    def plot(self) -> Figure:
+        """Draw the learning curves: the loss and the validation scores by epoch, with the chosen epoch marked.
+
+        Raises:
+            ConfigError: the model was loaded, and files of models have no history.
+        """
+        from anyparty.metrics.plots import draw_training  # noqa: PLC0415 - matplotlib is slow
+
+        if not self.history:
+            raise ConfigError("this model has no history of training, because it was loaded; plot its run: "
+                              'anyparty.runs.record("RUN").plot()')  # fmt: skip
+        return shown_in_notebooks(draw_training(self.history, self.best_epoch + 1))
+
     @property
     def about(self) -> ModelSummary:
         """The part of the model that all parties share, for saving."""
@@ -128,6 +144,7 @@ class Model:
     # Prediction
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def predict(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
@@ -160,6 +177,7 @@ class Model:
         identities = alignment.identities(wanted.numpy()[order])
         return answered if identities is None else answered.identified(identities)
 
+    @checked(PredictionError, by_hand=("tables",))
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
@@ -170,6 +188,7 @@ class Model:
         return self.predict(tables, parties).scores.numpy()
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def evaluate(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse", y: Any = None,
@@ -189,8 +208,6 @@ class Model:
             TableError: the labels have a class that training did not see, and ``unseen`` is "refuse".
         """
         refuse_without_labels(self.task)
-        if unseen not in UNSEEN:
-            raise PredictionError(f"unseen: there is no {unseen!r}{nearest(unseen, UNSEEN)}")
         strange: tuple[str, ...] = ()
         if tables is None:
             rows, alignment, wanted, asked = self._at_hand(parties)
@@ -217,6 +234,7 @@ class Model:
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
     @usual_torch()
+    @checked(PredictionError, by_hand=("tables",))
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
@@ -229,6 +247,7 @@ class Model:
         read = self._read(tables)
         return AlignedTables(*self._rows(list(read.values()), as_given=True), asked, read)
 
+    @checked(PredictionError, by_hand=("tables",))
     def embed(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> dict[str, pl.DataFrame]:
@@ -261,7 +280,13 @@ class Model:
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
-        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        wrap = partial(
+            ContractChannel,
+            roster=self.roster,
+            declared=self.method.can.messages,
+            bounds=None,
+            ledger=ledger or Ledger(),
+        )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
@@ -332,6 +357,7 @@ class Model:
     # Files
 
     @usual_torch()
+    @checked(by_hand=("folder",))
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
         """Write the model: one folder per party, safetensors and JSON, without pickle.
 
@@ -348,6 +374,7 @@ class Model:
 
     @classmethod
     @usual_torch()
+    @checked(by_hand=("folder", "method", "encoders"))
     def load(
         cls,
         folder: Path | str,
@@ -380,7 +407,3 @@ class Model:
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls.of(about, made, members)
-
-
-def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return ContractChannel(channel, roster, method.can.messages, bounds=None, ledger=ledger)

@@ -11,12 +11,14 @@ from typing import Any, Literal
 import polars as pl
 
 from anyparty.artifacts.record import FILE, RunRecord
+from anyparty.core.checked_calls import checked
 from anyparty.errors import ConfigError, ModelError
 from anyparty.metrics import METRICS
 
 ALWAYS = ("method.name", "train.seed")
 
 
+@checked()
 def frame(
     paths: Path | str | Iterable[Path | str], *, settings: Literal["differing", "all"] = "differing"
 ) -> pl.DataFrame:

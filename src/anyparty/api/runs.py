@@ -23,11 +23,12 @@ from anyparty.artifacts.record import RunRecord, has_model
 from anyparty.config import Config, SplitSettings
 from anyparty.config.method_factory import chosen
 from anyparty.config.user_code import allowing
+from anyparty.core.checked_calls import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
 from anyparty.data.blocks import TEST
 from anyparty.data.rows import assemble
-from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
+from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
 from anyparty.networks.encoders import Factory
@@ -38,7 +39,7 @@ from anyparty.training.loop import device_of
 
 __all__ = [
     "default_folder", "evaluate_run", "federation_of_run", "frame", "hold_out", "model_for_run", "own_tables",
-    "predict_run", "settings_of", "tables_from",
+    "predict_run", "record", "settings_of", "tables_from",
 ]  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     return config
 
 
+@checked(by_hand=("folder", "method", "encoders"))
 def model_for_run(
     folder: Path | str, *, device: str | None = None, method: Method | None = None,
     encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
@@ -119,6 +121,15 @@ def _here(config: Config) -> str:
     return config.train.device
 
 
+def record(folder: Path | str) -> RunRecord:
+    """Read the record of a run: its status, settings, history and scores.  ``record("RUN").plot()`` draws the curves.
+
+    Raises:
+        ModelError: the folder does not hold a run, or its record is damaged.
+    """
+    return RunRecord.read(inside(place(folder, "folder"), "record.json"))
+
+
 def federation_of_run(folder: Path | str) -> Federation:
     """Read a run's own tables again.
 
@@ -150,6 +161,7 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     return federation
 
 
+@checked(PredictionError, by_hand=("folder", "tables", "method", "encoders"))
 def evaluate_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
@@ -206,6 +218,7 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
     return bool(table.fingerprint == before.get(name))
 
 
+@checked(PredictionError, by_hand=("folder", "tables", "method", "encoders"))
 def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
@@ -271,6 +284,7 @@ def _importable(factory: str | None) -> bool:
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 
+@checked()
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:
     """Parse ``party=file`` strings into a mapping.
 

@@ -18,11 +18,13 @@ import polars as pl
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from anyparty.core.checked_calls import checked
 from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, remark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = 110  # the width of text in characters
 
@@ -66,15 +68,21 @@ def new_axes() -> Axes:
     return plt.subplots(layout="constrained")[1]
 
 
+def shown_in_notebooks(figure: Figure) -> Figure:
+    """Return the figure after importing pyplot, which tells a notebook how to show figures."""
+    return figure
+
+
 FRAME_KINDS = (".parquet", ".csv")
 FORMULA_START = r"^[=+\-@\t\r\n＝＋－＠]"
 PLAIN_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
+@checked()
 def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> None:
     """Write a frame to a .csv or .parquet file atomically.
 
-    A CSV is escaped (``escape``); a warning counts the escaped cells.  Parquet keeps every cell as it is.
+    A CSV is escaped (``escape_formulas``); a warning counts the escaped cells.  Parquet keeps every cell as it is.
 
     Args:
         frame: the rows.

@@ -18,6 +18,7 @@ from rich.console import Console
 from anyparty.api import arguments
 from anyparty.api.federation import Federation
 from anyparty.config import Config
+from anyparty.core.checked_calls import checked
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.experiments import runner
@@ -30,6 +31,7 @@ from anyparty.metrics import METRICS, headline
 from anyparty.networks.optimizer import Optimizer
 
 
+@checked(by_hand=("federation", "methods"))
 def compare(
     federation: Federation | Config | Path | str,
     methods: Any,
@@ -127,7 +129,7 @@ def _searched(
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
     """
-    if not isinstance(tune, int) or tune < 0:
+    if tune < 0:
         raise ConfigError(f"tune: expected a number of configurations, such as 20, or 0 for none, got {tune!r}")
     if not tune:
         if space is not None:
@@ -191,11 +193,11 @@ def _rates(missing: float | Sequence[float]) -> list[float]:
     """Return the missing rates.
 
     Raises:
-        ConfigError: a rate is not a number of at least 0 and below 1, or the list is empty.
+        ConfigError: a rate is below 0, or not below 1, or the list is empty.
     """
     rates = [missing] if isinstance(missing, int | float) else list(missing)
     for rate in rates:
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        if not 0 <= rate < 1:
             raise ConfigError(
                 f"missing: expected probabilities of at least 0 and below 1, such as [0, 0.3], got {rate!r}"
             )
@@ -208,10 +210,10 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return the seeds.
 
     Raises:
-        ConfigError: the number of seeds is below 1, or a seed is negative or not a whole number.
+        ConfigError: the number of seeds is below 1, or a seed is negative or listed twice.
     """
     drawn = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    wrong = [seed for seed in drawn if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0]
+    wrong = [seed for seed in drawn if seed < 0]
     if not drawn or wrong or len(set(drawn)) < len(drawn):
         raise ConfigError(f"seeds: expected a number of seeds, such as 5, or a list of different whole numbers of at "
                           f"least 0, got {seeds!r}{some(wrong) and f' with {some(wrong)}'}")  # fmt: skip

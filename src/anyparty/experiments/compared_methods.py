@@ -70,6 +70,8 @@ def compared_methods(methods: Any, shared: Mapping[str, Any] | None = None) -> l
     if not isinstance(methods, Iterable):
         raise ConfigError(f"methods: expected a list of names and methods, such as ['laser', Split(rule=...)], or a "
                           f"mapping from labels, got {methods!r}")  # fmt: skip
+    if isinstance(methods, Mapping) and (wrong := [label for label in methods if not isinstance(label, str)]):
+        raise ConfigError(f"methods: expected text as the label of a method, got {wrong[0]!r}")
     labelled = list(methods.items()) if isinstance(methods, Mapping) else [(_label(each), each) for each in methods]
     made = [_compared(label, each, shared or {}) for label, each in labelled]
     labels = [each.label for each in made]

@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Any, cast
 
 from anyparty.core import declared_types
+from anyparty.core.checked_calls import checked
 from anyparty.core.declared_types import of_type
 from anyparty.core.types import Party, Roster
 from anyparty.errors import ConfigError, nearest, some
@@ -142,6 +143,7 @@ def parameters_of(name: str) -> tuple[Any, ...]:
     return (METHODS[name], *(SHARED if name in SPLIT else ()))
 
 
+@checked()
 def method(name: str, **parameters: Any) -> Method:
     """Make the method ``name`` from its own parameters and those of its family.
 

@@ -266,9 +266,13 @@ def _not_numbers(
     notation = notation_of(text) if values > FEW_LEVELS else None
     marks = None if notation else marks_among(read.numbers, text.filter(bad))
     if marks:
-        raise TableError(f"{where} has numbers except for {marks}: leave these cells empty, or declare the column "
-                         f"categorical with types{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
-    examples = some((notation.examples if notation else text.drop_nulls()).head(2))
+        raise TableError(f"{where} has numbers except for {marks}, {cells.cited(column, bad)}: leave these cells "
+                         f"empty, or declare the column categorical with types"
+                         f"{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
+    examples = (
+        cells.cited(text, text.is_in(notation.examples.implode()).fill_null(value=False))
+        if notation else some(text.drop_nulls().head(2))
+    )  # fmt: skip
     sentence = f"{where} is text with {values} different values in {known} rows, such as {examples}: it looks like"
     if notation:
         advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
