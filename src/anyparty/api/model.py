@@ -68,7 +68,8 @@ class Model:
         members: each party's part.
         seed: the run's root seed.
         history: one record per epoch.
-        best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 if none was chosen.
+        best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
+            rows chose none.
         ledger: the message and byte counts of training.
         costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
         held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
@@ -83,7 +84,7 @@ class Model:
     members: dict[str, Member] = field(repr=False)
     seed: int = 0
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    best_epoch: int = -1
+    best_epoch: int = 0
     ledger: Ledger = field(default_factory=Ledger, repr=False)
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
@@ -280,7 +281,13 @@ class Model:
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
-        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        wrap = partial(
+            ContractChannel,
+            roster=self.roster,
+            declared=self.method.can.messages,
+            bounds=None,
+            ledger=ledger or Ledger(),
+        )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
@@ -401,7 +408,3 @@ class Model:
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls.of(about, made, members)
-
-
-def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return ContractChannel(channel, roster, method.can.messages, bounds=None, ledger=ledger)
