@@ -288,7 +288,8 @@ class Federation:
     @cached_property
     def overlap(self) -> Overlap:
         """The number of rows that each set of parties has."""
-        notes = [note for table in self.tables.values() for note in table.notes]
+        kind = self.config.federation.task
+        notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
@@ -341,8 +342,8 @@ class Federation:
 
     @property
     def remarks(self) -> RichTable | None:
-        """A printable table of the columns that may have been read wrongly; ``None`` if there are no such columns."""
-        return summary.remarked(list(self.tables.values()))
+        """A printable table of the columns and labels that may be wrong, or ``None``."""
+        return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
     # Training
 
