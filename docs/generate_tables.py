@@ -1,4 +1,4 @@
-"""Write the generated tables of docs/reference/messages.md and docs/explanation/choose.md from what the code declares.
+"""Write the generated tables of pages in docs/reference and docs/explanation from what the code declares.
 
     python -m docs.generate_tables
 
@@ -23,6 +23,10 @@ from anyparty.errors import UserError, nearest
 from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.serving import serving_protocol
+from anyparty.tables import cells, checks, column_types, csv_dialect, file_content, label_cells, number_marks, spellings
+from anyparty.tables import preprocessing as prepare
+from anyparty.tables import target as labels
+from anyparty.tables.ids import NORMALIZATIONS
 from anyparty.training import control_messages
 
 DOCS = Path(__file__).parent
@@ -161,6 +165,66 @@ def method_tables() -> dict[str, str]:
     return {"methods": _markdown(["`method.name`", "trains on", "predicts", "needs", "sends"], rows)}
 
 
+def reading_tables() -> dict[str, str]:
+    """Return the tables of docs/reference/tables.md as Markdown."""
+    return {
+        "missing": _markdown(["column", "cells that are missing"], _missing_marks()),
+        "words": _markdown(["words that stop among labels"], [[_code(sorted(label_cells.MAY_BE_MISSING))]]),
+        "id-changes": _markdown(["change", "removes a difference in"], _id_changes()),
+        "formats": _markdown(["what", "recognised"], _formats()),
+        "limits": _markdown(["limit", "what happens beyond it"], _reading_limits()),
+    }
+
+
+def _missing_marks() -> list[list[str]]:
+    numbers, more = number_marks.NOT_A_NUMBER, label_cells.MARKS - set(cells.MISSING)
+    return [
+        ["all columns", f"empty, {_code(mark for mark in cells.MISSING if mark)}"],
+        ["numbers", f"also {_code(numbers)}"],
+        ["labels", f"also {_code(sorted(more))}"],
+    ]
+
+
+def _id_changes() -> list[list[str]]:
+    return [[f"`{name}`", change.difference] for name, change in NORMALIZATIONS.items()]
+
+
+def _formats() -> list[list[str]]:
+    tables = sorted({name for _, name in file_content.FORMATS} | {"CSV", "Excel"})
+    others = dict.fromkeys(what for _, what, _ in file_content.NOT_TABLES)
+    return [
+        ["tables", ", ".join(tables)],
+        ["compression", ", ".join(name for _, name in file_content.PACKED)],
+        ["separators", ", ".join("tab" if mark == "\t" else f"`{mark}`" for mark in csv_dialect.SEPARATORS)],
+        ["currencies", f"every sign, such as `$` and `€`, and {_code(number_marks.CURRENCY.split('|')[1:])}"],
+        ["shares", _code(number_marks.SHARES)],
+        ["not tables; they stop with their kind", ", ".join([*others, "an HTML page", "JSON", "XML", "binary data"])],
+    ]
+
+
+def _reading_limits() -> list[list[str]]:
+    few, share = column_types.FEW_LEVELS, checks.UNSEEN_SHARE
+    grouped = "the rarest are one category, with a remark"
+    rows = {
+        f"{cells.MAX_BYTES:,} bytes in a text cell or a column name": "stops; see `federation.max_cell_bytes`",
+        f"{labels.MANY_CLASSES} different whole numbers as labels": "regression; see `federation.task`",
+        f"{labels.MANY_VALUES:,} classes, and half of the labels": "stops",
+        f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class",
+        f"{few} different numbers in another notation": "numbers; up to it may be categories, with a remark",
+        f"{column_types.NUMERIC_SHARE:.0%} of a column's cells are numbers": "other cells stop",
+        f"{column_types.MANY_LEVELS} different texts, and half of the cells": "left out, with a remark",
+        f"{prepare.MANY_LEVELS} categories in the training rows": grouped,
+        f"{spellings.SEARCHED:,} categories": "different spellings are not searched for",
+        f"{share:.0%} of the numbers at prediction are {checks.FAR} standard deviations from training": "a remark",
+        f"{column_types.LARGEST:.1e} in a number": "stops",
+    }
+    return [list(row) for row in rows.items()]
+
+
+def _code(texts: Iterable[str]) -> str:
+    return ", ".join(f"`{text}`" for text in texts)
+
+
 def _markdown(headers: list[str], rows: Iterable[list[str]]) -> str:
     return "\n".join(_row(cells) for cells in (headers, ["---"] * len(headers), *rows)) + "\n"
 
@@ -171,6 +235,7 @@ def _row(cells: Iterable[str]) -> str:
 
 PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "reference/messages.md": privacy_tables,
+    "reference/tables.md": reading_tables,
     "explanation/choose.md": method_tables,
 }
 

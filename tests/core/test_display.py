@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 
-from anyparty import Federation, Model
+from anyparty import Federation, Model, runs
+from anyparty.artifacts.record import RunRecord
+from anyparty.core.types import Task
 from anyparty.errors import ConfigError
 from tests.conftest import Call, write_tables
 
@@ -66,6 +69,53 @@ def test_figures_have_a_bar_for_each_set_of_parties(federation: Federation, mode
     assert scored.plot(axes=axes) is axes
     with pytest.raises(ConfigError, match="did you mean 'accuracy'"):
         scored.plot("acuracy")
+
+
+def test_a_confusion_matrix_has_the_counts_of_answered_rows(model: Model) -> None:
+    scored, answers = model.evaluate(), model.predict()
+    axes = scored.plot_confusion_matrix()
+    counts = [[int(text.get_text()) for text in axes.texts if text.get_position()[1] == row] for row in (0, 1)]
+    assert sum(map(sum, counts)) == int(answers.answered.sum())
+    right = (counts[0][0] + counts[1][1]) / sum(map(sum, counts))
+    assert right == pytest.approx(scored.overall["accuracy"])
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(scored.task.classes)
+    assert scored.plot_confusion_matrix(axes=axes) is axes
+
+
+def test_a_calibration_curve_has_the_shares_of_each_bin(model: Model) -> None:
+    scored = model.evaluate()
+    axes = scored.plot_calibration_curve()
+    (_, curve) = axes.lines
+    p = model.predict().scores[:, 1].double()
+    means = [p[(p * 10).int() == b].mean().item() for b in range(10) if ((p * 10).int() == b).any()]
+    assert curve.get_xdata().tolist() == pytest.approx(means)
+    assert scored.plot_calibration_curve(axes=axes) is axes
+
+
+def test_plots_of_classes_reject_a_regression(model: Model) -> None:
+    numbers = replace(model.evaluate(), task=Task(kind="regression"))
+    with pytest.raises(ConfigError, match="a confusion matrix needs classes, but the task is a regression"):
+        numbers.plot_confusion_matrix()
+    with pytest.raises(ConfigError, match="a calibration curve needs classes"):
+        numbers.plot_calibration_curve()
+    with pytest.raises(ConfigError, match="needs rows with a label and an answer"):
+        replace(model.evaluate(), rows=None).plot_calibration_curve()
+
+
+def test_learning_curves_of_a_model_and_of_its_record(federation: Federation, tmp_path: Path) -> None:
+    model = federation.train("laser", epochs=3, seed=1, validation=0.2, folder=tmp_path / "run")
+    record = runs.record(tmp_path / "run")
+    for figure in (model.plot(), record.plot()):
+        losses = figure.axes[0].lines[0].get_ydata()
+        assert losses.tolist() == pytest.approx([epoch["loss"] for epoch in model.history])
+        assert any(f"best: {model.best_epoch + 1}" in text.get_text() for text in figure.axes[0].texts)
+    html = record._repr_html_()
+    assert "Run of LASER-VFL: done" in html
+    assert f"{model.evaluate().overall['accuracy']:.4g}" in html
+    with pytest.raises(ConfigError, match=r"it was loaded; plot its run: anyparty.runs.record"):
+        Model.load(tmp_path / "run").plot()
+    with pytest.raises(ConfigError, match="no epoch to draw"):
+        RunRecord().plot()
 
 
 def test_json_of_align_and_evaluate(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

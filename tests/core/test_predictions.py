@@ -27,7 +27,7 @@ def three(**changes: object) -> Predictions:
         "took_part": torch.tensor([[True, True], [False, True], [False, False]]),
         "asked": torch.tensor([True, True]),
         "reasons": {2: "no present party has it"},
-        "ids": ("a", "b", "c"),
+        "id_columns": pl.DataFrame({"id": ["a", "b", "c"]}),
     }
     return Predictions(**{**given_, **changes})
 
@@ -83,7 +83,7 @@ def test_frame_of_no_rows_keeps_its_types(task: Task):
         scores=torch.empty(0, task.outputs),
         took_part=torch.empty(0, 2, dtype=torch.bool),
         reasons={},
-        ids=(),
+        id_columns=pl.DataFrame({"id": []}, schema={"id": pl.String}),
     ).frame()
     assert none.height == 0
     expected = pl.String if task is YES_NO else pl.Float64
@@ -97,7 +97,7 @@ def test_frame_of_no_rows_keeps_its_types(task: Task):
         {"took_part": torch.zeros(3, 1, dtype=torch.bool)},
         {"asked": torch.ones(3, dtype=torch.bool)},
         {"by_party": torch.zeros(3, 2)},
-        {"ids": ("a",)},
+        {"id_columns": pl.DataFrame({"id": ["a"]})},
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(wrong: dict[str, object]):

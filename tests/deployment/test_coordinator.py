@@ -6,6 +6,7 @@ import tomllib
 from functools import partial
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from anyparty import config as settings
@@ -17,7 +18,7 @@ from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.transport import memory
 from tests.artifacts.test_trackers import Hears
-from tests.deployment.test_site_training import NAMES, weights, world
+from tests.deployment.test_site_training import NAMES, weights, with_two_id_columns, world
 from tests.ports import free_port
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -140,10 +141,14 @@ def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refu
 def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path, house, hears = written(tmp_path), tmp_path / "house", Hears()
+    tables = {name: with_two_id_columns(tmp_path / name / "table.csv") for name in NAMES}
+    text = path.read_text().replace("table.csv", "table.parquet")
+    path.write_text(text.replace("[federation]", '[federation]\nid = ["branch", "account"]'))
     coordinator.init(path, house, port=free_port())
     try:
         flare.start(house, 240.0)
         ended = coordinator.train(house, path, watch=hears)
+        predicted, file = coordinator.predict(house, path)
         clocks = list(doctor.check_clocks((house / "kits" / "bank").resolve()))
     finally:
         flare.stop(house)
@@ -156,6 +161,11 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
     assert hears.said[-1] == ("end", "done", ended.outcomes["bank"]["result"]["evaluation"], "")
     assert sorted(each.check for each in clocks) == ["bank: clock of clinic", "bank: clock of shop"]
     assert {each.level for each in clocks} == {"fine"}
+
+    assert predicted.status == "FINISHED:COMPLETED"
+    ids = pl.read_parquet(file).select("branch", "account")
+    assert ids.equals(pl.read_parquet(tables["bank"]).select("branch", "account"))
+    assert ids.schema == {"branch": pl.String, "account": pl.Int64}
 
     apart = {name: SiteConfig.read((house / "kits" / name).resolve()) for name in NAMES}
     together = {}

@@ -16,10 +16,19 @@ from anyparty.config import Config
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
 from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
+from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.transport import memory
 from tests.artifacts.test_site_recorder import Stumble
 from tests.deployment import test_site_training as test_house
-from tests.deployment.test_site_training import NAMES, run, settings, trained_again, world
+from tests.deployment.test_site_training import (
+    NAMES,
+    replace_federation,
+    run,
+    settings,
+    trained_again,
+    with_two_id_columns,
+    world,
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,31 @@ def test_a_category_of_whose_levels_numbers_alone_are_left_is_a_category_still(t
     there = table["id"].to_list()
     assert len(after.filter(pl.col("id").is_in(there)))
     same(after.filter(pl.col("id").is_in(there)), before.filter(pl.col("id").is_in(there)).sort("id"))
+
+
+def test_ids_of_several_columns_come_back_with_their_types(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
+    sites = {name: replace(site, table=with_two_id_columns(site.table)) for name, site in sites.items()}
+    config = replace_federation(settings(epochs=1), id=("branch", "account"))
+    run(sites, config)
+    told = memory.play({name: partial(_predicted, site, config) for name, site in sites.items()})
+    own = pl.read_parquet(sites["bank"].table).select("branch", "account")
+    got = pl.read_parquet(sites["bank"].folder / ANSWERS)
+    assert got.select("branch", "account").equals(own)
+    assert told["bank"]["answered"] == len(own)
+    party, table, alignment = load_party(sites["bank"])
+    index = build_index(alignment.known, party.roster.K, table, table)
+    asked = own.to_dicts()
+    assert index.find(asked) == index.find([{"account": each["account"], "branch": each["branch"]} for each in asked])
+    places = torch.tensor(index.find(asked))
+    assert index.identities(places, asked) == asked
+    assert index.own[places].tolist() == list(range(len(own)))
+    with pytest.raises(PredictionError, match=r"ids\.0: expected an object with the id columns"):
+        index.find(["001\x1f2"])
+
+
+def _predicted(site, config, net):
+    return predict_at_home(site, config, net)
 
 
 def test_some_parties_are_asked(trained):

@@ -57,6 +57,14 @@ def world(home: Path, n: int = 240) -> dict[str, Site]:
     return sites
 
 
+def with_two_id_columns(table: Path) -> Path:
+    """Write a table with a branch, a text with leading zeros, and an account, a whole number, in place of the id."""
+    number = pl.col("id").str.extract(r"(\d+)").cast(int)
+    columns = (pl.format("00{}", number % 7).alias("branch"), (number // 7).alias("account"))
+    pl.read_csv(table).select(*columns, pl.exclude("id")).write_parquet(table.with_suffix(".parquet"))
+    return table.with_suffix(".parquet")
+
+
 def settings(**train) -> Config:
     return Config.of(
         {

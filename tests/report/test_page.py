@@ -29,9 +29,9 @@ from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
-from anyparty.metrics.scores import LabelledPredictions
-from anyparty.report import calibration, figures, page, party_set_scores, sections
-from anyparty.report.elements import metric_label
+from anyparty.metrics import calibration
+from anyparty.metrics.scores import LabelledPredictions, metric_label
+from anyparty.report import figures, page, party_set_scores, sections
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
 from anyparty.report.recorded_runs import RunScores, find_runs
 from anyparty.report.traffic import declared_messages, total_traffic

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from anyparty.report import figures, sections
+from anyparty.metrics import plots
+from anyparty.report import sections
 from anyparty.report.recorded_runs import find_runs
 
 
@@ -23,14 +24,14 @@ def history(**clock):
      ({"time_s": 0.5, "rounds": 2}, "seconds", [0.5, 1.0, 1.5])],
 )  # fmt: skip
 def test_the_x_axis_of_curves(clock, label, x):
-    axes = figures.draw_training(history(**clock), 0).axes
+    axes = plots.draw_training(history(**clock), 0).axes
     assert [axis.get_xlabel() for axis in axes] == [label] * 2
     assert [axis.lines[0].get_xdata().tolist() for axis in axes] == [x] * 2
 
 
 def test_scores_of_training_rows_stand_beside_those_of_validation_rows():
     of_both = [{**epoch, "training": {"accuracy": epoch["epoch"] / 3}} for epoch in history()]
-    figure = figures.draw_training(of_both, 2)
+    figure = plots.draw_training(of_both, 2)
     loss, accuracy = figure.axes
     assert {line.get_label(): line.get_ydata().tolist() for line in accuracy.lines[:2]} == {
         "validation": [0.25, 0.5, 0.75], "training": pytest.approx([1 / 3, 2 / 3, 1.0]),
@@ -41,7 +42,7 @@ def test_scores_of_training_rows_stand_beside_those_of_validation_rows():
 
 
 def test_without_training_scores_there_is_no_legend():
-    figure = figures.draw_training(history(), 0)
+    figure = plots.draw_training(history(), 0)
     assert figure.legends == []
     assert len(figure.axes[1].lines) == 1
 

@@ -111,7 +111,8 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 
 def answers() -> Predictions:
     return Predictions(
-        task=Task(kind="classification", classes=("=no", "yes")), blocks=("bank",), ids=("=1+1", "c2"),
+        task=Task(kind="classification", classes=("=no", "yes")), blocks=("bank",),
+        id_columns=pl.DataFrame({"id": ["=1+1", "c2"]}),
         scores=torch.tensor([[0.9, 0.1], [0.2, 0.8]]), took_part=torch.ones(2, 1, dtype=torch.bool),
         asked=torch.ones(1, dtype=torch.bool),
     )  # fmt: skip

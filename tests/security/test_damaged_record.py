@@ -8,8 +8,8 @@ import pytest
 import tomli_w
 
 from anyparty.api.model import Model
+from anyparty.core import figure_style as style
 from anyparty.errors import AnypartyError
-from anyparty.report import style
 
 pytestmark = pytest.mark.slow  # a report is written for each damage
 DEEP = 100_000

@@ -195,8 +195,9 @@ def test_state_paths(app):
         (b"{}", 422, "ids: field required; got {}"),
         (b'{"ids": []}', 422, "ids: list should have at least 1 item"),
         (b'{"ids": "a"}', 422, "ids: input should be a valid list; got 'a'"),
-        (b'{"ids": [7]}', 422, 'ids.0: input should be a valid string; got 7'),
-        (b'{"ids": ["a", null]}', 422, 'ids.1: input should be a valid string; got None'),
+        (b'{"ids": [true]}', 422, "ids.0: expected text, a number, or an object with these by id column; got True"),
+        (b'{"ids": ["a", null]}', 422, "ids.1: expected text, a number, or an object with these by id"),
+        (b'{"ids": ["a", {"town": "b"}]}', 400, "ids.1: expected the id column 'customer', got the columns 'town'"),
         (b'{"ids": ["a"], "party": ["shop"]}', 422, "unknown key 'party'; expected ids, parties or budget_ms"),
         (b'{"ids": ["a"], "parties": ["shap"]}', 400, "no party 'shap' with columns; did you mean 'shop'?"),
         (b'{"ids": ["a"], "parties": []}', 400, "'parties' is empty"),
@@ -220,7 +221,7 @@ def test_an_invalid_request_gets_one_sentence(app, body, status, text):
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b'{"ids": [' + b"7, " * 200_000 + b"7]}", "ids.0: input should be a valid string"),
+        (b'{"ids": [' + b"[], " * 200_000 + b"[]]}", "ids.0: expected text, a number"),
         (b'{"ids": ["a"], "parties": [' + b"7, " * 200_000 + b"7]}", "parties.0: input should be a valid string"),
         (b"{" + b", ".join(b'"k%d": 1' % n for n in range(100_000)) + b"}", "unknown key 'k0'"),
         (b'{"ids": ["a"], "parties": ["' + b"x" * 10**6 + b'"]}', "the model has no party 'xxx"),
@@ -546,3 +547,122 @@ def test_a_long_budget_is_not_used_up(run):
     opened, began = application(run, limits=ServiceLimits(most_budget_ms=600_000)), time.monotonic()
     assert ask(opened, json={"ids": ["c050"], "budget_ms": 600_000}).status_code == 200
     assert time.monotonic() - began < 60  # a tenth of the budget, on busy machines too
+
+
+# ---- ids of several columns, and ids with a type
+
+
+def folder_of(home, frames, **how):
+    """Train on the frames as Parquet files, which keep types; return the run's folder."""
+    tables = {}
+    for name, frame in frames.items():
+        tables[name] = home / f"{name}.parquet"
+        frame.write_parquet(tables[name])
+    Federation.from_tables(tables, label="y", **how).train(epochs=1, folder=home / "run")
+    return home / "run"
+
+
+def two_tables(*ids):
+    """Return tables of two parties with the id columns ``ids``; the shop lacks the last ten rows."""
+    own = pl.DataFrame({"x": range(40), "y": ["no", "yes"] * 20})
+    shop = pl.DataFrame(ids).with_columns(z=pl.row_index() * 1.5)
+    return {"bank": pl.DataFrame(ids).hstack(own), "shop": shop[:30]}
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory):
+    """A service for branches, which are texts with leading zeros, and accounts, which are whole numbers."""
+    branch = pl.Series("branch", [f"{n % 4:03}" for n in range(40)])
+    account = pl.Series("account", [10 + n // 4 for n in range(40)])
+    run = folder_of(tmp_path_factory.mktemp("branches"), two_tables(branch, account), id=["branch", "account"])
+    app = application(run, limits=PATIENT)
+    app.state.folder = run
+    return app
+
+
+def test_ids_of_several_columns_are_named_and_returned_with_their_types(branches):
+    asked = [{"branch": "001", "account": 12}, {"account": "12", "branch": " 001 "}, {"branch": "003", "account": 19.0}]
+    answer = ask(branches, json={"ids": asked})
+    assert answer.status_code == 200
+    first, same, last = PredictionResponse.model_validate_json(answer.content).answers
+    assert first.id == same.id == {"branch": "001", "account": 12}
+    assert first.prediction == same.prediction is not None
+    assert first.took_part == ["bank", "shop"]
+    assert (last.id, last.took_part) == ({"branch": "003", "account": 19}, ["bank"])
+    assert list(json.loads(answer.content)["answers"][0]["id"]) == ["branch", "account"]
+    assert type(json.loads(answer.content)["answers"][1]["id"]["account"]) is int
+
+
+def test_answers_by_columns_equal_the_predictions_of_the_run(branches):
+    frame = predict_run(branches.state.folder).frame()
+    ids = frame.select("branch", "account").to_dicts()
+    got = ask(branches, "/predict/batch", json={"ids": ids}).json()["answers"]
+    assert [each["id"] for each in got] == ids
+    assert [each["probabilities"]["yes"] for each in got] == pytest.approx(frame["p(yes)"].to_list(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("branch", "account"), [("1", 12), ("001", 99), ("001\x1f12", 12), ("", 12)])
+def test_an_unknown_id_of_several_columns_is_returned_as_requested(branches, branch, account):
+    known, unknown = {"branch": "001", "account": 12}, {"branch": branch, "account": account}
+    first, got = ask(branches, json={"ids": [known, unknown]}).json()["answers"]
+    assert got["id"] == unknown
+    assert got["prediction"] is None
+    assert first["reason"] is None
+    assert got["reason"] == "no party here has a row with this id"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "sentence"),
+    [
+        ("001", 400, """an object with the id columns, such as {"branch": "...", "account": "..."}, got '001'"""),
+        ("001\x1f12", 400, "ids.1: expected an object with the id columns"),
+        (12, 400, "ids.1: expected an object with the id columns"),
+        ({"branch": "001"}, 400, "got the columns 'branch'"),
+        ({"branch": "001", "account": 12, "town": "x"}, 400, "got the columns 'branch', 'account', 'town'"),
+        ({}, 422, "ids.1: expected text, a number, or an object with these by id column; got {}"),
+        ({"branch": "001", "account": None}, 422, "ids.1: expected text, a number, or an object"),
+        ({"branch": ["001"], "account": 12}, 422, "ids.1: expected text, a number, or an object"),
+        ([["001", 12]], 422, "ids.1: expected text, a number, or an object"),
+        (True, 422, "ids.1: expected text, a number, or an object"),
+    ],
+)  # fmt: skip
+def test_an_id_of_another_shape_gets_a_sentence(branches, wrong, status, sentence):
+    answer = ask(branches, json={"ids": [{"branch": "001", "account": 12}, wrong]})
+    assert answer.status_code == status
+    assert sentence in answer.json()["error"]
+
+
+def test_the_interface_names_the_id_columns(branches):
+    assert ask(branches, "/about", "GET").json()["id_columns"] == ["branch", "account"]
+    schemas = ask(branches, "/openapi.json", "GET").json()["components"]["schemas"]
+    for kinds in (schemas["PredictionRequest"]["properties"]["ids"]["items"], schemas["RowAnswer"]["properties"]["id"]):
+        assert {each["type"] for each in kinds["anyOf"]} == {"string", "integer", "number", "object"}
+    assert {"ids": [{"branch": "1", "account": 2}]} in schemas["PredictionRequest"]["examples"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "known", "unknown", "returned"),
+    [
+        (pl.Series("id", range(40)), [7, "7", 7.0], ["07", 7.5], [7, 7, 7]),
+        (pl.Series("id", [n + 0.5 for n in range(40)]), [7.5, "7.5"], [7], [7.5, 7.5]),
+        (pl.Series("id", [f"{n:02}" for n in range(40)]), [" 07", "07", {"id": "07"}], [7], [" 07", "07", "07"]),
+        (pl.date_range(pl.date(2020, 1, 1), pl.date(2020, 2, 9), eager=True).alias("id"), ["2020-01-08"], [20],
+         ["2020-01-08"]),
+    ],
+)  # fmt: skip
+def test_ids_come_back_with_the_type_of_the_table(tmp_path, ids, known, unknown, returned):
+    app = application(folder_of(tmp_path, two_tables(ids), id="id"), limits=PATIENT)
+    got = json.loads(ask(app, json={"ids": known + unknown}).content)["answers"]
+    expected = returned + unknown
+    assert [(type(each["id"]), each["id"]) for each in got] == [(type(each), each) for each in expected]
+    assert [each["prediction"] is not None for each in got] == [True] * len(known) + [False] * len(unknown)
+
+
+def test_a_number_that_no_column_can_hold_is_unknown(tmp_path):
+    app = application(folder_of(tmp_path, two_tables(pl.Series("id", range(40))), id="id"), limits=PATIENT)
+    huge = 10**30
+    (got,) = json.loads(ask(app, json={"ids": [huge]}).content)["answers"]
+    assert got["reason"] == "no party here has a row with this id"
+    answer = ask(app, content='{"ids": [NaN]}', headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("ids.0: expected text, a number")

@@ -198,7 +198,9 @@ class TestApply:
             self.PREPARE.apply(table)
 
     def test_text_where_numbers_were(self):
-        with pytest.raises(TableError, match=r"column 'age' holds text, such as 'old', 'new', where numbers were"):
+        with pytest.raises(
+            TableError, match=r"column 'age' holds text, such as 'old' in row 1, 'new' in row 2, where numbers were"
+        ):
             self.PREPARE.apply(table_of({"age": ["old", "new"], "town": ["Ulm", "x"], "sick": [1, 0]}))
 
     def test_numbers_where_categories_were_are_their_names(self):

@@ -245,8 +245,14 @@ class TestColumns:
     def test_many_numbers_beside_one_or_two_texts_are_no_category(self):
         numbers = [str(i % 200) for i in range(857)]
         for texts, said in (
-            (["p"] * 143, r"has numbers except for 'p' \(143 cells\): leave these cells empty, or declare"),
-            (["p"] * 120 + ["none"], r"has numbers except for 'p' \(120 cells\), 'none' \(1 cell\): leave these"),
+            (
+                ["p"] * 143,
+                r"has numbers except for 'p' \(143 cells\), 'p' in row .*: leave these cells empty, or declare",
+            ),
+            (
+                ["p"] * 120 + ["none"],
+                r"has numbers except for 'p' \(120 cells\), 'none' \(1 cell\), 'p' in row .*: leave these",
+            ),
         ):
             refuses(rf"column 'sum' {said}", {"sum": numbers + texts})
             assert read({"sum": numbers + texts}, types={"sum": "categorical"}).kinds == {"sum": "categorical"}
@@ -353,7 +359,10 @@ class TestColumns:
             ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates; write dates = {x = \"day-first\"}"),
             ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
-            ([f"{i} mmHg" for i in range(30)] + ["high", "low"], r"'0 mmHg', '1 mmHg': .* with a unit; write the n"),
+            (
+                [f"{i} mmHg" for i in range(30)] + ["high", "low"],
+                r"'0 mmHg' in row 1, '1 mmHg' in row 2, .* with a unit; write the n",
+            ),
             ([f"{i}mg/{d}" for i in range(30) for d in ("dL", "dl")], r"it looks like numbers with a unit"),
             ([f"{i}.5 mL/min/1.73 m²" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} rooms" for i in range(21)], r"it looks like numbers with a unit"),

@@ -93,7 +93,7 @@ class Federation:
         label: str | None = None,
         active: str | None = None,
         task: str = "auto",
-        positive: str | None = None,
+        positive: str | float | bool | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
@@ -194,7 +194,7 @@ class Federation:
         active: str | None = None,
         scale: bool | Mapping[str, bool] = True,
         task: str = "auto",
-        positive: str | None = None,
+        positive: str | float | bool | None = None,
         split: str | Mapping[str, Any] | None = None,
     ) -> Federation:
         """Build a federation from numpy arrays or torch tensors whose n rows are in the same order.

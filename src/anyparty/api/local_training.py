@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from anyparty.artifacts.recorder import LocalRecorder, counted_costs
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
-from anyparty.core.types import Channel, Roster
+from anyparty.core.types import Roster
 from anyparty.data.blocks import TEST
 from anyparty.data.rows import row_keys
 from anyparty.data.task import predicted, teaching
@@ -30,7 +31,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss, custom_loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import Optimizer, name_of
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
 from anyparty.training.loop import device_of
@@ -122,13 +123,11 @@ def train(
     # The settings are valid.  The folder is locked from here on, and only recorder.open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
-        active=active, can=run.method.can, own=None if run.own is None else run.answers, resume=resume,
+        active=active, can=run.method.can, own=None if run.own is None else run.answers,
+        loss="" if loss is None else name_of(loss), resume=resume,
     )  # fmt: skip
     ledger = Ledger() if recorder is None else recorder.ledger
-
-    def wrap(channel: Channel) -> Channel:
-        return ContractChannel(channel, roster, run.messages, ledger=ledger)
-
+    wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)
     with nullcontext() if recorder is None else recorder.open():
         bar = Bar() if progress else None
         callbacks.each += CallbackList([each for each in (recorder, bar, watch) if each is not None]).each

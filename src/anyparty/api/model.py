@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,13 +23,13 @@ from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
 from anyparty.core.checked_calls import checked
-from anyparty.core.display import html_of
+from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
-from anyparty.errors import ModelError, PredictionError, TableError, remark, some
+from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
 from anyparty.tables import target
@@ -40,6 +40,9 @@ from anyparty.training.loop import device_of, predict_rows
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Unseen = Literal["refuse", "wrong"]
 
@@ -65,7 +68,8 @@ class Model:
         members: each party's part.
         seed: the run's root seed.
         history: one record per epoch.
-        best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 if none was chosen.
+        best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
+            rows chose none.
         ledger: the message and byte counts of training.
         costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
         held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
@@ -80,7 +84,7 @@ class Model:
     members: dict[str, Member] = field(repr=False)
     seed: int = 0
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    best_epoch: int = -1
+    best_epoch: int = 0
     ledger: Ledger = field(default_factory=Ledger, repr=False)
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
@@ -106,6 +110,19 @@ class Model:
         """Return the description and the scores of the test rows as HTML, for notebooks."""
         scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
         return html_of(repr(self), *scores)
+
+    def plot(self) -> Figure:
+        """Draw the learning curves: the loss and the validation scores by epoch, with the chosen epoch marked.
+
+        Raises:
+            ConfigError: the model was loaded, and files of models have no history.
+        """
+        from anyparty.metrics.plots import draw_training  # noqa: PLC0415 - matplotlib is slow
+
+        if not self.history:
+            raise ConfigError("this model has no history of training, because it was loaded; plot its run: "
+                              'anyparty.runs.record("RUN").plot()')  # fmt: skip
+        return shown_in_notebooks(draw_training(self.history, self.best_epoch + 1))
 
     @property
     def about(self) -> ModelSummary:
@@ -264,7 +281,13 @@ class Model:
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
-        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        wrap = partial(
+            ContractChannel,
+            roster=self.roster,
+            declared=self.method.can.messages,
+            bounds=None,
+            ledger=ledger or Ledger(),
+        )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
@@ -385,7 +408,3 @@ class Model:
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls.of(about, made, members)
-
-
-def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return ContractChannel(channel, roster, method.can.messages, bounds=None, ledger=ledger)

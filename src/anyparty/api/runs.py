@@ -39,7 +39,7 @@ from anyparty.training.loop import device_of
 
 __all__ = [
     "default_folder", "evaluate_run", "federation_of_run", "frame", "hold_out", "model_for_run", "own_tables",
-    "predict_run", "settings_of", "tables_from",
+    "predict_run", "record", "settings_of", "tables_from",
 ]  # fmt: skip
 
 
@@ -119,6 +119,15 @@ def _here(config: Config) -> str:
     except ConfigError:
         return "cpu"
     return config.train.device
+
+
+def record(folder: Path | str) -> RunRecord:
+    """Read the record of a run: its status, settings, history and scores.  ``record("RUN").plot()`` draws the curves.
+
+    Raises:
+        ModelError: the folder does not hold a run, or its record is damaged.
+    """
+    return RunRecord.read(inside(place(folder, "folder"), "record.json"))
 
 
 def federation_of_run(folder: Path | str) -> Federation:

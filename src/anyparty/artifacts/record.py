@@ -10,7 +10,8 @@ Fields of every record:
     rows: N, the number of rows of the alignment
     overlap: the number of rows of each set of parties
     history: one entry per epoch
-    best_epoch: the number of the best epoch in the history, from 1
+    best_epoch: the number of the best epoch in the history, from 1; 0 if none was chosen
+    loss: "module:name" of a custom loss; empty for the built-in one
     ledger: messages and bytes by sender, receiver and tag
     evaluation: test scores, as ``Evaluation.to_json``
     costs: messages and bytes by the formulas of papers, see ``artifacts.recorder``
@@ -46,17 +47,23 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, WrapValidator
+from rich.table import Table
+from rich.text import Text
 
 import anyparty
 from anyparty.alignment.overlap import Overlap
 from anyparty.config.settings_group import Settings
+from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.storage import read_json, write_json
 from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, ModelError, hearing
 from anyparty.training.callbacks import error_text, now, status_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMAT = 1
 FILE = "record.json"
@@ -195,6 +202,7 @@ class RunRecord(StatusEntry):
     attendance: list[str] = []
     declared: list[MessageEntry] = []
     best_epoch: int = 0
+    loss: str = ""
     costs: dict[str, Any] = {}
     evaluation: EvaluationEntry | None = None
     party: str = ""
@@ -228,6 +236,37 @@ class RunRecord(StatusEntry):
         except ConfigError as error:
             raise ModelError(f"{error}; the record was damaged or changed: copy the folder again") from None
         return record
+
+    def plot(self) -> Figure:
+        """Draw the learning curves: the loss and the validation scores by epoch, with the chosen epoch marked.
+
+        Raises:
+            ConfigError: no epoch is recorded.
+        """
+        from anyparty.metrics.plots import draw_training  # noqa: PLC0415 - matplotlib is slow
+
+        if not self.history:
+            raise ConfigError("the record has no epoch to draw; the run stopped before the first epoch ended")
+        return shown_in_notebooks(draw_training([each.to_json() for each in self.history], self.best_epoch))
+
+    def _repr_html_(self) -> str:
+        """Return the run's state and its test scores as HTML, for notebooks."""
+        title = Text(f"Run of {self.title or 'an unknown method'}: {self.status}")
+        table = Table("", "", title=title, title_justify="left", show_header=False)
+        facts = {
+            "parties": ", ".join(self.parties or list(self.tables)),
+            "began": self.began,
+            "ended": self.ended,
+            "epochs": str(len(self.history)),
+            "chosen epoch": str(self.best_epoch or ""),
+            "error": self.error,
+        }
+        scores = self.evaluation.overall if self.evaluation is not None else {}
+        facts |= {f"test {name}": f"{value:.4g}" for name, value in scores.items() if value is not None}
+        for name, value in facts.items():
+            if value:
+                table.add_row(Text(name), Text(value))
+        return html_of(table)
 
     def write(self, path: Path) -> None:
         """Write the record.

@@ -160,8 +160,8 @@ def inspect_encoder(
 
     from anyparty import config as settings
     from anyparty.api.encoder_inspection import inspect_encoder as inspect
+    from anyparty.core.figure_style import check_figure_file, save_figure
     from anyparty.report.figures import draw_encoder_check
-    from anyparty.report.style import check_figure_file, save_figure
 
     check_figure_file(out)
     resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(as_json=as_json)

@@ -30,10 +30,10 @@ from rich.text import Text
 from anyparty import config
 from anyparty.api.federation import Federation
 from anyparty.cli import demo_data
+from anyparty.core import figure_style as style
 from anyparty.experiments.compare import compare
 from anyparty.experiments.comparison import Comparison
 from anyparty.methods.method_registry import SPLIT, method
-from anyparty.report import style
 
 NO_ANSWER = "no answer"
 COLOURS = {"light": ("#1f2328", "#6e7781", "#d8dee4", "#ffffff"), "dark": ("#e6edf3", "#9198a1", "#3d444d", "#0d1117")}

@@ -11,6 +11,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = 110  # the width of text in characters
 
@@ -52,3 +53,8 @@ def new_axes() -> Axes:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - slow, and needed for figures alone
 
     return plt.subplots(layout="constrained")[1]
+
+
+def shown_in_notebooks(figure: Figure) -> Figure:
+    """Return the figure after importing pyplot, which tells a notebook how to show figures."""
+    return figure

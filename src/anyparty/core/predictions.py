@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,7 @@ class Predictions:
         silent: parties that were asked and did not answer.
         predictor: a description of the predictor.
         reasons: the reason for a missing answer, by row.
-        ids: [n] the rows' ids with the type of the table; a tuple for ids of several columns. ``None`` if they are not
-            known here.
-        id_columns: [n, m] the id columns of these rows.
+        id_columns: [n, m] the id columns of these rows; ``None`` if their ids are not known here.
         unseen: the number of classes that the model does not know. They are the last classes of the task (``over``).
     """
 
@@ -60,7 +59,6 @@ class Predictions:
     silent: tuple[str, ...] = ()
     predictor: str = ""
     reasons: dict[int, str] = field(default_factory=dict)
-    ids: tuple[Any, ...] | None = None
     id_columns: pl.DataFrame | None = None
     unseen: int = 0
 
@@ -70,7 +68,7 @@ class Predictions:
         assert self.took_part.shape == (n, K), f"took_part is {tuple(self.took_part.shape)}, not {(n, K)}"
         assert self.asked.shape == (K,), f"asked is {tuple(self.asked.shape)}, not {(K,)}"
         assert self.by_party is None or self.by_party.shape == (n, K, C)
-        assert self.ids is None or len(self.ids) == n
+        assert self.id_columns is None or len(self.id_columns) == n
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -80,6 +78,11 @@ class Predictions:
         asked = ", ".join(members(self.asked, self.blocks))
         by = f" by {self.predictor}" if self.predictor else ""
         return f"<Predictions of {len(self):,} rows{by}: {int(self.answered.sum()):,} answered; asked: {asked}>"
+
+    @cached_property
+    def ids(self) -> tuple[Any, ...] | None:
+        """[n] the rows' ids with the type of the table; a tuple for ids of several columns; ``None`` if not known."""
+        return None if self.id_columns is None else id_values(self.id_columns)
 
     @property
     def answered(self) -> Tensor:
@@ -115,7 +118,6 @@ class Predictions:
             self, scores=self.scores[at], took_part=self.took_part[at],
             by_party=None if self.by_party is None else self.by_party[at],
             reasons={new: self.reasons[old] for new, old in enumerate(at.tolist()) if old in self.reasons},
-            ids=None if self.ids is None else tuple(self.ids[old] for old in at.tolist()),
             id_columns=None if self.id_columns is None else take_rows(self.id_columns, at.numpy()),
         )  # fmt: skip
 
@@ -158,8 +160,6 @@ class Predictions:
         columns: dict[str, pl.Series] = {}
         if self.id_columns is not None:
             columns |= named_ids(self.id_columns)
-        elif self.ids is not None:
-            columns["id"] = pl.Series(self.ids, dtype=pl.String)
         columns["prediction"] = pl.Series(self.labels(), dtype=self._dtypes[0])
         if classification:
             scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
@@ -173,7 +173,7 @@ class Predictions:
 
     def identified(self, id_columns: pl.DataFrame) -> Predictions:
         """Add the id columns [n, m] of the rows."""
-        return replace(self, ids=id_values(id_columns), id_columns=id_columns)
+        return replace(self, id_columns=id_columns)
 
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.

@@ -23,16 +23,16 @@ from rich.table import Table
 from rich.text import Text
 from scipy.stats import t as student
 
+from anyparty.core import figure_style as style
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, nearest
 from anyparty.metrics import METRICS
-from anyparty.report import style
+from anyparty.metrics.scores import metric_label
 from anyparty.report.elements import (
     PageTable,
     decimal_places,
     format_bytes,
     format_number,
-    metric_label,
 )
 
 GROUPS = ("method", "missing", "present")

@@ -196,7 +196,7 @@ def panels(
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
 
-    from anyparty.report.style import lines, png, styled, svg  # noqa: PLC0415 - imports matplotlib
+    from anyparty.core.figure_style import lines, png, styled, svg  # noqa: PLC0415 - imports matplotlib
 
     across = min(across, number)
     rows = -(-number // across)

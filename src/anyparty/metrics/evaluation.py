@@ -45,6 +45,7 @@ class Evaluation:
         commonest: the most frequent label; empty for a regression.
         absent: the classes of training without an answered row, if training saw more than two; the area under the ROC
             curve is the mean over the other classes.
+        rows: the labelled rows and their predictions, for plots; not in ``to_json``.
     """
 
     task: Task
@@ -59,6 +60,7 @@ class Evaluation:
     constant: ScoreTable = field(default_factory=dict)
     commonest: str = ""
     absent: tuple[str, ...] = ()
+    rows: LabelledPredictions | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Describe the rows and the first score; ``render`` shows all scores."""
@@ -126,6 +128,48 @@ class Evaluation:
         axes.set_xlabel(name)
         axes.set_title("test rows by the parties present")
         return axes
+
+    def plot_confusion_matrix(self, axes: Axes | None = None) -> Axes:
+        """Draw the number of answered rows by true and predicted class; colours show shares of each true class.
+
+        Args:
+            axes: where to draw; by default new axes.
+
+        Raises:
+            ConfigError: the task is not a classification, or no row has an answer.
+        """
+        from anyparty.metrics import calibration, plots  # noqa: PLC0415 - scikit-learn and matplotlib are slow
+
+        rows = self._answered_rows("a confusion matrix")
+        axes = new_axes() if axes is None else axes
+        plots.draw_confusion(axes, calibration.confusion_counts(rows), rows.task.classes)
+        return axes
+
+    def plot_calibration_curve(self, axes: Axes | None = None) -> Axes:
+        """Draw the share of rows in which an event occurred against the predicted probability, in ten bins.
+
+        The event is the positive class of two classes.  With more classes, it is a correct answer.
+
+        Args:
+            axes: where to draw; by default new axes.
+
+        Raises:
+            ConfigError: the task is not a classification, or no row has an answer.
+        """
+        from anyparty.metrics import calibration, plots  # noqa: PLC0415 - scikit-learn and matplotlib are slow
+
+        rows = self._answered_rows("a calibration curve")
+        axes = new_axes() if axes is None else axes
+        plots.draw_calibration(axes, calibration.calibration_of(rows))
+        return axes
+
+    def _answered_rows(self, drawing: str) -> LabelledPredictions:
+        if self.task.kind != "classification":
+            raise ConfigError(f"{drawing} needs classes, but the task is a regression; use plot()")
+        rows = None if self.rows is None else self.rows.where(self.rows.answered)
+        if rows is None or not len(rows.y):
+            raise ConfigError(f"{drawing} needs rows with a label and an answer; this evaluation has none")
+        return rows
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for notebooks."""
@@ -206,6 +250,7 @@ def evaluate(
         constant=constant,
         commonest=commonest,
         absent=_absent(rows),
+        rows=rows,
         unseen={
             name: int((y if labeled is None else y[labeled]).eq(known + place).sum())
             for place, name in enumerate(unseen)

@@ -282,3 +282,13 @@ def _answered(rows: LabelledPredictions) -> LabelledPredictions:
 
 def _value(name: str, rows: LabelledPredictions) -> float:
     return METRICS[name].of(rows) if len(rows.y) else math.nan
+
+
+def metric_label(metric: str) -> str:
+    """Return the name of a metric for readers.
+
+    >>> metric_label("auroc"), metric_label("macro_f1"), metric_label("accuracy")
+    ('AUROC', 'macro F1', 'accuracy')
+    """
+    known = {"auroc": "AUROC", "f1": "F1", "macro_f1": "macro F1", "log_loss": "log-loss", "rmse": "RMSE", "mae": "MAE"}
+    return known.get(metric, metric.replace("_", " "))

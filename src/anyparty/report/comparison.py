@@ -21,6 +21,7 @@ from scipy.special import stdtrit
 from anyparty.artifacts.record import MAY_DIFFER
 from anyparty.errors import some
 from anyparty.metrics import METRICS
+from anyparty.metrics.scores import metric_label
 from anyparty.report import figures
 from anyparty.report.elements import (
     PageFigure,
@@ -31,7 +32,6 @@ from anyparty.report.elements import (
     format_estimate,
     format_number,
     format_score,
-    metric_label,
 )
 from anyparty.report.recorded_runs import RecordedRun, RunScores, recorded_metric
 from anyparty.report.sections import MAX_OPEN_NOTES

@@ -131,16 +131,6 @@ def format_score(metric: str, value: float | None) -> str:
     return format_number(value, decimal_places(metric, value or 0.0))
 
 
-def metric_label(metric: str) -> str:
-    """Return the name of a metric for readers.
-
-    >>> metric_label("auroc"), metric_label("macro_f1"), metric_label("accuracy")
-    ('AUROC', 'macro F1', 'accuracy')
-    """
-    known = {"auroc": "AUROC", "f1": "F1", "macro_f1": "macro F1", "log_loss": "log-loss", "rmse": "RMSE", "mae": "MAE"}
-    return known.get(metric, metric.replace("_", " "))
-
-
 def format_bytes(size: float) -> str:
     """Format a number of bytes in powers of a thousand.
 

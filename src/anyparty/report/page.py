@@ -19,11 +19,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import anyparty
+from anyparty.core import figure_style as style
 from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, ModelError, nearest
-from anyparty.report import sections, style
+from anyparty.metrics.scores import metric_label
+from anyparty.report import sections
 from anyparty.report.comparison import comparison_section
-from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score, metric_label
+from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score
 from anyparty.report.recorded_runs import RecordedRun, RunScores, find_runs, recorded_metric
 from anyparty.report.traffic import total_traffic
 

@@ -5,40 +5,32 @@ Without the model, the section of scores shows the recorded scores, and the othe
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from anyparty.metrics.scores import LabelledPredictions
+import tomli_w
+
+from anyparty.core.types import MessageSpec
+from anyparty.metrics import plots
+from anyparty.metrics.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
+from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import figures
-from anyparty.report.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
 from anyparty.report.elements import (
     MAX_PARTIES_LISTED,
     PageFigure,
     PageTable,
     Section,
     decimal_places,
+    format_bytes,
     format_estimate,
     format_number,
     format_score,
-    metric_label,
 )
 from anyparty.report.recorded_runs import RecordedRun, RunScores, recorded_metric
 from anyparty.report.shapley import Estimate
-
-if TYPE_CHECKING:
-    from anyparty.report.party_set_scores import PartySetScores
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-import tomli_w
-
-from anyparty.core.types import MessageSpec
-from anyparty.report.elements import (
-    format_bytes,
-)
 from anyparty.report.traffic import (
     cost_tables,
     declared_messages,
@@ -47,6 +39,9 @@ from anyparty.report.traffic import (
     traffic_by_tag,
     undeclared_tags,
 )
+
+if TYPE_CHECKING:
+    from anyparty.report.party_set_scores import PartySetScores
 
 MAX_OPEN_NOTES = 4  # more remarks or changes of attendance are folded
 MAX_NAMES = 4  # more parties are counted in the table of messages
@@ -58,7 +53,9 @@ def overlap_section(run: RecordedRun) -> Section:
     if overlap is None:
         return section(missing="Not recorded here: only the active party's record has the overlap.")
     labelled = overlap.get("labelled")
-    text = [f"At least one party has each of {overlap['rows']:,} rows; all parties have {overlap['by_all']:,} of them."
+    missing = 1 - sum(overlap["held"].values()) / max(1, overlap["rows"] * len(overlap["blocks"]))
+    text = [f"At least one party has each of {overlap['rows']:,} rows; all parties have {overlap['by_all']:,} of them. "
+            f"{missing:.1%} of the blocks are missing."
             + (f" {labelled:,} have a label." if labelled is not None else "")]  # fmt: skip
     if overlap.get("kinds"):
         kinds = ", ".join(f'"{kind}" {rows:,}' for kind, (rows, _) in overlap["kinds"].items())
@@ -100,7 +97,7 @@ def training_section(run: RecordedRun) -> Section:
         details = [Section(id="attendance", title=f"{len(notes)} changes of the parties that took part", text=notes)]
         notes = []
     first, last = (format_number(run.history[k].get("loss"), 4) for k in (0, -1))
-    curves = PageFigure(name="training", figure=figures.draw_training(run.history, run.best_epoch),
+    curves = PageFigure(name="training", figure=plots.draw_training(run.history, run.best_epoch),
                         alternative=f"Training curves. The loss is {first} at first and {last} at the end. "
                                     f"{' '.join(text[1:])}")  # fmt: skip
     return section(text=[*text, *notes], figures=[curves], details=details)

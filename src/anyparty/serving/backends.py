@@ -223,7 +223,7 @@ def load_run(
 def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tuple[Predictor, dict[str, LoadedParty]]:
     roster, active = model.roster, model.roster.active
     tables = {name: read_again(model.members[name], name, sources[name]) for name in roster.names if name in sources}
-    alignment = join.align(list(tables.values()), apart=True)
+    alignment = join.align(list(tables.values()), apart=True, first=active if active in tables else None)
     assert alignment.ids is not None
     no_rows = np.full(alignment.n, -1)
     parties = {}
@@ -249,6 +249,7 @@ def _index(alignment: Alignment, lead: LoadedParty) -> RowIndex:
     blocks = [alignment.blocks.get(name, no_rows) for name in lead.roster.blocks]
     return RowIndex(
         places={name: place for place, name in enumerate(alignment.ids.cast(pl.String))},  # type: ignore[union-attr]
+        id_columns=alignment.identities(np.arange(n)),  # type: ignore[arg-type]
         own=lead.position, aligned=torch.arange(n), key=row_keys(alignment),
         unknown="no party here has a row with this id", normalize=lead.id_normalize,
         observed=torch.from_numpy(np.stack([each >= 0 for each in blocks], axis=1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictStr, model_validator
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
 
@@ -28,12 +29,36 @@ MAX_ERROR_LENGTH = 300  # characters of an error text that repeats input
 EXAMPLE = '{"ids": ["a", "b"]}'
 
 
+def _id(value: Any) -> Any:
+    """Reject an id of another shape with one sentence; pydantic would report a mistake for each allowed type."""
+    parts = list(value.values()) if isinstance(value, dict) else [value]
+    usable = (type(part) in {str, int} or (type(part) is float and math.isfinite(part)) for part in parts)
+    if not parts or not all(usable):
+        raise PydanticCustomError("id", "expected text, a number, or an object with these by id column")
+    return value
+
+
+Id = Annotated[str | int | float | dict[str, str | int | float], BeforeValidator(_id)]
+
+
 class PredictionRequest(BaseModel):
     """A request for predictions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"ids": ["a", "b"]}, {"ids": [{"branch": "1", "account": 2}]}]},
+    )
 
-    ids: Annotated[list[StrictStr], FailFast(), Field(min_length=1, description="The ids to predict, as text.")]
+    ids: Annotated[
+        list[Id],
+        FailFast(),
+        Field(
+            min_length=1,
+            description="The ids to predict: text or numbers; with several id columns, an object with the value of "
+            "each column (see id_columns in /about).",
+        ),
+    ]
     parties: Annotated[
         list[StrictStr] | None,
         FailFast(),
@@ -58,7 +83,13 @@ class PredictionRequest(BaseModel):
 class RowAnswer(BaseModel):
     """The answer to one id."""
 
-    id: Annotated[str, Field(description="The requested id.")]
+    id: Annotated[
+        str | int | float | dict[str, str | int | float],
+        Field(
+            description="The requested id. A number or a composite id has the types of the active party's table; an "
+            "unknown id is returned as requested."
+        ),
+    ]
     prediction: Annotated[str | int | float | bool | None, Field(description="The most probable class, or the number.")]
     probabilities: Annotated[dict[str, float] | None, Field(description="By class; null for regression.")]
     took_part: Annotated[list[str], Field(description="The parties whose blocks were used.")]
@@ -106,6 +137,7 @@ class ServiceInfo(BaseModel):
     title: Annotated[str, Field(description="The method's title.")]
     active: Annotated[str, Field(description="The party that serves.")]
     parties: Annotated[list[str], Field(description="The parties that hold columns.")]
+    id_columns: Annotated[list[str], Field(description="The id columns; a request for several names each of them.")]
     task: Literal["classification", "regression"]
     classes: list[str]
     fingerprints: Annotated[
@@ -127,11 +159,11 @@ class ErrorBody(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": description}
     for status, description in {
-        400: "The model does not have a party, or the body is not JSON.",
+        400: "The model does not have a party, an id does not name the id columns, or the body is not JSON.",
         401: "The token is missing or unknown.",
         403: "The client is on another machine, and the service has no tokens.",
         413: "The request has too many ids.",
-        422: "The body is not a valid request: no ids, ids that are not text, or an unknown key.",
+        422: "The body is not a valid request: no ids, an id of another shape, or an unknown key.",
         503: "Too many requests are open; retry.",
     }.items()
 }
@@ -265,8 +297,9 @@ def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: Servi
         assert task is not None
         return ServiceInfo(
             version=anyparty.__version__, method=party.about.method or {"name": "the user's own"},
-            title=party.method.can.title, active=party.me, parties=list(roster.blocks), task=task.kind,
-            classes=list(task.classes), limits=asdict(limits), fingerprints=party.fingerprints,
+            title=party.method.can.title, active=party.me, parties=list(roster.blocks),
+            id_columns=predictor.index.id_columns.columns, task=task.kind, classes=list(task.classes),
+            limits=asdict(limits), fingerprints=party.fingerprints,
         )  # fmt: skip
 
     @router.get("/metrics", responses=denied, response_class=PlainTextResponse, summary="Metrics for Prometheus")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,16 +26,18 @@ from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.deployment.site.site_prediction import StoredPart
-from anyparty.errors import ModelError
+from anyparty.errors import ModelError, PredictionError, some
 from anyparty.methods.method import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
-from anyparty.tables.ids import normalized
+from anyparty.tables.ids import INVISIBLE, JOINT, normalized
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 
 PART = "part of the model"
+RequestedId = str | int | float | Mapping[str, str | int | float]
+"""A value of the id column, or the values of the id columns by name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,7 +121,8 @@ class RowIndex:
     """The rows that a request to the active party may name, by id.
 
     Attributes:
-        places: index of each id into the M rows below.
+        places: index of each id, as in ``Table.ids``, into the M rows below.
+        id_columns: [M, m] the id columns of these rows, with the types of a table.
         own: [M] int64, the active party's own row number, -1 if it does not hold the row or the row has no cell.
         aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
         observed: [N, K] bool, which party holds which aligned row.
@@ -129,6 +133,7 @@ class RowIndex:
     """
 
     places: Mapping[str, int]
+    id_columns: pl.DataFrame
     own: Tensor
     aligned: Tensor
     observed: Tensor
@@ -136,16 +141,50 @@ class RowIndex:
     unknown: str
     normalize: tuple[str, ...] = ()
 
-    def find(self, ids: Sequence[str]) -> list[int | None]:
+    def find(self, ids: Sequence[RequestedId]) -> list[int | None]:
         """Return the index of each id, ``None`` for an unknown id.
 
-        Ids are compared as in tables: trimmed, and changed by ``normalize``.  An id with a lone surrogate, which JSON
-        can hold, is unknown, because no table has such an id.
+        Ids are compared as in tables: as text, trimmed, and changed by ``normalize``.
+
+        Raises:
+            PredictionError: an id does not name the id columns.
         """
-        text = [name.encode(errors="ignore").decode() for name in ids]
-        compared = normalized(cells.as_text(pl.Series(text, dtype=pl.String)), self.normalize)
-        found = [self.places.get(name) if name else None for name in compared]
-        return [place if text[n] == ids[n] else None for n, place in enumerate(found)]
+        names = self.id_columns.columns
+        parts: list[list[str]] = [[] for _ in names]
+        for place, each in enumerate(ids):
+            values = each if isinstance(each, Mapping) else {names[0]: each}
+            if values.keys() != set(names):
+                raise PredictionError(self._other_columns(place, each))
+            for part, name in zip(parts, names, strict=True):
+                part.append(str(values[name]))
+        compared = [_as_in_tables(part, self.normalize) for part in parts]
+        joined = pl.select(pl.concat_str(compared, separator=JOINT)).to_series() if len(names) > 1 else compared[0]
+        return [self.places.get(text) if text else None for text in joined]
+
+    def _other_columns(self, place: int, found: RequestedId) -> str:
+        names = self.id_columns.columns
+        example = json.dumps(dict.fromkeys(names, "..."), ensure_ascii=False)
+        expected = (
+            f"an object with the id columns, such as {example}" if len(names) > 1 else f"the id column {names[0]!r}"
+        )
+        got = f"the columns {some(found)}" if isinstance(found, Mapping) else repr(found)
+        return f"ids.{place}: expected {expected}, got {got}"
+
+    def identities(self, places: Tensor, asked: Sequence[RequestedId]) -> Sequence[RequestedId]:
+        """Return the ids of the rows at ``places`` [B] with the names and types of the table.
+
+        Text in a single id column is returned as it was requested.
+        """
+        rows = (
+            self.id_columns[places.numpy()]
+            .with_columns((cs.temporal() | cs.decimal()).map_batches(cells.as_text))
+            .to_dicts()
+        )
+        if self.id_columns.width > 1:
+            return rows
+        values = [next(iter(row.values())) for row in rows]
+        return [old if isinstance(old, str) and isinstance(new, str) else new
+                for old, new in zip(asked, values, strict=True)]  # fmt: skip
 
     def present(self, places: Tensor, k: int | None) -> Tensor:
         """Return which party holds the rows at ``places`` [B], as [B, K] bool.
@@ -172,6 +211,17 @@ class RowIndex:
     @cached_property
     def _names(self) -> pl.Series:
         return pl.Series(sorted(self.places, key=self.places.__getitem__), dtype=pl.String)
+
+
+def _as_in_tables(texts: Sequence[str], normalize: Sequence[str]) -> pl.Series:
+    """Return the parts of ids [B] as tables have them; null for text that no table has.
+
+    Such text has control characters or a lone surrogate, which JSON can hold.
+    """
+    valid = [text.encode(errors="ignore").decode() for text in texts]
+    series = pl.Series("", [new if new == old else None for new, old in zip(valid, texts, strict=True)], pl.String)
+    series = cells.as_text(series)
+    return normalized(series.set(series.str.contains(INVISIBLE), None), normalize)
 
 
 def load_party(
@@ -231,11 +281,23 @@ def build_index(
         at[_places_of(places, aligned)] = positions
     n = len(known.position)
     return RowIndex(
-        places=places, own=torch.from_numpy(current.blocks_at(own)), aligned=torch.from_numpy(at),
+        places=places, id_columns=_id_columns(places, [current] if aligned is None else [current, aligned]),
+        own=torch.from_numpy(current.blocks_at(own)), aligned=torch.from_numpy(at),
         observed=torch.zeros(n, blocks, dtype=torch.bool) if known.observed is None else known.observed,
         key=torch.zeros(n, dtype=torch.int64) if known.key is None else known.key,
         unknown=f"{current.party!r}, which is asked, has no row with this id", normalize=normalize,
     )  # fmt: skip
+
+
+def _id_columns(places: Mapping[str, int], tables: Sequence[Table]) -> pl.DataFrame:
+    """Return the id columns of the rows in the order of ``places``; each row is that of the first table with it."""
+    held = [table.ids.alias("id").to_frame() if table.id_columns is None else table.id_columns for table in tables]
+    named = [each.rename(dict(zip(each.columns, held[0].columns, strict=True))) for each in held]
+    if any(each.schema != named[0].schema for each in named):
+        named = [each.select(pl.all().map_batches(cells.as_text)) for each in named]
+    at = np.concatenate([_places_of(places, table) for table in tables])
+    first = np.unique(at, return_index=True)[1]
+    return pl.concat(named)[first]
 
 
 def _places_of(places: Mapping[str, int], table: Table) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from anyparty.errors import PartyLost, PredictionError, nearest
 from anyparty.methods.method import Batch
 from anyparty.networks.sklearn_head import FittedEstimator
 from anyparty.serving.batch_executor import BatchExecutor
-from anyparty.serving.loaded_party import LoadedParty, RowIndex
+from anyparty.serving.loaded_party import LoadedParty, RequestedId, RowIndex
 from anyparty.serving.multiplexer import Multiplexer, RequestChannel
 from anyparty.serving.peer_group import NOT_CONNECTED, CircuitBreaker, PeerGroup
 from anyparty.serving.service_settings import ServiceLimits
@@ -39,7 +39,7 @@ class RowPrediction:
     """The prediction for one id, with its provenance.
 
     Attributes:
-        id: the requested id.
+        id: the requested id; a number or a composite id with the names and types of the table's id columns.
         prediction: the most probable class, or the predicted number; ``None`` without an answer.
         probabilities: the probabilities by class; ``None`` for regression and without an answer.
         took_part: the parties whose blocks were used.
@@ -51,7 +51,7 @@ class RowPrediction:
 
     """
 
-    id: str
+    id: RequestedId
     prediction: str | float | None = None
     probabilities: dict[str, float] | None = None
     took_part: tuple[str, ...] = ()
@@ -168,17 +168,18 @@ class Predictor:
         return tuple(name for name in blocks if name in usable and (parties is None or name in parties))
 
     async def predict(
-        self, ids: Sequence[str], parties: Sequence[str] | None = None, *, budget_s: float
+        self, ids: Sequence[RequestedId], parties: Sequence[str] | None = None, *, budget_s: float
     ) -> list[RowPrediction]:
         """Predict each id, in order.
 
         Args:
-            ids: the ids as text; an id may occur more than once.
+            ids: the ids; several id columns as a mapping from their names. An id may occur more than once.
             parties: the parties whose blocks may take part; by default all parties.
             budget_s: how long to wait for other parties, in seconds.
 
         Raises:
-            PredictionError: the model does not have one of these parties, or the list is empty.
+            PredictionError: the model does not have one of these parties, the list is empty, or an id does not name
+                the id columns.
 
         """
         allowed, budget = self.allowed(parties), TimeBudget(budget_s, asyncio.get_running_loop().time() + budget_s)
@@ -188,14 +189,15 @@ class Predictor:
         for start in range(0, len(known), MAX_ROWS):
             chunk = known[start : start + MAX_ROWS]
             places = torch.tensor([found[n] for n in chunk])
-            made = await self._predict_chunk([ids[n] for n in chunk], places, allowed, budget)
+            named = self.index.identities(places, [ids[n] for n in chunk])
+            made = await self._predict_chunk(named, places, allowed, budget)
             for n, prediction in zip(chunk, made, strict=True):
                 predictions[n] = prediction
             await asyncio.sleep(0)  # let other requests run
         return predictions
 
     async def _predict_chunk(
-        self, ids: Sequence[str], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
+        self, ids: Sequence[RequestedId], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> list[RowPrediction]:
         """Predict the rows at ``places`` [B]."""
         party, index = self.party, self.index
@@ -304,7 +306,7 @@ class _OpenRequest:
 
 
 def row_predictions(
-    ids: Sequence[str], aligned: Tensor, asked: Tensor, made: Predictions, silent: Mapping[str, str]
+    ids: Sequence[RequestedId], aligned: Tensor, asked: Tensor, made: Predictions, silent: Mapping[str, str]
 ) -> list[RowPrediction]:
     """Convert a method's predictions of B rows to one ``RowPrediction`` for each id.
 

@@ -145,14 +145,16 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def cited(series: pl.Series, bad: pl.Series, most: int = 5) -> str:
+def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -> str:
     """List the first ``most`` cells of the mask ``bad`` with their row numbers, counted from 1 below the header.
+
+    ``start`` is the number of rows before the first one of ``series``.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
     "'x' in row 2, 'y' in row 3"
     """
     rows = bad.arg_true()
-    named = [f"{str(series[row])!r} in row {row + 1}" for row in rows.head(most).to_list()]
+    named = [f"{str(series[row])!r} in row {start + row + 1}" for row in rows.head(most).to_list()]
     return ", ".join(named) + (f" and {len(rows) - most} more" if len(rows) > most else "")
 
 

@@ -27,10 +27,10 @@ HEAD = 65_536  # bytes that are examined
 STANDARD_INPUT = Path("-")
 UTF_16 = 0.6  # a file is UTF-16 if a larger share of its even or odd bytes is zero
 
-_PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
-_FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
+PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
+FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # .xls, and workbooks with a password
-_NOT_TABLES = (
+NOT_TABLES = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file: git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer", "fetch the file: git annex get"),
     (b"\x80\x04\x95", "a Python pickle", ""),
@@ -92,7 +92,7 @@ def content_of(path: Path, party: str) -> FileContent:
     where, packing = f"party {party!r}: {named(path)}", ""
     if not head:
         raise TableError(f"{where} is empty; a table with a line of column names was expected")
-    for magic, name in _PACKED:
+    for magic, name in PACKED:
         if head.startswith(magic):
             packed = path.read_bytes() if data is None else data
             if name == "zip" and _is_workbook(packed):
@@ -155,7 +155,7 @@ def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
 
 def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
     """Return the format if the first bytes show it; ``None`` for text and all other content."""
-    for magic, name in _FORMATS:
+    for magic, name in FORMATS:
         if head.startswith(magic):
             return name
     if head.startswith(_OLE):
@@ -166,7 +166,7 @@ def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
 
 def _not_a_table(head: bytes) -> tuple[str, str] | None:
     """Name content that is not a table, with the remedy; ``None`` for text that may be CSV."""
-    for magic, what, remedy in _NOT_TABLES:
+    for magic, what, remedy in NOT_TABLES:
         if head.startswith(magic):
             return what, remedy
     text = head.removeprefix(b"\xef\xbb\xbf")

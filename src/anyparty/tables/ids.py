@@ -269,8 +269,9 @@ def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
     frame = pl.DataFrame({"id": ids, "label": label})
     differ = frame.drop_nulls("label").group_by("id", maintain_order=True).n_unique().filter(pl.col("label") > 1)["id"]
     if len(differ):
-        examples = some((shown(each) for each in differ.head(SHOWN)), SHOWN)
+        rows = ids.is_in(differ.head(SHOWN).implode())
+        examples = cells.cited(pl.Series([shown(each) for each in ids]), rows, SHOWN)
         raise TableError(
             f'{where}: duplicates = "mean", but the rows of {len(differ):,} ids have different labels in column '
-            f'{label.name!r}, such as those of {examples}; write duplicates = "first" or "last", or correct them'
+            f'{label.name!r}, such as {examples}; write duplicates = "first" or "last", or correct them'
         )

@@ -224,9 +224,9 @@ def check_classes(label: pl.Series, where: str) -> None:
     counts = dict(cells.value_counts(names.drop_nulls()))
     if len(counts) > SPELLED:
         return
-    problem = _alike(counts) or _mixture(counts)
+    problem, odd = _alike(counts) or _mixture(counts)
     if problem:
-        raise TableError(f"{where}: {problem}")
+        raise TableError(f"{where}: {problem} ({cells.cited(names, names == odd)})")
     for name in _suspicious(counts):
         others = [other for other in sorted(counts) if other != name]
         value = listed([name])
@@ -238,8 +238,8 @@ def check_classes(label: pl.Series, where: str) -> None:
         )
 
 
-def _alike(counts: Mapping[str, int]) -> str:
-    """Describe two classes that may be one; empty if there are no such classes."""
+def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
+    """Describe two classes that may be one, and name the rarer one; ``None`` if there are no such classes."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
         key: object = fold(name)
@@ -247,28 +247,30 @@ def _alike(counts: Mapping[str, int]) -> str:
             key = float(str(key))
         if key in seen:
             pair = [(seen[key], counts[seen[key]]), (name, counts[name])]
-            return (
+            said = (
                 f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
                 f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
                 "for two"
             )
+            return said, min(pair, key=lambda each: each[1])[0]
         seen[key] = name
-    return ""
+    return None
 
 
-def _mixture(counts: Mapping[str, int]) -> str:
-    """Describe words for yes and no from several vocabularies; empty if there is no such mixture."""
+def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
+    """Describe words for yes and no from several vocabularies, and name the rarest; "" if there is no such mixture."""
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
-        return ""
+        return "", ""
     folded = {fold(name) for name in counts}
     used = [words for words in VOCABULARIES if words & folded]
     if len(used) < 2 or not folded <= set().union(*VOCABULARIES):
-        return ""
+        return "", ""
     yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (_YES, _NO))
-    return (
+    said = (
         f"the labels {counted(sorted(counts.items()))} mix several ways to write yes and no: write "
         f"federation.classes = {{yes = {listed(yes)}, no = {listed(no)}}} if this is what they mean"
     )
+    return said, min(sorted(counts), key=lambda name: counts[name])
 
 
 _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}

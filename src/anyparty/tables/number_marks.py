@@ -18,6 +18,7 @@ Limits: TypeAlias = Literal["half", "value", "missing"]
 Decimal: TypeAlias = Literal[".", ","]
 
 CURRENCY = r"\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN"
+SHARES = ("%", "‰")
 MINUS = r"[+\u2212-]"
 SPACE = r"['’\s\u00a0\u202f]"
 CELL = (
@@ -85,7 +86,7 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in {"%", "‰"}:  # a plain number beside percentages may be a share
+    if format.unit in SHARES:  # a plain number beside percentages may be a share
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)  # 1e5
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)

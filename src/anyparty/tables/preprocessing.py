@@ -358,7 +358,7 @@ class Prepare(BaseModel):
         out = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
-            self._fill(out[start : start + step], frame[start : start + step], table)
+            self._fill(out[start : start + step], frame[start : start + step], table, start)
         for sentence in self._differences(frame, few=new):
             remark(f"{_where(table)}: {sentence}")
         return out
@@ -479,17 +479,19 @@ class Prepare(BaseModel):
         if few:
             yield from checks.empty_now(frame)
 
-    def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
-        """Write the preprocessed rows of ``frame`` to ``out`` [b, width]."""
+    def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
+        """Write the preprocessed rows of ``frame``, the table's rows from ``start``, to ``out`` [b, width]."""
         split, categories = len(self.numeric.columns), sum(map(len, self.categorical.levels))
         if split:
             with np.errstate(over="ignore"):
                 out[:, :split] = self.numeric.transform(frame[:, :split].to_numpy(writable=True))
             finite = np.isfinite(out[:, :split]).all(axis=0)
             if not finite.all():
-                far = self.numeric.columns[int(finite.argmin())]
+                far = int(finite.argmin())
+                rows = pl.Series(~np.isfinite(out[:, far]))
                 raise TableError(
-                    f"{_where(table)}: column {far!r} has a number too far from those of training; correct it"
+                    f"{_where(table)}: column {self.numeric.columns[far]!r} has a number too far from those of "
+                    f"training: {cells.cited(frame.to_series(far), rows, start=start)}; correct it"
                 )
         if self.categorical.columns:
             levels = self.categorical.fill(self.categorical.group(frame.select(by_name(self.categorical.columns))))
@@ -522,7 +524,7 @@ def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
         return column
     if column.dtype == pl.String:
         raise TableError(
-            f"{_where(table)}: column {name!r} holds text, such as {some(column.drop_nulls().head(2))}, "
+            f"{_where(table)}: column {name!r} holds text, such as {cells.cited(column, column.is_not_null())}, "
             f"where numbers were in training; correct it"
         )
     return column.cast(pl.Float64)

@@ -210,13 +210,14 @@ def _are_classes(label: pl.Series, where: str) -> bool:
         )
     marks = marks_among(known, names_of(label.filter(bad))) if bad.any() else None
     if marks and notation_of(names_of(label)) is None:
-        raise TableError(f"{where}: it has numbers except for {marks}; leave these cells empty, or set "
-                         f'federation.task = "classification"')  # fmt: skip
+        raise TableError(f"{where}: it has numbers except for {marks}, {cells.cited(label, bad)}; leave these cells "
+                         f'empty, or set federation.task = "classification"')  # fmt: skip
     if bad.any():
         return True
     if known.is_infinite().any():
-        endless = int(known.is_infinite().sum())
-        raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or correct them")
+        endless = numbers.is_infinite().fill_null(value=False)
+        raise TableError(f"{where}: {endless.sum()} of {len(known)} numbers are infinite, "
+                         f"{cells.cited(label, endless)}; leave them empty, or correct them")  # fmt: skip
     values = names_of(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
@@ -231,7 +232,8 @@ def _check_notation(label: pl.Series, where: str) -> None:
     if notation is None and values > max(MANY_LEVELS, len(names) / 2):
         notation = Notation("identifiers or free text", "", names)
     if notation:
-        examples = some(notation.examples.head(2))
+        every = names_of(label)
+        examples = cells.cited(every, every.is_in(notation.examples.implode()).fill_null(value=False))
         raise TableError(
             f"{where}: {values} different values in {len(names)} labelled rows, such as {examples}, look like "
             f'{notation.name}; {notation.advice}name another label column, or set federation.task = "classification"'

@@ -16,7 +16,7 @@ from anyparty.core.types import Roster, TensorSpec
 from anyparty.errors import PartyLost
 from anyparty.methods.false_vfl.distributions import Gaussian, LabelNetworks
 from anyparty.methods.false_vfl.passive_party import BatchTurn, PartyBatch
-from anyparty.methods.split.exchange import ExpectedEmbeddings, Gathered, gather
+from anyparty.methods.split.exchange import Gathered, gather
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,11 @@ async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -
     Raises:
         Diverged: the samples are not finite.
     """
-    wanted = ExpectedEmbeddings(asked=turn.asked, read=turn.seat.roster.blocks, width=(2 * turn.D,))
     mine = (home.held, home.views) if home is not None and len(home.held) else None
-    there = await gather(turn.net, turn.seat, turn.rows, turn.batch, wanted, mine)
+    there = await gather(
+        turn.net, turn.seat, turn.rows, turn.batch, mine,
+        asked=turn.asked, read=turn.seat.roster.blocks, width=(2 * turn.D,),
+    )  # fmt: skip
     B, K = there.observed.shape
     held = there.observed.clone()
     there.observed[:, [turn.seat.roster.blocks.index(name) for name in turn.missed]] = False

@@ -74,22 +74,6 @@ class Gathered:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpectedEmbeddings:
-    """The embeddings that a host waits for.
-
-    Attributes:
-        asked: the parties whose blocks may take part.
-        read: the parties whose embeddings this host reads.
-        width: the shape of a row's embedding, (H,) or (copies, H).
-
-    """
-
-    asked: Sequence[str]
-    read: Sequence[str]
-    width: tuple[int, ...]
-
-
 async def share(net: Channel, readers: Sequence[str], mine: ExchangePart | None) -> None:
     """Send a party's embeddings of a batch to the hosts that read them."""
     for host in readers:
@@ -125,25 +109,37 @@ async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_no
 
 
 async def gather(
-    net: Channel, seat: PartyContext, rows: Rows, batch: Batch, wanted: ExpectedEmbeddings, mine: ExchangePart | None
-) -> Gathered:
-    """Wait at a host for the embeddings of a batch; ``mine`` is the host's own part."""
+    net: Channel, seat: PartyContext, rows: Rows, batch: Batch, mine: ExchangePart | None, *,
+    asked: Sequence[str], read: Sequence[str], width: tuple[int, ...],
+) -> Gathered:  # fmt: skip
+    """Wait at a host for the embeddings of a batch.
+
+    Args:
+        net: the host's channel.
+        seat: the host.
+        rows: the host's rows.
+        batch: the batch.
+        mine: the host's own part.
+        asked: the parties whose blocks may take part.
+        read: the parties whose embeddings this host reads.
+        width: the shape of a row's embedding, (H,) or (copies, H).
+    """
     assert rows.observed is not None
     there = Gathered(observed=rows.observed[batch.rows])
     for k, name in enumerate(seat.roster.blocks):
-        if name not in wanted.asked:
+        if name not in asked:
             there.observed[:, k] = False
-    there.late = len(wanted.asked) < seat.roster.K and not torch.equal(there.observed, rows.observed[batch.rows])
+    there.late = len(asked) < seat.roster.K and not torch.equal(there.observed, rows.observed[batch.rows])
     counts = there.observed.sum(dim=0).tolist()
     for k, name in enumerate(seat.roster.blocks):
-        if not counts[k] or name not in wanted.read:
+        if not counts[k] or name not in read:
             continue
         if name == seat.me:
             assert mine is not None
             there.parts[name] = (mine[0], mine[1].detach())
             continue
         try:
-            got = await net.recv(name, "embedding", {"h": TensorSpec((counts[k], *wanted.width))})
+            got = await net.recv(name, "embedding", {"h": TensorSpec((counts[k], *width))})
         except PartyLost:
             there.observed[:, k] = False
             there.silent.append(name)

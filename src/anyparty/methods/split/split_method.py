@@ -38,7 +38,7 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
-from anyparty.methods.split.exchange import ExchangePart, ExpectedEmbeddings, Gathered, moment
+from anyparty.methods.split.exchange import ExchangePart, Gathered, moment
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
 from anyparty.methods.split.topology import Hosting, Topology
 from anyparty.networks.coverage import TrainedParties
@@ -248,8 +248,8 @@ class Split:
         asked = topology.blocks if asked is None else asked
         if topology.unread:
             asked = [name for name in asked if name not in topology.unread]
-        wanted = ExpectedEmbeddings(asked=asked, read=topology.reads[state.seat.me], width=topology.width)
-        return await exchange.gather(net, state.seat, rows, batch, wanted, mine)
+        read, width = topology.reads[state.seat.me], topology.width
+        return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
         """Return the loss and, for each party, its gradient with respect to the party's embeddings.

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from anyparty.metrics.scores import LabelledPredictions
-from anyparty.report.shapley import Floats
 
 BINS = 10
 
@@ -32,8 +31,8 @@ class Calibration:
         share_label: description of ``correct``.
     """
 
-    confidence: Floats
-    correct: Floats
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.float64]
     rows: NDArray[np.int64]
     event: str
     share_label: str
