@@ -38,7 +38,7 @@ def validation_loss(federation: Federation, rate: float, hidden: tuple[int, ...]
         model = without_blocks(seeded, demo_data.ABSENT, Seeds(seed))[0].train(
             name, parameters={"embedding": width}, encoder=MLP(hidden=hidden), optimizer=Optimizer(lr=rate)
         )
-        losses.append(model.history[model.best_epoch]["validation"]["log_loss"])
+        losses.append(model.history[model.best_epoch - 1]["validation"]["log_loss"])
     return float(sum(losses) / len(losses))
 
 

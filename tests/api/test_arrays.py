@@ -1,5 +1,7 @@
 """A federation of arrays: rows first, a mask of who has which row, and no party for the labels."""
 
+from functools import partial
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,6 +9,9 @@ import torch
 from torch import nn
 
 from anyparty import Federation
+from anyparty.core.display import html_of
+from anyparty.core.seeds import Seeds
+from anyparty.data.missingness import missing
 from anyparty.errors import ConfigError, TableError
 from anyparty.report.page import key_facts
 from anyparty.report.recorded_runs import RunScores, find_runs
@@ -150,3 +155,22 @@ def test_the_report_does_not_count_the_labels_as_a_party(tmp_path):
     federation.train("laser", folder=tmp_path / "run", **QUICK)
     (run,) = find_runs([tmp_path / "run"])
     assert dict(key_facts(run, RunScores(reason="not loaded")))["parties"] == "2"
+
+
+@pytest.mark.parametrize("method", ["laser", "plug", "standard", "ensemble", "combinatorial", "local"])
+def test_rows_that_no_party_has_teach_nothing_and_get_no_answer(method):
+    X, _, y = arrays()
+    observed = missing("mcar", p=0.5, keep_empty=True).draw(Seeds(0), "train", N, 2).observed
+    empty = ~observed.any(axis=1)
+    assert empty.any()
+    made = partial(Federation.from_arrays, X, observed=observed, split="random")  # a stratified split reads labels
+    federation = made(y)
+    assert f"{1 - observed.mean():.1%}" in html_of(federation.overlap.render())
+    model = federation.train(method, **QUICK)
+    other = made(np.where(empty, 1 - y, y)).train(method, **QUICK)
+    assert [epoch["loss"] for epoch in model.history] == [epoch["loss"] for epoch in other.history]
+    gaps = {name: np.where(observed[:, k].reshape(-1, *[1] * (x.ndim - 1)), x, np.nan)
+            for k, (name, x) in enumerate(X.items())}  # fmt: skip
+    answers = model.predict(gaps)
+    assert not answers.answered.numpy()[empty].any()
+    assert all(answers.reasons[row] for row in np.flatnonzero(empty))

@@ -475,7 +475,7 @@ class TestRefusals:
     def test_another_version(self, saved):
         about = json.loads((saved / "model.json").read_text())
         (saved / "model.json").write_text(json.dumps(about | {"format": 99}))
-        self.load(saved, "saved in format 99, this version reads formats 2 and 3")
+        self.load(saved, "saved in format 99, this version reads formats 2 to 4")
 
     def test_another_partys_weights(self, saved):
         """Their shapes fit: shop (with two towns) and lab both have blocks of three columns."""

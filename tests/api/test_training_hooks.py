@@ -18,9 +18,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from anyparty import Callback, Federation, Optimizer
 from anyparty.api.train_options import TrainOptions
+from anyparty.artifacts.record import RunRecord
 from anyparty.config import TrainSettings
 from anyparty.core.types import Task
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, ResumeError
 from anyparty.networks.objective import custom_loss, losses
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "patience": None}
@@ -103,6 +104,36 @@ def test_a_resumed_run_repeats_the_scheduler(
     resumed = federation.train("laser", folder=tmp_path / "run", resume=True, **options)
     torch.testing.assert_close(weights(resumed), whole, atol=0, rtol=0)
     assert "rmsprop with" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def doubled(outputs: Tensor, y: Tensor) -> Tensor:
+    return 2 * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+def faster(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(parameters, lr=0.1)
+
+
+def test_a_resume_with_another_function_is_refused(federation: Federation, tmp_path: Path) -> None:
+    options: dict[str, Any] = QUICK | {"loss": doubled, "optimizer": rmsprop, "scheduler": halved}
+    federation.train("laser", folder=tmp_path, **options)
+    assert RunRecord.read(tmp_path / "record.json").loss == f"{__name__}:doubled"
+    for change, message in (
+        (
+            {"loss": torch.nn.CrossEntropyLoss()},
+            "the run began with .*:doubled, and this call has torch.*EntropyLoss",
+        ),
+        ({"loss": None}, "this call has the built-in loss; pass the first one to train"),
+        ({"optimizer": faster}, "setting parties.a.optimizer.name: was '.*rmsprop"),
+        ({"scheduler": None}, "setting parties.a.optimizer.name: was "),
+    ):
+        with pytest.raises(ResumeError, match=message):
+            federation.train("laser", folder=tmp_path, resume=True, **options | change)
+    federation.train("laser", folder=tmp_path, resume=True, **options)
+
+
+def halved(optimizer: torch.optim.Optimizer) -> StepLR:
+    return StepLR(optimizer, 1, 0.5)
 
 
 @pytest.mark.parametrize(

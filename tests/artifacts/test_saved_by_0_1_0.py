@@ -13,8 +13,13 @@ import polars as pl
 import pytest
 import torch
 
+from anyparty.api.model import Model
 from anyparty.api.runs import predict_run, settings_of
+from anyparty.artifacts.model_files import ModelSummary
+from anyparty.artifacts.record import RunRecord
 from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
+from anyparty.training import checkpoint
+from anyparty.training.checkpoint import Checkpoints
 from anyparty.transport import memory
 from tests.conftest import Call
 
@@ -65,3 +70,18 @@ def test_records_are_reported(saved: Path, call: Call) -> None:
         assert shown.exit_code == 0, shown.output
         (page,) = (saved / f"report of {run.name}").glob("*.html")
         assert "bank" in page.read_text(encoding="utf-8")
+
+
+def test_the_best_epoch_that_was_counted_from_0_is_counted_from_1(saved: Path) -> None:
+    record = RunRecord.read(saved / "run" / "record.json")
+    model = Model.load(saved / "run")
+    assert model.best_epoch == record.best_epoch == len(record.history)
+    model.save(saved / "again")
+    assert Model.load(saved / "again").best_epoch == model.best_epoch
+    assert ModelSummary.load(saved / "site" / "shop" / "model.json").best_epoch == 0
+    newest = Checkpoints(saved / "run" / "parties" / "bank" / "checkpoints").files()[-1]
+    progress = checkpoint._position(checkpoint.read(newest)[1])
+    assert progress is not None
+    last = record.history[-1].model_dump()
+    assert (progress.best_stage, progress.best_epoch) == (last["stage"], last["epoch"])
+    assert progress.history[-1]["epoch"] == progress.epoch

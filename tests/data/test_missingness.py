@@ -222,3 +222,16 @@ class TestByName:
 
     def test_rest_by_name(self):
         assert missing("labels", n=5, aligned=1, rest="mar1") == ScarceLabels(n=5, aligned=1, rest=MAR1())
+
+
+def test_kept_empty_rows_leave_the_rate_at_p():
+    """Rows that are not empty are those of the default, before it redraws the empty ones."""
+    kept, redrawn = (draw(MCAR(p=0.5, keep_empty=keep), 4000, 2) for keep in (True, False))
+    assert kept.rate == pytest.approx(0.5, abs=0.02)
+    assert redrawn.rate == pytest.approx(MCAR(p=0.5).expected_rate(2), abs=0.02)
+    assert MCAR(p=0.5, keep_empty=True).expected_rate(2) == 0.5
+    assert kept.empty == redrawn.redrawn > 0
+    assert redrawn.empty == 0
+    there = kept.observed.any(axis=1)
+    np.testing.assert_array_equal(kept.observed[there], redrawn.observed[there])
+    assert repr(kept) == f"{100 * kept.rate:.1f} % of 4000 x 2 blocks missing, {kept.empty} rows without any block"

@@ -5,6 +5,7 @@ import importlib.util
 import io
 import json
 import shutil
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.console import Console
 from anyparty import experiments
 from anyparty.core.storage import write_json
 from anyparty.errors import ConfigError, RunError
-from anyparty.experiments import experiment, party_tables, runner
+from anyparty.experiments import experiment, party_tables, runner, suites
 from anyparty.experiments.experiment import render
 from anyparty.experiments.missing_blocks_results import SCORE, aggregate, difference, is_outside
 from anyparty.experiments.missing_blocks_run import MissingBlocksRun
@@ -136,7 +137,7 @@ def test_an_error_file_is_removed_when_the_run_succeeds(done, tmp_path, monkeypa
     assert [path.name for path in (tmp_path / run.key).iterdir()] == ["record.json"]
 
 
-def test_a_page_shows_quick_mode_versions_and_the_replaced_command(done, tmp_path, monkeypatch):
+def test_a_page_shows_quick_mode_and_versions_and_is_never_that_of_another_selection(done, tmp_path, monkeypatch):
     _, runs, result = done
     for run in runs:
         record = result.records[run.key] | {"versions": {"anyparty": "0.0.1" if run.seed else "0.0.2"}}
@@ -146,14 +147,18 @@ def test_a_page_shows_quick_mode_versions_and_the_replaced_command(done, tmp_pat
     whole = experiments.run("tiny", seeds=2, folder=tmp_path)
     assert "- versions: anyparty 0.0.1; and anyparty 0.0.2" in whole.markdown
     assert "- code: the runs executed 2 versions of the source: code0, code1" in whole.markdown
-    assert (whole.replaced, "mean nothing" in whole.markdown) == ("", False)
-    assert experiments.run("tiny", seeds=1, folder=tmp_path).replaced == ""
-    one = experiments.run("tiny", methods=["laser"], seeds=1, folder=tmp_path)
-    assert one.replaced == "anyparty bench tiny --seeds 1 --jobs 1"
-    assert (tmp_path / "table.md").read_text() == one.markdown
+    assert "mean nothing" not in whole.markdown
+    one = experiments.run("tiny", methods=["laser"], missing=["0.1"], seeds=1, folder=tmp_path)
+    assert (tmp_path / "table.md").read_text() == whole.markdown
+    assert one.page.name == "table-laser-0-1.md"
+    assert one.page.read_text() == one.markdown
+    assert {path.name for path in tmp_path.glob("*0-1*")} == {
+        "table-laser-0-1.md", "table-laser-0-1.csv", "plot-laser-0-1.png", "plot-laser-0-1.svg"
+    }  # fmt: skip
+    assert "--method laser --missing 0.1 --seeds 1" in one.markdown
     monkeypatch.setattr(experiment.runner, "run_all", lambda *_, **__: result)
     quick = experiments.run("tiny", quick=True, folder=tmp_path).markdown
-    assert quick.splitlines()[:3] == ["# Tiny", "", experiment.QUICK]
+    assert quick.splitlines()[:3] == ["# Tiny", "", experiment.QUICK.format("1/10 of the epochs")]
 
 
 def test_two_suites_in_one_folder_are_refused(done, tmp_path):
@@ -308,3 +313,59 @@ def test_an_unknown_device_is_reported_before_the_first_run(tmp_path):
     with pytest.raises(ConfigError, match=r"--device: 'gpu' cannot be used here \(torch knows no such device\)"):
         experiments.run("laser-table1", datasets=["hapt"], device="gpu", folder=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_page_names_its_metric_and_the_rates_reached(done):
+    page = render(tiny(), done[2].records, {})
+    assert "heads, each on the rows that the party has (`client_accuracy`)" in page.markdown
+    lines = list(csv.DictReader(io.StringIO(page.csv)))
+    assert {line["metric"] for line in lines} == {"client_accuracy"}
+    (laser, *_) = (cell for cell in page.cells if (cell["method"], cell["test"]) == ("laser", "0.5"))
+    assert 0.3 < laser.mean("missing_at_test") < 0.5  # .5 would leave rows without any block
+    assert f"0.5: {laser.mean('missing_at_test'):.1%}." in page.markdown
+
+
+def test_one_cell_is_run_alone():
+    several = tiny(train_missing=["0.1", "0.5"], published={})
+    assert {run.missing for run in several.runs()} == {"0.1", "0.5"}
+    assert {run.missing for run in several.runs(Selection(missing=["0.5"]))} == {"0.5"}
+    with pytest.raises(ConfigError, match=r"the suite has no mechanism of missing blocks '0\.6'"):
+        list(several.runs(Selection(missing=["0.6"])))
+
+
+@pytest.mark.parametrize("suite", ["apc-fig5", "flex-table3"])
+def test_suites_of_another_kind_have_no_rates_and_take_no_own_methods(suite):
+    with pytest.raises(ConfigError, match=r"the suite has no mechanism of missing blocks '0\.1'"):
+        list(suites.load(suite).runs(Selection(missing=["0.1"])))
+    with pytest.raises(ConfigError, match=f"suite '{suite}' takes no method of your own, such as 'mine:Mine'"):
+        experiments.run(suite, methods=["mine:Mine"])
+
+
+MINE = """
+from dataclasses import dataclass
+from anyparty.methods.split.plug import Plug
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Plug):
+    strength: float = 1.0
+"""
+
+
+def test_a_method_of_your_own_is_compared_with_the_papers(call, tmp_path, monkeypatch):
+    """It is trained like LASER-VFL, and an edit of its source repeats its runs."""
+    (tmp_path / "mine_bench.py").write_text(MINE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(experiment.suites, "load", lambda _: tiny())
+    words = ["bench", "tiny", "--method", "laser", "--method", "mine_bench:Mine", "--seeds", "1", "--folder", "runs"]
+    shown = call(*words)
+    assert shown.exit_code == 0, shown.output
+    assert "| mine_bench:Mine |" in shown.stdout
+    assert "mine_bench:Mine: not in the paper; trained as the suite's LASER-VFL" in shown.stdout
+    records = [json.loads(path.read_text()) for path in Path("runs").glob("*/record.json")]
+    of_own = [record["run"] for record in records if record["run"]["method"] == "mine_bench:Mine"]
+    assert len(records) == 2
+    assert of_own[0]["settings"]["described"]["code"]
+    assert "table-laser-mine_bench-Mine.md" in {path.name for path in Path("runs").iterdir()}
+    assert call("bench", "tiny", "--method", "mine_bench:Mone").exit_code != 0

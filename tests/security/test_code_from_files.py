@@ -407,7 +407,7 @@ def test_the_manifest_lists_every_part_with_its_hash(model):
 
 def test_a_model_of_the_format_before_still_loads(model):
     (model / "manifest.json").unlink()
-    _edit(model / "model.json", '"format": 3', '"format": 2')
+    _edit(model / "model.json", '"format": 4', '"format": 2')
     assert len(predict_run(model)) == 120
     assert model_for_run(model).named["name"] == "laser"
 

@@ -31,7 +31,7 @@ def chosen(values, losses, *, metric="accuracy", floor=-math.inf, patience=None,
         kept = epoch if decided.keep else kept
         if decided.stop:
             break
-    assert kept == progress.best_epoch
+    assert kept + 1 == progress.best_epoch
     return SimpleNamespace(epoch=kept, ran=len(progress.history), remarks=list(doubts(criterion, progress, "train")))
 
 
@@ -147,4 +147,4 @@ def test_a_first_epoch_that_is_kept_gets_a_remark():
     federation = Federation.from_tables(tables, label="y")
     with pytest.warns(AnypartyWarning, match="the first epoch's weights are kept"):
         model = federation.train("laser", epochs=8, seed=0, optimizer=Optimizer(lr=0.3))
-    assert model.best_epoch == 0
+    assert model.best_epoch == 1

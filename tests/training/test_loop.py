@@ -98,7 +98,7 @@ class TestSelection:
         _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3)
         assert clocks(trained) == {"a": 3, "b": 3}
         assert [record["epoch"] for record in trained["a"].history] == [1, 2, 3, 4, 5, 6, 7]
-        assert trained["a"].best_epoch == 3
+        assert trained["a"].best_epoch == 4
         assert trained["b"].history == []
 
     def test_without_patience_all_epochs_run(self):
@@ -109,13 +109,13 @@ class TestSelection:
     def test_the_last_weights_if_asked(self):
         _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3, keep="last")
         assert clocks(trained) == {"a": 6, "b": 6}
-        assert trained["a"].best_epoch == -1  # validation did not choose an epoch
+        assert trained["a"].best_epoch == 0  # validation did not choose an epoch
 
     @pytest.mark.parametrize(("epochs", "mean"), [(8, 6.5), (9, 7.0), (2, 1.0), (1, 0.0)])
     def test_the_mean_of_the_last_quarter_if_asked(self, epochs, mean):
         _, trained = train([1.0] * epochs, keep="average")
         assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {mean}
-        assert trained["a"].best_epoch == -1
+        assert trained["a"].best_epoch == 0
 
     def test_stopped_before_the_last_quarter_the_last_weights(self):
         watch = Reasons()
@@ -152,7 +152,7 @@ class TestSelection:
         nan, watch = float("nan"), Reasons()
         _, trained = train([nan] * 4, patience=2, watch=watch)
         assert clocks(trained) == {"a": 3, "b": 3}
-        assert trained["a"].best_epoch == -1
+        assert trained["a"].best_epoch == 0
         without = "no epoch had a rmse on the validation rows, so that none was chosen: the last one's weights are kept"
         assert watch.said == [f"all epochs done; {without}"]
         train([nan, 3, nan, 2], watch=watch)
@@ -185,17 +185,17 @@ class TestSelection:
 
 class TestSeveralStages:
     def test_what_is_kept_on_the_way_has_the_best_epochs_place_too(self, tmp_path):
-        for keep, places in (("best", [0, 1, 1, 3, 4, 4]), ("last", [-1] * 6)):
+        for keep, places in (("best", [1, 2, 2, 4, 5, 5]), ("last", [0] * 6)):
             kept = []
             made = Scripted(errors=[5, 1, 9], stage_names=("first", "second"))
             train([5, 1, 9], made=made, keep=keep, folder=tmp_path / keep, checkpoint_every=1,
                   kept=lambda history, best, kept=kept: kept.append((len(history), best)))  # fmt: skip
             assert kept == list(zip(range(1, 7), places, strict=True))
 
-    def test_the_best_epoch_is_a_place_in_the_history(self):
+    def test_the_best_epoch_is_counted_in_the_whole_history(self):
         _, trained = train([5, 1, 9], made=Scripted(errors=[5, 1, 9], stage_names=("first", "second")))
-        assert [(r["stage"], r["epoch"]) for r in trained["a"].history][trained["a"].best_epoch] == ("second", 2)
-        assert trained["a"].best_epoch == 4
+        assert [(r["stage"], r["epoch"]) for r in trained["a"].history][trained["a"].best_epoch - 1] == ("second", 2)
+        assert trained["a"].best_epoch == 5
         assert clocks(trained) == {"a": 101, "b": 101}
 
     @staticmethod
@@ -218,7 +218,7 @@ class TestSeveralStages:
         made = Continued(errors=[5, 1, 9, 0, 0, 0], stage_names=("first", "second"))
         return train([5, 1, 9], made=made, **settings)[1]
 
-    @pytest.mark.parametrize(("then", "clock", "place"), [([4, 3, 2], 1, 1), ([4, 0.5, 2], 101, 4)])
+    @pytest.mark.parametrize(("then", "clock", "place"), [([4, 3, 2], 1, 2), ([4, 0.5, 2], 101, 5)])
     def test_what_a_stage_continues_stays_unless_it_gets_better(self, then, clock, place):
         trained = self.continued(then)
         assert clocks(trained) == {"a": clock, "b": clock}
@@ -431,7 +431,7 @@ class TestResuming:
         assert made.seen == []
         assert clocks(again) == clocks(trained) == {"a": 3, "b": 3}
         assert again["a"].history == trained["a"].history
-        assert again["a"].best_epoch == 3
+        assert again["a"].best_epoch == 4
 
     def test_the_best_before_the_interruption_stays_the_best(self, tmp_path):
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
@@ -439,7 +439,7 @@ class TestResuming:
             run(watch=Stops("train", 4))
         _, trained = run(resume=True)
         assert clocks(trained) == {"a": 1, "b": 1}
-        assert trained["a"].best_epoch == 1
+        assert trained["a"].best_epoch == 2
 
     def test_a_mean_of_weights_goes_on_from_where_it_was(self, tmp_path):
         run = partial(train, [1.0] * 8, folder=tmp_path, checkpoint_every=1, keep="average")

@@ -138,6 +138,11 @@ class Overlap:
         kinds = {str(kind): (int(each[0]), int(each[1])) for kind, each in values.get("kinds", {}).items()}
         return cls(**{**values, **tuples, "patterns": patterns, "kinds": kinds})
 
+    @property
+    def missing(self) -> float:
+        """The share of missing blocks: of all pairs of a row and a party, those in which the party lacks the row."""
+        return 1 - sum(self.held.values()) / max(1, self.rows * len(self.blocks))
+
     def frame(self) -> pl.DataFrame:
         """Return a row for each of the most frequent sets of parties: the parties, and the numbers of rows."""
         rows = [{"parties": " + ".join(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
@@ -179,6 +184,8 @@ class Overlap:
         table.add_row("all rows", *self._share(self.rows), _number(self.labelled))
         if len(self.blocks) > 1:
             table.add_row(f"rows that all {len(self.blocks)} have", *self._share(self.by_all), "")
+            missing = self.rows * len(self.blocks) - sum(self.held.values())
+            table.add_row("missing blocks", f"{missing:,}", f"{self.missing:.1%}", "")
         return table
 
     def _by_party(self) -> RichTable:

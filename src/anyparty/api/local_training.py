@@ -31,7 +31,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss, custom_loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import Optimizer, name_of
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
 from anyparty.training.loop import device_of
@@ -123,7 +123,8 @@ def train(
     # The settings are valid.  The folder is locked from here on, and only recorder.open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
-        active=active, can=run.method.can, own=None if run.own is None else run.answers, resume=resume,
+        active=active, can=run.method.can, own=None if run.own is None else run.answers,
+        loss="" if loss is None else name_of(loss), resume=resume,
     )  # fmt: skip
     ledger = Ledger() if recorder is None else recorder.ledger
     wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)

@@ -68,7 +68,8 @@ class Model:
         members: each party's part.
         seed: the run's root seed.
         history: one record per epoch.
-        best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 if none was chosen.
+        best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
+            rows chose none.
         ledger: the message and byte counts of training.
         costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
         held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
@@ -83,7 +84,7 @@ class Model:
     members: dict[str, Member] = field(repr=False)
     seed: int = 0
     history: list[dict[str, Any]] = field(default_factory=list, repr=False)
-    best_epoch: int = -1
+    best_epoch: int = 0
     ledger: Ledger = field(default_factory=Ledger, repr=False)
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)

@@ -123,8 +123,9 @@ def sha256(path: Path) -> str:
         raise ModelError(f"{path}: cannot be read ({error.strerror}); copy the whole folder again") from None
 
 
-FORMAT = 3
+FORMAT = 4
 WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can still be read
+FROM_ZERO = 3  # the last format that counted ``best_epoch`` from 0
 SPARE = 1_000_000  # limit of numbers allocated beyond the weights, such as buffers, when networks are built
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
 OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model in the same folder
@@ -139,7 +140,8 @@ class ModelSummary:
         roster: the parties.
         task: the task.
         seed: the run's root seed.
-        best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 for the last epoch.
+        best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
+            rows chose none.
         parts: by party, the mark (SHA-256) of the party's saved weights.  A passive party at its own site knows only
             its own mark; a party that was lost before training ended has no mark.
         own: the description of a user-defined method, see ``methods.description``; ``None`` for a built-in method, or
@@ -169,15 +171,17 @@ class ModelSummary:
                 manifest.
         """
         about = read_json(inside(path.parent, path.name))
-        if (found := about.get("format", FORMAT)) not in (FORMAT, WITHOUT_MANIFEST):
-            raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} and "
+        if (found := about.get("format", FORMAT)) not in range(WITHOUT_MANIFEST, FORMAT + 1):
+            raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} to "
                              f"{FORMAT}")  # fmt: skip
-        if found == FORMAT:
+        if found > WITHOUT_MANIFEST:
             Manifest.read(path.parent).check(path.parent, path.name)
         try:
             read = TypeAdapter(cls).validate_json(json.dumps(about), strict=True)
         except ValidationError as error:
             raise ModelError(f"{path}: this is not a model file of anyparty: {_first(error)}") from None
+        if found <= FROM_ZERO:
+            read = replace(read, best_epoch=read.best_epoch + 1)
         nameless = read.method is not None and not isinstance(read.method.get("name"), str)
         if nameless or read.roster.active not in read.roster.names:
             raise ModelError(

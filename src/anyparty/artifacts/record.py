@@ -10,7 +10,8 @@ Fields of every record:
     rows: N, the number of rows of the alignment
     overlap: the number of rows of each set of parties
     history: one entry per epoch
-    best_epoch: the number of the best epoch in the history, from 1
+    best_epoch: the number of the best epoch in the history, from 1; 0 if none was chosen
+    loss: "module:name" of a custom loss; empty for the built-in one
     ledger: messages and bytes by sender, receiver and tag
     evaluation: test scores, as ``Evaluation.to_json``
     costs: messages and bytes by the formulas of papers, see ``artifacts.recorder``
@@ -201,6 +202,7 @@ class RunRecord(StatusEntry):
     attendance: list[str] = []
     declared: list[MessageEntry] = []
     best_epoch: int = 0
+    loss: str = ""
     costs: dict[str, Any] = {}
     evaluation: EvaluationEntry | None = None
     party: str = ""

@@ -83,7 +83,7 @@ class Recorder(Callback):
 
     def _note(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
         self.record.history = [EpochEntry.of(epoch, "epoch") for epoch in history]
-        self.record.best_epoch = best_epoch + 1
+        self.record.best_epoch = best_epoch
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -114,7 +114,7 @@ class LocalRecorder(Recorder):
     @classmethod
     def begin(
         cls, folder: Path, config: Config, *, tables: Mapping[str, str], overlap: Overlap, active: str,
-        can: Capabilities, own: Method | None = None, resume: bool = False,
+        can: Capabilities, own: Method | None = None, loss: str = "", resume: bool = False,
     ) -> LocalRecorder:  # fmt: skip
         """Begin the record of a run, and lock the run's folder until ``open`` ends.
 
@@ -126,6 +126,7 @@ class LocalRecorder(Recorder):
             active: the active party.
             can: the method's capabilities.
             own: the method, if it is user-defined.
+            loss: "module:name" of a custom loss; empty for the built-in one.
             resume: whether to resume the run in the folder.
 
         Raises:
@@ -136,7 +137,7 @@ class LocalRecorder(Recorder):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         lock = take(folder)
         try:
-            return cls._begin(folder, config, lock, tables, overlap, active, can, own, resume=resume)
+            return cls._begin(folder, config, lock, tables, overlap, active, can, own, loss, resume=resume)
         except BaseException:
             lock.release()
             raise
@@ -144,7 +145,7 @@ class LocalRecorder(Recorder):
     @classmethod
     def _begin(
         cls, folder: Path, config: Config, lock: FileLock, tables: Mapping[str, str], overlap: Overlap, active: str,
-        can: Capabilities, own: Method | None, *, resume: bool,
+        can: Capabilities, own: Method | None, loss: str, *, resume: bool,
     ) -> LocalRecorder:  # fmt: skip
         path, settings = folder / FILE, folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
@@ -169,6 +170,7 @@ class LocalRecorder(Recorder):
             "versions": versions(),
             "tables": dict(tables),
             "rows": overlap.rows,
+            "loss": loss,
             "overlap": overlap.to_json(),
             "history": [],
             "ledger": [],
@@ -177,6 +179,10 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
+            if old.get("loss", loss) != loss:  # earlier versions did not record it
+                was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
+                raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
+                                  f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
             try:
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -245,7 +251,7 @@ class SiteRecorder(Recorder):
         self.write()
 
     def on_checkpoint(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
-        """Write the record after a checkpoint; ``best_epoch`` is the index of the best epoch in the history, from 0."""
+        """Write the record after a checkpoint; ``best_epoch`` is the best epoch's number in the history, or 0."""
         self._note(history, best_epoch)
         self.write()
 
@@ -319,7 +325,7 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= 24 else text[:20] + "...'"
+    return text if len(text) <= 24 or ":" in text else text[:20] + "...'"  # a hash is cut, a function is named
 
 
 def counted_costs(

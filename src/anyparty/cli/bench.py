@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,12 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, print_error, with_errors
-from anyparty.cli.options import AsJson
+from anyparty.cli.options import AsJson, search_modules_in
+
+QUICK_HELP = (
+    "Train only briefly, to check that everything works: a tenth or a hundredth of the epochs, and two learning rates "
+    "of a search. Data sets, methods and seeds stay; the numbers mean nothing."
+)
 
 
 @with_errors
@@ -24,10 +28,16 @@ def bench(
         ),
     ],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", help="Some of the suite's methods.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Some of the suite's methods; one of your own is module:name."),
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option("--missing", metavar="P", help="Some of the suite's missing rates in training.")
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds.")] = 5,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of parallel runs.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Train only briefly, to check that everything works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option("--data-dir", help="Folder of the data sets; by default ANYPARTY_DATA, the cache, downloads."),
@@ -51,19 +61,19 @@ def bench(
     from anyparty.experiments import run
 
     console = screen(as_json=as_json)
+    if any(":" in name for name in method or ()):
+        search_modules_in()
     report = run(
         suite, datasets=dataset, methods=method, seeds=seeds, jobs=jobs, quick=quick,
-        backend=backend, device=device, data_dir=data_dir, folder=folder, console=screen(stderr=True), so_far=so_far,
+        missing=missing, backend=backend, device=device, data_dir=data_dir, folder=folder,
+        console=screen(stderr=True), so_far=so_far,
     )  # fmt: skip
     console.print(report.markdown, soft_wrap=True)
-    console.print(f"Records, tables and plots are in {report.folder}", soft_wrap=True)
+    console.print(f"The page is {report.page}; its CSV, the plots and the records are beside it.", soft_wrap=True)
     console.result(lambda: {
-        "folder": report.folder, "cells": [vars(cell) for cell in report.cells], "failed": report.failed,
+        "folder": report.folder, "page": report.page, "cells": [vars(cell) for cell in report.cells],
+        "failed": report.failed,
     })  # fmt: skip
-    if report.replaced:
-        more = "--so-far" + (f" --folder {shlex.quote(str(folder))}" if folder else "")
-        print_error(f"The existing page of '{report.replaced}' was replaced; that command with {more} writes it again.",
-                    "yellow")  # fmt: skip
     for key, why in report.failed.items():
         print_error(f"{key} failed: {why}")
     if report.failed:

@@ -23,8 +23,7 @@ from anyparty.experiments.schedules_suite import SchedulesSuite
 from anyparty.experiments.suite import Records, Selection, Suite, SuiteRun, training_device
 from anyparty.training.loop import device_of
 
-QUICK = "**Made with --quick, a small part of the work: these numbers mean nothing.**"
-COUNTS = r" --(seeds|jobs) \d+"
+QUICK = "**Made with --quick ({}): these numbers mean nothing.**"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +33,10 @@ class Report:
     Attributes:
         cells: the aggregated runs, one for each number of the tables.
         markdown: the tables.
-        folder: folder of the records, table.md, table.csv and the plots.
+        folder: folder of the records, the page and the plots.
         failed: errors of the failed runs, by the runs' keys.
-        replaced: command of the page that was replaced, if that page showed other data sets or methods; this command
-            with ``--so-far`` writes the former page again.
+        page: the page with the tables; its CSV and its plots are beside it.  Each selection of data sets, methods and
+            mechanisms has a page of its own.
 
     """
 
@@ -45,7 +44,7 @@ class Report:
     markdown: str
     folder: Path
     failed: dict[str, str]
-    replaced: str = ""
+    page: Path = Path("table.md")
 
 
 def run(
@@ -62,22 +61,25 @@ def run(
     folder: Path | None = None,
     console: Console | None = None,
     so_far: bool = False,
+    missing: Sequence[str] | None = None,
 ) -> Report:
     """Execute the runs of a suite that are not finished, and compare the results with the paper's.
 
     Args:
         name: the suite.
         datasets: some of its data sets; by default all that are not heavy.
-        methods: some of its methods; by default all.
+        methods: some of its methods; by default all.  In suites of missing blocks, also your own: "module:name".
         seeds: number of seeds; the seeds are 0, 1, ...
         jobs: number of parallel runs.
-        quick: train only briefly, to check that everything works; the numbers mean nothing.
+        quick: train only briefly, to check that everything works; the numbers mean nothing.  The page says what is left
+            out; data sets, methods and seeds are not.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         device: device on which networks train, by its name in PyTorch, such as "cuda".
         data_dir: folder of the data sets; by default ``ANYPARTY_DATA``, the cache and downloads.
         folder: folder of the records; by default runs/bench/NAME, with the name of the suite whose runs it shares.
         console: console for the progress bar.
         so_far: execute nothing and write the page of the finished runs, also while the suite is running.
+        missing: some of the suite's mechanisms of missing training blocks, such as "0.1"; by default all.
 
     Raises:
         ConfigError: the suite, data set, method or back end is unknown, another suite is running in the folder, or
@@ -85,8 +87,8 @@ def run(
         RunError: all runs failed; an existing page stays.
 
     """
-    suite = suites.load(name)
-    selection = Selection(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device)
+    suite = suites.load(name).with_own_methods([method for method in methods or () if ":" in method])
+    selection = Selection(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device, missing=missing)
     runs = list(suite.runs(selection))
     if backend is None and not so_far:
         device_of(device, "--device")
@@ -109,15 +111,14 @@ def run(
         raise RunError("\n".join([f"{folder}: all {len(runs)} runs failed, and no page is written", *reasons]))
     command = _command(name, selection, jobs)
     about = {"command": f"`{command}`", **_about(result, len(runs), None if so_far else jobs)}
-    page, path = render(suite, result.records, about), folder / f"{suite.prefix}table.md"
+    page, path = render(suite, result.records, about), folder / f"{suite.prefix}table{_suffix(selection)}.md"
     title, _, tables = page.markdown.partition("\n")
-    markdown = f"{title}\n\n{QUICK}\n{tables}" if quick else page.markdown
-    replaced = _other_command(path, command)
+    markdown = f"{title}\n\n{QUICK.format(suite.quick_cuts)}\n{tables}" if quick else page.markdown
     for file, text in ((path, markdown), (path.with_suffix(".csv"), page.csv)):
         with writing(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    page.plot(folder / f"{suite.prefix}plot")
-    return Report(cells=page.cells, markdown=markdown, folder=folder, failed=result.failed, replaced=replaced)
+    page.plot(path.with_name(path.stem.replace("table", "plot", 1)))
+    return Report(cells=page.cells, markdown=markdown, folder=folder, failed=result.failed, page=path)
 
 
 def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
@@ -143,18 +144,17 @@ def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str
     return about
 
 
-def _other_command(page: Path, command: str) -> str:
-    """Return the command of an existing page if it shows other data sets or methods, else an empty text."""
-    before = re.search(r"^- command: `(.+)`$", page.read_text(encoding="utf-8") if page.exists() else "", re.MULTILINE)
-    if before is None or re.sub(COUNTS, "", before[1]) == re.sub(COUNTS, "", command):
-        return ""
-    return before[1]
+def _suffix(selection: Selection) -> str:
+    """Return the part of the page's name that tells selections apart; empty if nothing is selected."""
+    chosen = [*(selection.datasets or ()), *(selection.methods or ()), *(selection.missing or ())]
+    return "".join(f"-{re.sub(r'[^0-9A-Za-z_]+', '-', each)}" for each in chosen)
 
 
 def _command(name: str, selection: Selection, jobs: int) -> str:
     words = ["anyparty", "bench", name]
     words += [word for each in selection.datasets or () for word in ("--dataset", each)]
     words += [word for each in selection.methods or () for word in ("--method", each)]
+    words += [word for each in selection.missing or () for word in ("--missing", each)]
     words += ["--seeds", str(selection.seeds), "--jobs", str(jobs)] + (["--quick"] if selection.quick else [])
     return shlex.join(words + (["--device", selection.device] if selection.device != "cpu" else []))
 

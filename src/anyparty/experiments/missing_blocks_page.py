@@ -36,6 +36,10 @@ from anyparty.experiments.suite import Records
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+METRIC = {
+    "client_accuracy": "the mean accuracy of the parties' heads, each on the rows that the party has",
+    "client_f1": "the mean F1 of the parties' heads, each on the rows that the party has",
+}
 BOLD = (
     "**Bold** marks the best method of a column, compared over the seeds that all its rows have. If rows differ in "
     "their seeds, a column gives the number of seeds and the seeds."
@@ -81,9 +85,25 @@ def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
             lines += _tables_by_parties(suite, dataset, here)
         elif here:
             lines += _tables_by_mechanism(suite, dataset, here)
+        if here:
+            lines += [f"Scores are {_metric_text(entry.metric)}; in the CSV the columns `mean` and `std`.", ""]
         if here and entry.in_place_of:
             lines += [f"In place of {entry.in_place_of}.", ""]
     return [*lines, LEGEND, "", *_own_methods(suite, cells), *_beyond_the_paper(suite, cells)]
+
+
+def _metric_text(metric: str) -> str:
+    """Return a metric's name in the records, after its meaning if the name is not that of an ordinary score."""
+    return f"{METRIC[metric]} (`{metric}`)" if metric in METRIC else f"`{metric}` of all test rows together"
+
+
+def _reached(here: Sequence[Cell]) -> list[str]:
+    """Return a line with the shares of blocks that are missing: below p, since every row keeps a block."""
+    texts = []
+    for part, fact, measure in (("training", "missing", "missing_in_training"), ("test", "test", "missing_at_test")):
+        rates = {cell[fact]: cell.mean(measure) for cell in here}
+        texts.append(f"{part} " + ", ".join(f"{name}: {rate:.1%}" for name, rate in rates.items()))
+    return [f"Share of blocks that is missing: {'; '.join(texts)}.", ""]
 
 
 def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
@@ -93,7 +113,7 @@ def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence
         pairs = list(product(suite.train_missing, suite.test_missing))
         heads = ["missing in training → at test", *(f"{missing} → {test}" for missing, test in pairs)]
         columns = [{"missing": missing, "test": test} for missing, test in pairs]
-        return [title, "", *_score_table(suite, dataset, here, columns, heads), ""]
+        return [title, "", *_score_table(suite, dataset, here, columns, heads), "", *_reached(here)]
     lines = list[str]()
     for missing in suite.train_missing:
         trained = [cell for cell in here if cell["missing"] == missing]
@@ -162,11 +182,12 @@ def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[C
     return lines
 
 
-def _score_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:  # noqa: ARG001
-    names = ["dataset", "method", "parties", "train_missing", "test_missing", "mean", "std", "seeds", "paper_mean",
-             "paper_std", "difference", "outside_both_spreads", "seconds"]  # fmt: skip
+def _score_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
+    names = ["dataset", "method", "parties", "train_missing", "test_missing", "metric", "mean", "std", "seeds",
+             "paper_mean", "paper_std", "difference", "outside_both_spreads", "seconds"]  # fmt: skip
     return csv_text(names, (
         [cell["dataset"], cell["method"], cell["parties"], cell["missing"], cell["test"],
+         suite.datasets[cell["dataset"]].metric,
          *(fixed(value, 3) for value in cell.mean_spread(SCORE)), len(cell.seeds(SCORE)),
          *(cell["paper"] or ("", "")), fixed(results.difference(cell), 3), results.is_outside(cell),
          f"{cell.mean('seconds'):.1f}"]

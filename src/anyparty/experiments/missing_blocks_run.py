@@ -51,7 +51,7 @@ class MissingBlocksRun(SuiteRun):
     def label(self) -> str:
         """See the base class."""
         missing = self.missing.lower().replace(" ", "")
-        return f"{self.dataset}-{self.method}-k{self.parties}-{missing}-s{self.seed}"
+        return f"{self.dataset}-{self.method.replace(':', '-')}-k{self.parties}-{missing}-s{self.seed}"
 
     def is_complete(self, record: Mapping[str, Any]) -> bool:
         """See the base class: the record has a score for each test mechanism."""
@@ -80,7 +80,7 @@ class MissingBlocksRun(SuiteRun):
             "seconds": seconds,
             "cpu_seconds": cpu_seconds,
             "epochs": len(model.history),
-            "best_epoch": model.best_epoch + 1,
+            "best_epoch": model.best_epoch,
             "bytes_sent": sum(tally.bytes_sent for tally in model.ledger.flows.values()),
             "data": rows.data.note,
             "versions": versions(),

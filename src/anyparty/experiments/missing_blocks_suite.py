@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
 
 from anyparty.config import Encoder, Settings
+from anyparty.experiments.compared_methods import compared_methods
 from anyparty.experiments.missing_blocks_run import MissingBlocksRun
 from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, select
 from anyparty.networks.optimizer import Optimizer
@@ -23,6 +24,7 @@ class MissingBlocksMethod(Settings):
         own: whether the paper introduces this method.
         beyond: whether the method is not in the paper; summaries of the paper's comparison exclude such a method.
         most_parties: the greatest number of parties with which the method is run.
+        described: a user's method as data, with a hash of its source, so that an edit repeats its runs.
 
     """
 
@@ -39,6 +41,7 @@ class MissingBlocksMethod(Settings):
     own: bool = False
     beyond: bool = False
     most_parties: int | None = None
+    described: dict[str, Any] | None = None
 
 
 class LabelledRows(Settings):
@@ -110,6 +113,33 @@ class MissingBlocksSuite(Suite):
         """See the base class."""
         return self.runs_of or self.name
 
+    @property
+    def quick_cuts(self) -> str:
+        """See the base class."""
+        return f"1/{self.quick} of the epochs"
+
+    def with_own_methods(self, names: Sequence[str]) -> Self:
+        """See the base class; they get the training of a data set's LASER-VFL, or of its first method."""
+        if not names:
+            return self
+        own = compared_methods({name: name for name in names})
+        datasets = {}
+        for dataset, entry in self.datasets.items():
+            like = next((each for each in entry.methods.values() if each.name == "laser"), None)
+            like = like or next(iter(entry.methods.values()))
+            when = {missing: {key: value for key, value in changes.items() if key != "parameters"}
+                    for missing, changes in like.when.items()}  # fmt: skip
+            same = {"parameters": {}, "when": when, "own": False, "beyond": True, "most_parties": None}
+            more = {
+                each.label: like.model_copy(
+                    update={**same, "title": each.label, "name": each.label, "described": each.described}
+                )
+                for each in own
+            }
+            datasets[dataset] = entry.model_copy(update={"methods": entry.methods | more})
+        said = f"{', '.join(names)}: not in the paper; trained as the suite's LASER-VFL, or as its first method."
+        return self.model_copy(update={"datasets": datasets, "differs": [*self.differs, said]})
+
     def parties_of(self, dataset: str) -> list[int]:
         """Return the numbers of parties that a data set is cut for."""
         own = self.datasets[dataset].parties
@@ -123,7 +153,7 @@ class MissingBlocksSuite(Suite):
             for dataset in self.selected_datasets(selection):
                 methods = self.datasets[dataset].methods
                 for parties in self.parties_of(dataset):
-                    for missing in self.train_missing:
+                    for missing in select("mechanism", selection.missing, self.train_missing):
                         for method in (each for each in methods if each in wanted):
                             if parties <= (methods[method].most_parties or parties):
                                 yield self._run(dataset, method, parties, missing, seed, selection)

@@ -281,6 +281,11 @@ class OneExchangeSuite(Suite):
                                   f"between 1 and {len(entry.columns)}, the number of columns")  # fmt: skip
         return self
 
+    @property
+    def quick_cuts(self) -> str:
+        """See the base class."""
+        return f"1/{QUICK} of the epochs"
+
     def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:
         """See the base class; a seed is one repeat of the cross-validation."""
         wanted = select("method", selection.methods, self.methods)

@@ -31,7 +31,7 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
     """Return a mechanism of missingness by name: a name that the suite defines, a number p for MCAR(p), or a known one.
 
     >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
-    (MCAR(p=0.1), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
+    (MCAR(p=0.1, keep_empty=False), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
     """
     if defined and text in defined:
         return missing(defined[text])

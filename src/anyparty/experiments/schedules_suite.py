@@ -278,6 +278,11 @@ class SchedulesSuite(Suite):
     published: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {}
     says: list[str] = []
 
+    @property
+    def quick_cuts(self) -> str:
+        """See the base class."""
+        return "a tenth of the epochs and two learning rates of the search"
+
     def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
         """See the base class; these are the runs of the first step.
 

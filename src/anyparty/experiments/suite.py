@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -76,6 +76,7 @@ class Selection:
         seeds: number of seeds; the seeds are 0, 1, ...
         quick: train only briefly, to check that everything works.
         device: device on which networks train.
+        missing: some of the mechanisms of missing training blocks; by default all.
 
     """
 
@@ -84,6 +85,7 @@ class Selection:
     seeds: int = 5
     quick: bool = False
     device: str = "cpu"
+    missing: Sequence[str] | None = None
 
 
 ALL = Selection()
@@ -146,6 +148,22 @@ class Suite(BaseModel, ABC):
         """Prefix of this suite's own files in that folder."""
         return "" if self.home == self.name else f"{self.name}-"
 
+    @property
+    @abstractmethod
+    def quick_cuts(self) -> str:
+        """The part of the work that a quick run does, for a sentence."""
+
+    def with_own_methods(self, names: Sequence[str]) -> Self:
+        """Return the suite with methods of the user, "module:name", beside its own ones.
+
+        Raises:
+            ConfigError: a suite of this kind takes none, or a name is not a method.
+        """
+        if names:
+            raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}; suites of "
+                              f"missing blocks do, such as laser-table1 and false-tables")  # fmt: skip
+        return self
+
     @abstractmethod
     def runs(self, selection: Selection = ALL) -> Iterator[SuiteRun]:
         """Yield the runs ordered by seed, so that a suite that was stopped has complete tables of fewer seeds.
@@ -162,8 +180,9 @@ class Suite(BaseModel, ABC):
         """Return the names of the selected data sets, in the suite's order.
 
         Raises:
-            ConfigError: the suite does not have one of them.
+            ConfigError: the suite does not have one of them, or a mechanism is selected and the suite has only one.
         """
+        select("mechanism of missing blocks", selection.missing, getattr(self, "train_missing", ()))
         light = [name for name, entry in self.datasets.items() if not entry.heavy]
         return select("data set", selection.datasets or light, self.datasets)
 

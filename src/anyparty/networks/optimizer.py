@@ -42,7 +42,7 @@ class Optimizer:
         schedule: "constant"; "cosine": from lr towards ``final`` x lr; "step": times ``gamma`` at each of
             ``milestones``.
         final: share of lr that the cosine schedule would reach after its last epoch.
-        milestones: epochs (counted from 0) at which the step schedule lowers the rate.
+        milestones: numbers of finished epochs after which the step schedule lowers the rate.
         gamma: factor of the step schedule.
     """
 
@@ -107,7 +107,7 @@ class Optimizer:
                 group["lr"] = self.rate(epoch, epochs)
 
     def rate(self, epoch: int, epochs: int) -> float:
-        """Return the learning rate of an epoch, counted from 0."""
+        """Return the learning rate of the next epoch after ``epoch`` finished ones."""
         if self.schedule == "cosine":
             return self.lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
         if self.schedule == "step":
@@ -184,7 +184,7 @@ class CustomOptimizer(Optimizer):
         return scheduler
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Let the scheduler take its steps until ``epoch``, counted from 0."""
+        """Let the scheduler take its steps of ``epoch`` finished epochs."""
         if self.scheduler is None:
             if self.make is None:
                 self.base.set_rate(optimizer, epoch, epochs)

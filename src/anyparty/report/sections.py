@@ -53,7 +53,9 @@ def overlap_section(run: RecordedRun) -> Section:
     if overlap is None:
         return section(missing="Not recorded here: only the active party's record has the overlap.")
     labelled = overlap.get("labelled")
-    text = [f"At least one party has each of {overlap['rows']:,} rows; all parties have {overlap['by_all']:,} of them."
+    missing = 1 - sum(overlap["held"].values()) / max(1, overlap["rows"] * len(overlap["blocks"]))
+    text = [f"At least one party has each of {overlap['rows']:,} rows; all parties have {overlap['by_all']:,} of them. "
+            f"{missing:.1%} of the blocks are missing."
             + (f" {labelled:,} have a label." if labelled is not None else "")]  # fmt: skip
     if overlap.get("kinds"):
         kinds = ", ".join(f'"{kind}" {rows:,}' for kind, (rows, _) in overlap["kinds"].items())

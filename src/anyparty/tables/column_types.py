@@ -287,8 +287,11 @@ def _not_numbers(
     return as_categories(column, where, rules, trained=False)
 
 
-def _as_dates(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool, declared: bool) -> FeatureColumn:
-    """Read a column that holds dates.
+def _as_dates(
+    column: pl.Series, where: str, rules: ReadingRules, *, trained: bool, declared: bool,
+    choices: Mapping[dates.Order, dates.Moments] | None = None,
+) -> FeatureColumn:  # fmt: skip
+    """Read a column that holds dates. ``choices`` are the cells read in each possible order, if this is known.
 
     Raises:
         TableError: a cell is not a date, the order of day and month is doubtful, or only some cells have a time zone.
@@ -299,7 +302,7 @@ def _as_dates(column: pl.Series, where: str, rules: ReadingRules, *, trained: bo
     if dates.is_moment(column):
         order, read = "year-first", dates.of_type(column)
     elif order is None:
-        choices = dates.orders_of(text)
+        choices = dates.orders_of(text) if choices is None else choices
         _check_order(column, choices, where)
         order, read = next(iter(choices.items())) if choices else ("year-first", dates.with_order(text, "year-first"))
     else:
@@ -332,7 +335,7 @@ def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> Fea
     certain = [order for order, read in choices.items() if not read.bad.any()]
     if not choices or (len(certain) != 1 and text.n_unique() <= FEW_LEVELS):
         return None
-    return _as_dates(column, where, rules, trained=False, declared=False)
+    return _as_dates(column, where, rules, trained=False, declared=False, choices=choices)
 
 
 def _date_texts(column: pl.Series) -> pl.Series:

@@ -93,7 +93,11 @@ def with_order(text: pl.Series, order: str) -> Moments:
     if order not in ORDERS:
         read = of_type(text.str.to_datetime(order, strict=False, time_unit="us"))
         return Moments(read.values, text.is_not_null() & read.values.is_null(), read.zoned)
-    parts = text.str.extract_groups(CELL).struct.unnest()
+    return _in_order(text, text.str.extract_groups(CELL).struct.unnest(), order)
+
+
+def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
+    """Read cells [n], whose parts are the groups of ``CELL``, in one of ``ORDERS``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
     if order != "year-first":
@@ -121,7 +125,9 @@ def orders_of(text: pl.Series) -> dict[Order, Moments]:
     known = text.drop_nulls()
     if not known.head(100).str.contains(CELL).any() and not known.str.contains(CELL).any():
         return {}
-    read = {order: with_order(text, order) for order in ORDERS}
+    parts = text.str.extract_groups(CELL).struct.unnest()
+    tried = ORDERS if parts["first"].count() else ORDERS[:1]
+    read = {order: _in_order(text, parts, order) for order in tried}
     best = sorted(read, key=lambda order: int(read[order].bad.sum()))
     found = {order: read[order] for order in best if 10 * read[order].bad.sum() <= len(known)}
     kept = dict[Order, Moments]()

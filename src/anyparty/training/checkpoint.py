@@ -40,10 +40,10 @@ class RunPosition:
 
     Attributes:
         stage: the next stage, counted from 0.
-        epoch: the next epoch in that stage.
+        epoch: the number of finished epochs of that stage.
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
-        best_epoch: the epoch (counted from 0) with the best value.
+        best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
         best_smooth: the smooth score of that epoch: see ``epoch_choice``.
         best_stage: the name of that epoch's stage.
         lowest: the lowest smooth score so far.
@@ -57,7 +57,7 @@ class RunPosition:
     stage: int = 0
     epoch: int = 0
     best: float | None = None
-    best_epoch: int = -1
+    best_epoch: int = 0
     best_stage: str = ""
     best_smooth: float = 0.0
     lowest: float = 0.0
@@ -67,6 +67,7 @@ class RunPosition:
     averaged: int = 0
 
 
+FORMAT = 2  # files without a format counted ``best_epoch`` from 0
 PROGRESS = TypeAdapter(RunPosition)
 SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}  # no tie is ever broken
 
@@ -164,7 +165,8 @@ class Checkpoints:
             for place, values in optimizer.state_dict()["state"].items():
                 held = {key: value for key, value in values.items() if value is not None}
                 tensors |= {f"optimizer/{name}/{place}/{key}": value.clone() for key, value in held.items()}
-        write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors, vars(progress))
+        write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors,
+              {"format": FORMAT, **vars(progress)})  # fmt: skip
         for old in self.files()[:-KEEP]:
             old.unlink()
 
@@ -248,13 +250,17 @@ class Checkpoints:
 def _position(about: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a part of the description is missing.
 
-    Earlier versions did not save the parts in ``SINCE``, and chose the epoch without them; such a run resumes likewise.
+    Earlier versions counted the best epoch from 0. The first ones did not save the parts in ``SINCE``, and chose the
+    epoch without them; such a run resumes likewise.
 
     Raises:
         ValidationError: a part has another type.
     """
+    written, about = about.get("format"), {key: value for key, value in about.items() if key != "format"}
+    if written is None and isinstance(about.get("best_epoch"), int):
+        about["best_epoch"] += 1
     if about.keys() == vars(RunPosition()).keys() - SINCE.keys():
-        waited = int(about["epoch"]) - 1 - int(about["best_epoch"])
+        waited = int(about["epoch"]) - int(about["best_epoch"])
         about = about | SINCE | {"waited": max(0, waited)}
     return PROGRESS.validate_python(about) if vars(RunPosition()).keys() == about.keys() else None
 

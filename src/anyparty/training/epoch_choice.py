@@ -73,7 +73,7 @@ def judge(
     lower, progress.lowest = smooth < progress.lowest, min(smooth, progress.lowest)
     if better:
         progress.best, progress.best_smooth = value, smooth
-        progress.best_epoch, progress.best_stage = progress.epoch, record["stage"]
+        progress.best_epoch, progress.best_stage = progress.epoch + 1, record["stage"]
     before = progress.waited if progress.epoch else 0  # patience starts again with every stage
     progress.waited = 0 if better or not progress.moved or (criterion.smooth and lower) else before + 1
     return EpochDecision(keep=better, stop=patience is not None and progress.waited >= patience)
@@ -100,7 +100,7 @@ def doubts(criterion: Criterion, progress: RunPosition, stage: str) -> Iterator[
             f"the validation {metric} never rose above that of one constant answer ({defined[-1]:.3g} in the last "
             f"epoch), so that the {criterion.smooth} chose the epoch: train longer, set train.balance = true{also}"
         )
-    elif progress.best_stage == stage and progress.best_epoch == records[0]["epoch"] - 1:
+    elif progress.best_stage == stage and progress.best_epoch == records[0]["epoch"]:
         yield (
             f"no later epoch had a better validation {metric}, so that the first epoch's weights are kept: the "
             "network may have learnt little; lower the learning rate, or use a greater train.validation"

@@ -116,14 +116,14 @@ def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
 
 
 def _chosen(part: PartyRun, progress: RunPosition) -> int:
-    """Return the best epoch's index in the history, or -1 if no epoch was chosen.
+    """Return the best epoch's number in the history, counted from 1, or 0 if no epoch was chosen.
 
-    Passive parties have no history; there, the result is the index of the best epoch in its stage, or -1.
+    Passive parties have no history; there, the result is the number of the best epoch in its stage, or 0.
     """
     if part.settings.keep != "best":
-        return -1
-    best = progress.best_stage, progress.best_epoch + 1
-    places = [place for place, record in enumerate(progress.history) if (record["stage"], record["epoch"]) == best]
+        return 0
+    best = progress.best_stage, progress.best_epoch
+    places = [place for place, record in enumerate(progress.history, 1) if (record["stage"], record["epoch"]) == best]
     return places[-1] if places else progress.best_epoch
 
 

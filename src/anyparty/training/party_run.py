@@ -36,7 +36,7 @@ class RunHooks:
         welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
         secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
         on_begin: a function that is called with the party's networks and rows before the first stage.
-        on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's index in
+        on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's number in
             the history (from 0).
 
     """

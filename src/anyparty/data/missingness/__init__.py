@@ -5,7 +5,7 @@ Notation  N rows, K parties, k a party; x_k the block of party k [N, ...]; p a p
 Every row is observed by at least one party. A row that no party observes is empty. It is redrawn from the distribution
 of rows that are not empty, and ``DrawnMask.redrawn`` counts such rows. Redrawing lowers the share of missing blocks.
 For MCAR with probability p and K parties it is (p - p^K) / (1 - p^K), which is .467 and not .5 for p = .5 and K = 4
-(``MCAR.expected_rate``).
+(``MCAR.expected_rate``). ``MCAR(keep_empty=True)`` keeps empty rows instead.
 
 MAR 1, MAR 2 and MNAR depend on values. They expect blocks normalized as in the paper (``normalised``): the mean and the
 standard deviation of the training rows normalize the test rows too. Masks for training and test are drawn from two
@@ -72,7 +72,7 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     """Create a mechanism from its name, or from a mapping with the key "name" and its parameters.
 
     >>> missing("mcar", p=0.5)
-    MCAR(p=0.5)
+    MCAR(p=0.5, keep_empty=False)
     >>> missing({"name": "labels", "n": 500, "aligned": 100, "rest": {"name": "mnar", "p": 0.9}})
     ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9))
 
@@ -101,7 +101,7 @@ def described(mechanism: Mechanism) -> dict[str, Any]:
     """Return the mapping from which ``missing`` creates the same mechanism, for the run record.
 
     >>> described(MCAR(p=0.5))
-    {'name': 'mcar', 'p': 0.5}
+    {'name': 'mcar', 'p': 0.5, 'keep_empty': False}
     """
     values = {each.name: getattr(mechanism, each.name) for each in fields(mechanism)}  # type: ignore[arg-type]
     return {"name": mechanism.name} | {

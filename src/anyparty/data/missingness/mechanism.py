@@ -17,12 +17,12 @@ Mask = NDArray[np.bool_]
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DrawnMask:
     """A drawn mask, with the rate that it achieves.
 
     Attributes:
-        observed: [N, K] bool, True if party k holds row n; no row is empty.
+        observed: [N, K] bool, True if party k holds row n.
         rate: the share of missing cells in ``observed``.
         redrawn: the number of empty rows that were drawn again.
         labeled: [N] bool, True if the label is known; ``None`` if the mechanism does not change labels.
@@ -34,7 +34,6 @@ class DrawnMask:
     rate: float = field(init=False)
 
     def __post_init__(self) -> None:
-        assert self.observed.any(axis=1).all()
         object.__setattr__(self, "rate", float(1 - self.observed.mean()) if self.observed.size else 0.0)
 
     @property
@@ -42,10 +41,16 @@ class DrawnMask:
         """The share of rows that each party misses."""
         return tuple((1 - self.observed.mean(axis=0)).tolist())
 
-    def __str__(self) -> str:
-        """Describe the achieved rate and the redrawn rows."""
+    @property
+    def empty(self) -> int:
+        """The number of rows that no party holds; 0 unless the mechanism keeps them."""
+        return int((~self.observed.any(axis=1)).sum())
+
+    def __repr__(self) -> str:
+        """Describe the achieved rate and the empty rows."""
         n, K = self.observed.shape
-        text = f"{100 * self.rate:.1f} % of {n} x {K} blocks missing, {self.redrawn} empty rows redrawn"
+        rows = f"{empty} rows without any block" if (empty := self.empty) else f"{self.redrawn} empty rows redrawn"
+        text = f"{100 * self.rate:.1f} % of {n} x {K} blocks missing, {rows}"
         return text if self.labeled is None else f"{text}, {int(self.labeled.sum())} labelled"
 
 
@@ -73,15 +78,15 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
     return seeds.numpy("missing", name)
 
 
-def independent(rng: np.random.Generator, p: Numbers) -> DrawnMask:
+def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = False) -> DrawnMask:
     """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
     An empty row is redrawn from the distribution of rows that are not empty. At first, the smallest index j of a party
     that holds the row is drawn; its probability is proportional to (1 - p_j) times the product of p_i over i < j. The
-    parties after j are then drawn independently.
+    parties after j are then drawn independently. With ``keep_empty``, empty rows stay.
     """
     observed = rng.random(p.shape) >= p
-    empty = np.flatnonzero(~observed.any(axis=1))
+    empty = np.flatnonzero(~observed.any(axis=1) & (not keep_empty))
     if len(empty):
         q = p[empty]
         before = np.cumprod(np.concatenate([np.ones((len(q), 1)), q[:, :-1]], axis=1), axis=1)
@@ -142,23 +147,31 @@ def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArr
 
 @dataclass(frozen=True, kw_only=True)
 class MCAR:
-    """Each party misses each row with probability p, independently of values (LASER-VFL, section 5)."""
+    """Each party misses each row with probability p, independently of values (LASER-VFL, section 5).
+
+    Attributes:
+        p: the probability.
+        keep_empty: whether a row that all parties miss stays so. Then the share of missing blocks is p. Such a row
+            contributes nothing to a loss, and its prediction is empty, with a reason. By default it is redrawn.
+    """
 
     name: ClassVar[str] = "mcar"
     p: float = 0.0
+    keep_empty: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.p < 1:
             raise ConfigError(f"mcar: p must be at least 0 and below 1, not {self.p}")
 
     def expected_rate(self, K: int) -> float:
-        """Return the expected share of missing cells, given that no row is empty: (p - p^K) / (1 - p^K)."""
-        return (self.p - self.p**K) / (1 - self.p**K)
+        """Return the expected share of missing blocks: (p - p^K) / (1 - p^K), or p if empty rows stay."""
+        return self.p if self.keep_empty else (self.p - self.p**K) / (1 - self.p**K)
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """See ``Mechanism``."""
         check_sizes(n, K, blocks)
-        return independent(stream(seeds, name), np.broadcast_to(np.float64(self.p), (n, K)))
+        p = np.broadcast_to(np.float64(self.p), (n, K))
+        return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
 @dataclass(frozen=True, kw_only=True)
