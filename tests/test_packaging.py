@@ -1,6 +1,10 @@
 """The package's metadata: accepted versions of dependencies are tested ones, and its types are included."""
 
+import os
+import subprocess
+import sys
 import tomllib
+import zipfile
 from importlib.metadata import requires
 from importlib.resources import files
 from pathlib import Path
@@ -50,3 +54,33 @@ def test_what_is_installed_asks_for_what_pyproject_says():
 
 def test_type_checkers_find_its_types():
     assert (files("anyparty") / "py.typed").is_file()
+
+
+def ran(*words, folder, **environment):
+    """Run Python with these words in a folder, and return what it printed."""
+    command = [sys.executable, *map(str, words)]
+    env = os.environ | environment
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode and "No matching distribution found for hatchling" in done.stderr:
+        pytest.skip("hatchling cannot be downloaded")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_wheel_has_every_file_and_works_from_another_folder(tmp_path):
+    """Its dependencies are those of this environment."""
+    ran("-m", "pip", "wheel", "--no-deps", "-w", tmp_path / "wheels", ROOT, folder=tmp_path)
+    (wheel,) = (tmp_path / "wheels").glob("anyparty-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name for name in opened.namelist() if name.startswith("anyparty/")}
+    files_of_source = (path.relative_to(ROOT / "src") for path in (ROOT / "src/anyparty").rglob("*") if path.is_file())
+    assert packed == {path.as_posix() for path in files_of_source if "__pycache__" not in path.parts}
+    assert wheel.stat().st_size < 2_000_000
+    place = tmp_path / "installed"
+    ran("-m", "pip", "install", "--no-deps", "--no-index", "--target", place, wheel, folder=tmp_path)
+    code = "import anyparty; print(anyparty.__file__)"
+    where = ran("-c", code, folder=tmp_path, PYTHONPATH=str(place)).strip()
+    assert Path(where).is_relative_to(place)
+    for words, expected in ((["--version"], "anyparty 0."), (["methods"], "LASER-VFL"), (["demo", "--help"], "seeds")):
+        assert expected in ran(place / "bin" / "anyparty", *words, folder=tmp_path, PYTHONPATH=str(place))

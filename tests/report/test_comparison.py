@@ -235,6 +235,14 @@ def test_runs_without_scores_stand_in_the_table(runs):
     assert len(section.tables) == 1
 
 
+def test_runs_without_any_score_say_why(runs):
+    found, _ = compared([runs["laser-1"], runs["local-1"]])
+    nothing = [replace(run, evaluation=None) for run in found]
+    reasons = ["no labelled rows were held out", "no labelled rows were held out"]
+    section = comparison.comparison_section(nothing, [RunScores(reason=reason) for reason in reasons])
+    assert list(section.text) == ["There are no test scores: no labelled rows were held out."]
+
+
 def test_a_recorded_score_stands_in_the_figure_and_in_no_difference(runs):
     found, scores = compared([runs["laser-1"], runs["local-1"]])
     accuracy = [evaluate_run(runs[name]).overall["accuracy"] for name in ("laser-1", "local-1")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from anyparty import Federation
-from anyparty.core import storage
+from anyparty.core import display
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Task
 from anyparty.deployment import coordinator
@@ -70,18 +70,18 @@ def test_formulas_get_a_quote_and_nothing_else_does(tmp_path: Path, dtype) -> No
     frame = pl.DataFrame(
         {"id": pl.Series(texts, dtype=dtype), "x": pl.Series([-1.5] * len(texts)), "n": [-1] * len(texts)}
     )
-    safe, count = storage.escape_formulas(frame)
+    safe, count = display.escape_formulas(frame)
     assert safe["id"].to_list() == [*(f"'{text}" for text in FORMULAS), *PLAIN, None]
     assert count == len(FORMULAS)
     assert safe.select("x", "n").equals(frame.select("x", "n"))
     with pytest.warns(AnypartyWarning, match=rf"answers.csv: {len(FORMULAS)} cells begin like a formula"):
-        storage.write_frame(frame, tmp_path / "answers.csv")
+        display.write_frame(frame, tmp_path / "answers.csv")
     assert cells_of(tmp_path / "answers.csv")[1:-1] == [[text, "-1.5", "-1"] for text in safe["id"].to_list()[:-1]]
 
 
 def test_column_names_are_escaped_and_stay_distinct() -> None:
     frame = pl.DataFrame({"=a": [1], "'=a": [2], "-5": [3], "b": [4]})
-    safe, count = storage.escape_formulas(frame)
+    safe, count = display.escape_formulas(frame)
     assert safe.columns == ["''=a", "'=a", "-5", "b"]
     assert count == 1
 
@@ -90,7 +90,7 @@ def test_nothing_is_said_if_nothing_is_escaped(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": ["-5", "c1"], "x": [-1.0, 2.0]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        storage.write_frame(frame, tmp_path / "a.csv")
+        display.write_frame(frame, tmp_path / "a.csv")
     assert pl.read_csv(tmp_path / "a.csv", infer_schema=False)["id"].to_list() == ["-5", "c1"]
 
 
@@ -98,15 +98,15 @@ def test_parquet_and_raw_csv_keep_every_cell(tmp_path: Path) -> None:
     frame = pl.DataFrame({"=id": FORMULAS})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        storage.write_frame(frame, tmp_path / "a.parquet")
-        storage.write_frame(frame, tmp_path / "a.csv", raw_csv=True)
+        display.write_frame(frame, tmp_path / "a.parquet")
+        display.write_frame(frame, tmp_path / "a.csv", raw_csv=True)
     assert pl.read_parquet(tmp_path / "a.parquet").equals(frame)
     assert cells_of(tmp_path / "a.csv") == [["=id"], *([text] for text in FORMULAS)]
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a.xlsx: name a file that ends in \.parquet or \.csv"):
-        storage.write_frame(pl.DataFrame({"id": [1]}), tmp_path / "a.xlsx")
+        display.write_frame(pl.DataFrame({"id": [1]}), tmp_path / "a.xlsx")
 
 
 def answers() -> Predictions:

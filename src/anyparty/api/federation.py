@@ -52,7 +52,6 @@ from anyparty.tables.readers import located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
 
-PerParty = Mapping[str, Any]
 OptimizerOption = Optimizer | MakeOptimizer | str
 
 

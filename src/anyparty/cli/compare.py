@@ -101,7 +101,7 @@ def sweep(
     In Python: anyparty.experiments.sweep.sweep("SWEEP.toml", jobs=2), and anyparty.runs.frame("SWEEP/*").
     """
     from anyparty.cli.console import render_head
-    from anyparty.core.storage import write_frame
+    from anyparty.core.display import write_frame
     from anyparty.errors import ConfigError
     from anyparty.experiments.sweep import load_sweep
     from anyparty.experiments.sweep import sweep as run

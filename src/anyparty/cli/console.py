@@ -50,9 +50,9 @@ class Screen(Console):
 
         A number that is not finite becomes ``null``; dates and paths become text.  The keys are in ``json_keys``.
         """
-        from anyparty.core.storage import finite
-
         if self.as_json:
+            from anyparty.core.storage import finite  # loads polars
+
             print(json.dumps(finite(values()), indent=2, ensure_ascii=False, default=str))
 
 
@@ -125,7 +125,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
         ConfigError: the file is neither .parquet nor .csv, or is a table that would be lost; or ``raw_csv`` is set
             without a .csv file.
     """
-    from anyparty.core import storage
+    from anyparty.core import display
     from anyparty.errors import ConfigError
 
     if raw_csv and (out is None or out.suffix.lower() != ".csv"):
@@ -134,8 +134,8 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
         return
     if any(table is not None and table.resolve() == out.resolve() for table in tables):
         raise ConfigError(f"--out {out}: this is a party's table, which would be overwritten; name another file")
-    if out.suffix.lower() not in storage.FRAME_KINDS:
-        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(storage.FRAME_KINDS)}")
+    if out.suffix.lower() not in display.FRAME_KINDS:
+        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(display.FRAME_KINDS)}")
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
@@ -152,13 +152,13 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
     Raises:
         StorageError: the disk is full, or the folder cannot be written to.
     """
-    from anyparty.core import storage
+    from anyparty.core import display
 
     if out is None:
         console.print(render_head(frame))
         console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.")
         return
-    storage.write_frame(frame, out, raw_csv=raw_csv)
+    display.write_frame(frame, out, raw_csv=raw_csv)
     console.print(f"{len(frame):,} rows are in {out}", soft_wrap=True)
 
 

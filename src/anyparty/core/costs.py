@@ -200,17 +200,3 @@ def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
     total = x_t + x_d
     masks = 2 * aligned**2 + x_t * total + x_d * total
     return Cost(rounds=5, bytes_sent=(masks + aligned * (x_t + x_d) + aligned * total) * NUMBER)
-
-
-def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) -> int:
-    """Return the number of bytes that this package's VFedTrans sends for one data party.
-
-    The ledger should count the same number. The row mask is sent as a key, masked blocks have x_t + x_d columns in
-    double precision, and U has ``rank`` columns in single precision. ``apart`` is True if the key generator and the
-    server are parties of their own.
-    """
-    total = x_t + x_d
-    widths, keys, masked = 8, 64, aligned * total * 8
-    if not apart:  # the data party draws the keys, the task party is the server
-        return widths + keys + x_t * total * 8 + masked
-    return 2 * (widths + keys + masked) + total * total * 8 + aligned * min(rank, aligned, total) * NUMBER

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.core.storage import write_frame
+from anyparty.core.display import write_frame
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
@@ -179,7 +179,7 @@ class Predictions:
         """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
 
         Raises:
-            ConfigError, StorageError: as ``anyparty.core.storage.write_frame``.
+            ConfigError, StorageError: as ``anyparty.core.display.write_frame``.
         """
         write_frame(self.frame(), path, raw_csv=raw_csv)
 

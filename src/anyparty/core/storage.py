@@ -1,10 +1,4 @@
-"""Read and write files: atomically, and never outside their folder.
-
-Tables are written without formulas. A spreadsheet runs a CSV cell as a formula if it begins with one of a few
-characters (OWASP, "CSV Injection", https://owasp.org/www-community/attacks/CSV_Injection). Ids, class names and column
-names come from untrusted tables. Text that begins with one of these characters therefore gets a leading single quote. A
-cell that is a number as a whole, such as -5, is not changed.
-"""
+"""Read and write files: atomically, and never outside their folder."""
 
 from __future__ import annotations
 
@@ -17,13 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 from filelock import FileLock, Timeout
 from polars.exceptions import ComputeError
 from safetensors import SafetensorError
 
-from anyparty.core.checked_calls import checked
-from anyparty.errors import ConfigError, ModelError, StorageError, remark
+from anyparty.errors import ConfigError, ModelError, StorageError
 
 PART = ".part"  # the suffix of an incomplete file
 
@@ -167,68 +159,3 @@ def sweep(folder: Path, names: Collection[str]) -> None:
         if name in names and re.fullmatch("[0-9a-f]{8}", mark):
             with suppress(OSError):
                 left.unlink()
-
-
-FRAME_KINDS = (".parquet", ".csv")
-FORMULA_START = r"^[=+\-@\t\r\n＝＋－＠]"
-PLAIN_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-
-
-@checked()
-def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> None:
-    """Write a frame to a .csv or .parquet file atomically.
-
-    A CSV is escaped (``escape``); a warning counts the escaped cells.  Parquet keeps every cell as it is.
-
-    Args:
-        frame: the rows.
-        path: the file; its suffix selects the format.
-        raw_csv: do not escape a CSV.
-
-    Raises:
-        ConfigError: the suffix is neither .csv nor .parquet.
-        StorageError: the disk is full, or the folder is not writable.
-    """
-    path = user_path(path)
-    kind = path.suffix.lower()
-    if kind not in FRAME_KINDS:
-        raise ConfigError(f"{path}: name a file that ends in {' or '.join(FRAME_KINDS)}")
-    escaped = 0
-    with writing(path) as beside:
-        if kind == ".parquet":
-            frame.write_parquet(beside)
-        else:
-            safe, escaped = (frame, 0) if raw_csv else escape_formulas(frame)
-            safe.write_csv(beside)
-    if escaped:
-        remark(
-            f"{path}: {escaped:,} {'cell begins' if escaped == 1 else 'cells begin'} like a formula and got a single "
-            f"quote (') in front, so that a spreadsheet does not run it. Such an id no longer equals the table's own: "
-            f"write a .parquet file to join, or keep the text with --raw-csv (raw_csv=True in Python)"
-        )
-
-
-def escape_formulas(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Put a single quote before each text cell and column name that a spreadsheet would run as a formula.
-
-    Returns:
-        The escaped frame, and the number of escaped cells and column names. Numbers are unchanged.
-
-    >>> frame, count = escape(pl.DataFrame({"id": ["=1+1", "-5", "c1"], "@x": [-1.0, 2.0, None]}))
-    >>> frame.columns, frame["id"].to_list(), count
-    (['id', "'@x"], ["'=1+1", '-5', 'c1'], 2)
-    """
-    count, columns = 0, []
-    for column in frame.iter_columns():
-        cells, name = column, column.name
-        if column.dtype in (pl.String, pl.Categorical, pl.Enum):
-            text = column.cast(pl.String)
-            formulas = (text.str.contains(FORMULA_START) & ~text.str.contains(PLAIN_NUMBER)).fill_null(value=False)
-            if formulas.any():
-                cells, count = text.zip_with(~formulas, "'" + text), count + int(formulas.sum())
-        if re.match(FORMULA_START, name) and not re.match(PLAIN_NUMBER, name):
-            count += 1
-            while (name := f"'{name}") in frame.columns:
-                pass
-        columns.append(cells.alias(name))
-    return pl.DataFrame(columns), count

@@ -109,6 +109,9 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
                                 tables=[_difference_table(found, metric, digits)])  # fmt: skip
                 details.append(pairs)
         text += [f"Not compared in {metric_label(metric)}: {reason}." for reason in reasons]
+    if not every:
+        missing = dict.fromkeys(each.reason or "the records have none" for each in scores)
+        text += [f"There are no test scores: {reason}." for reason in missing]
     text += [*_left_out_of_figure(runs, scores), *_left_out_of_differences(runs, scores)]
     each_run = _run_table(runs, scores, metrics, recorded)
     if len(runs) > MAX_OPEN_RUNS:

@@ -16,6 +16,7 @@ from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.column_types import date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
+from anyparty.tables.number_marks import NOT_A_NUMBER
 from anyparty.tables.spellings import SEARCHED, key, listed
 
 EMPTY = "are empty except for the id"
@@ -88,7 +89,7 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
             continue
         text = cells.as_level(column).filter(columns[column.name].is_not_null()).drop_nulls()
         words = [level for level in text.unique().head(SEARCHED) if may_be_missing(level)]
-        numbers = text.filter(~text.is_in(words))
+        numbers = text.filter(~text.is_in([*words, *NOT_A_NUMBER]))
         if words and len(numbers) and numbers.cast(pl.Float64, strict=False).is_not_null().all():
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, because of {some(words)} beside numbers: if "

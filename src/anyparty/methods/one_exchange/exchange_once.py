@@ -64,16 +64,6 @@ def expected_tensors(n: int, width: int, precision: str) -> dict[str, TensorSpec
     return {"z": TensorSpec((n, columns), torch.uint8), "low": TensorSpec((width,)), "step": TensorSpec((width,))}
 
 
-def encoded_bytes(n: int, width: int, precision: str) -> int:
-    """Return the number of bytes that are sent for n rows.
-
-    >>> [size(250, 256, precision) for precision in PRECISIONS]
-    [256000, 128000, 66048, 34048]
-    """
-    whole = expected_tensors(n, width, precision).values()
-    return sum(torch.Size(each.shape).numel() * each.dtype.itemsize for each in whole)
-
-
 def _packed(q: Tensor) -> Tensor:
     """Pack two columns into a byte, the first into its low half: [n, H] -> [n, ceil(H / 2)]."""
     q = torch.nn.functional.pad(q, (0, q.shape[1] % 2))

@@ -183,7 +183,7 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
 def rate_bound(smoothness: float, tau: int, wbar: float) -> float:
     """Return the right-hand side of (14), an upper bound of a learning rate.
 
-    >>> bound(2.0, 5, 1.0)
+    >>> rate_bound(2.0, 5, 1.0)
     0.00625
     """
     return 1 / (16 * tau * smoothness * wbar)
