@@ -2,8 +2,8 @@
 
 The folder contains
     state.json    the party's root secret, the number of the series of alignments, and a hash of the terms
-    list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order
-    rows.bin      a keyed hash of all ids in their order, and the row of each entry of the list among them
+    list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order.
+    rows.bin      the row of each entry of the list, and a keyed hash of all ids in their order.
     tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the list of the K-th party, from its start
 
 Lists only grow, in the same order. The active party therefore needs new tokens only for the entries after those that
