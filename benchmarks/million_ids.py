@@ -259,7 +259,7 @@ def main() -> None:
     small = 5_000 if quick else IDS // 10
     table(page, small, small // 12, kill=True)
     if not quick:
-        table(page, IDS, private.BATCH, kill=False)
+        table(page, IDS, private.BATCH, kill=True)
     page.say(
         "Neighbouring parties share half their ids. Every party is a process with its state on disk. Seconds: by the "
         "clock, with the start of the processes. CPU seconds: without the start; they depend little on other jobs on "

@@ -31,6 +31,7 @@ PAGES = {
     "service": ("service", False),
     "startup": ("startup", False),
     "step_time": ("step_time", False),
+    "table_size": ("table_size", False),
 }
 FEDERATIONS = {"carrier", "service"}
 WORDS = {"beyond": ["--only", "distilled"]}  # only one of many choices

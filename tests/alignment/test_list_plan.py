@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anyparty.alignment import alignment_state
 from anyparty.alignment.alignment_state import AlignmentState
 from anyparty.alignment.x25519 import SIZE, Secret, blind, hashed
 from anyparty.errors import ConfigError, MessageError, StorageError
@@ -154,9 +155,32 @@ def test_a_restored_backup_of_a_list_is_not_used(tmp_path):
     assert sent(tape, "align-tokens") == 71
 
 
+def test_rows_of_another_list_of_the_same_length_are_not_used(tmp_path):
+    more = THREE | {"b": [*THREE["b"], "new"]}
+    kept(tmp_path, THREE)
+    old = (tmp_path / "b" / "rows.bin").read_bytes()
+    kept(tmp_path, more)
+    (tmp_path / "b" / "rows.bin").write_bytes(old)
+    assert pairs(more, kept(tmp_path, more)) == pairs(more, play(more))
+
+
+@pytest.mark.parametrize("grown", [lambda own: [*own, "new"], lambda own: own, lambda own: own[:-1],
+                                   lambda own: [*own[::-1], "new"], lambda own: ["new", *own]])  # fmt: skip
+def test_rows_added_at_the_end_need_no_hash_of_the_others(tmp_path, monkeypatch, grown):
+    kept(tmp_path, THREE)
+    ids, hashes, sizes = THREE | {"b": grown(THREE["b"])}, alignment_state._hashes, []
+    monkeypatch.setattr(alignment_state, "_hashes", lambda ids, root: sizes.append(len(ids)) or hashes(ids, root))
+    assert pairs(ids, kept(tmp_path, ids)) == pairs(ids, play(ids))
+    appended = ids["b"][: len(THREE["b"])] == THREE["b"]
+    added = "new" in ids["b"]
+    assert sum(sizes) == (added if appended else len(ids["b"]) + added)
+
+
 @pytest.mark.parametrize("spoil", [
     lambda folder: (folder / "state.json").write_text("{"),
     lambda folder: (folder / "state.json").write_text('{"series": "ff", "root": "00", "terms": ""}'),
+    lambda folder: (folder / "rows.bin").write_bytes((folder / "rows.bin").read_bytes()[:-8] + bytes(8)),
+    lambda folder: (folder / "rows.bin").unlink(),
     lambda folder: (folder / "list.bin").unlink(),
     lambda folder: (folder / "list.bin").write_bytes((folder / "list.bin").read_bytes()[:-5]),
 ])  # fmt: skip
@@ -224,7 +248,7 @@ def test_only_the_owner_can_read_the_state_and_it_holds_no_id(tmp_path):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
         files = sorted(path.name for path in (tmp_path / name).iterdir())
         tokens = [f"tokens-{place}.bin" for place in range(3)] if name == "a" else []
-        assert files == ["list.bin", "state.json", *tokens]
+        assert files == ["list.bin", "rows.bin", "state.json", *tokens]
         for path in (tmp_path / name).iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             raw = path.read_bytes()

@@ -66,7 +66,7 @@ FEDERATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "active: list": ({"active": ["bank"]}, "active"),
     "task: None": ({"task": None}, "task"),
     "task: number": ({"task": 1}, "task"),
-    "positive: number": ({"positive": 1}, "positive"),
+    "positive: list": ({"positive": ["1"]}, "positive"),
     "types: kind by party": ({"types": {"shop": "numeric"}}, "types"),
     "types: class": ({"types": {"shop": {"visits": float}}}, "types"),
     "types: list": ({"types": ["visits"]}, "types"),

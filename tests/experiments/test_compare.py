@@ -295,3 +295,19 @@ def test_the_command_compares(federation: Federation, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "compare-own" / "index.html").exists()
     wrong = CliRunner().invoke(app, [*words[:3], "lokal"])
     assert "did you mean 'local'" in wrong.output
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", [None, "dask"])
+def test_parallel_runs_give_the_same_frame(federation: Federation, backend: str | None) -> None:
+    """Dask starts a cluster on this machine; its own warnings are ignored."""
+    if backend == "dask":
+        pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    options: dict[str, Any] = QUICK | {"seeds": 2, "missing": [0, 0.5]}
+    one = anyparty.compare(federation, ["laser", "standard"], **options)
+    two = anyparty.compare(federation, ["laser", "standard"], jobs=2, backend=backend, **options)
+    assert not two.failed
+    by = ["missing", "present"]
+    assert one.frame(by=by).drop("seconds").equals(two.frame(by=by).drop("seconds"))
+    assert one.paired("standard").equals(two.paired("standard"))

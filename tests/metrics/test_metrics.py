@@ -595,3 +595,23 @@ def test_one_row_of_an_unseen_class_leaves_the_metrics_of_two_classes_what_they_
             assert one[name] == pytest.approx(other[name], abs=0.01), name
     positive = y.index_fill(0, torch.tensor([7]), 2) == 1
     assert found.overall["auroc"] == pytest.approx(reference.roc_auc_score(positive, p))
+
+
+@pytest.mark.parametrize(
+    ("y", "absent", "said"),
+    [
+        ([0, 1, 0, 1], ["blue"], "auroc is the mean over 2 of 3 classes: no scored row is of class 'blue'"),
+        ([0, 1, 2, 1], [], ""),
+        ([1, 1, 1, 1], ["red", "blue"], ""),  # there is no auroc
+    ],
+)
+def test_an_evaluation_names_the_classes_that_auroc_leaves_out(y, absent, said):
+    scores = [[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2], [0.1, 0.3, 0.6]]
+    found = evaluate(predicted(scores, THREE), torch.tensor(y), None, torch.ones(4, 3, dtype=torch.bool), Seeds(0))
+    page = io.StringIO()
+    Console(file=page, width=200).print(found.render())
+    assert found.to_json()["absent"] == absent
+    assert ("auroc is the mean" in page.getvalue()) == bool(said)
+    assert said in page.getvalue()
+    two = evaluate(predicted([[0.2, 0.8]] * 2), torch.tensor([1, 1]), None, OBSERVED[:2], Seeds(0))
+    assert two.absent == ()

@@ -207,7 +207,7 @@ def test_state_paths(app):
         (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms: input should be a valid number; got True"),
         (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms: input should be a valid number; got '50'"),
         (b'{"ids": ["a"], "budget_ms": 1' + 400 * b"0" + b"}", 422, "budget_ms: input should be a valid number"),
-        (b'{"ids": ["a"], "budget_ms": 1' + 5000 * b"0" + b"}", 400, "the request is not JSON"),
+        (b'{"ids": ["a"], "budget_ms": 1' + 5000 * b"0" + b"}", 400, "a number in the request, such as"),
         (b'{"ids": ["\xff"]}', 400, "the request is not JSON"),
     ],
 )  # fmt: skip

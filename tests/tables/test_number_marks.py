@@ -311,6 +311,10 @@ class TestWithoutASilentGuess:
         assert f'missing = {{income = ["{word}"]}}' in note
         assert read(["1", "2", "3", word] * 10, missing={"income": (word,)}).columns["income"].dtype.is_numeric()
 
+    def test_few_numbers_beside_a_word_and_a_dash(self):
+        (note,) = read(["1", "2", "3", "refused", "—"] * 10).notes
+        assert 'missing = {income = ["refused"]}' in note
+
     @pytest.mark.parametrize("cells", [["red", "unknown"], ["1", "2", "x"], ["A1", "2", "unknown"]])
     def test_other_categories_have_no_remark(self, cells):
         assert not read(cells * 10).notes

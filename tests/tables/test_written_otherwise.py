@@ -214,8 +214,9 @@ def notations(draw: st.DrawFn) -> Notation:
             ("label", SPELLINGS, 3),
         )
     }  # fmt: skip
-    if "german" in forms["count"]:  # 12.345 beside 7.0 is a decimal number
-        forms["count"] = [form for form in forms["count"] if form != "zeros"]
+    for name in ("price", "count"):
+        if {"german", "comma", "euro"} & set(forms[name]):  # beside 28,14, 28.140 is a large number
+            forms[name] = [form for form in forms[name] if form != "zeros"]
     dialect = {
         "delimiter": draw(OFTEN(",;\t|")),
         "quotechar": draw(OFTEN('"""\'')),

@@ -2,7 +2,8 @@
 
 The folder contains
     state.json    the party's root secret, the number of the series of alignments, and a hash of the terms
-    list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order
+    list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order.
+    rows.bin      the row of each entry of the list, and a keyed hash of all ids in their order.
     tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the list of the K-th party, from its start
 
 Lists only grow, in the same order. The active party therefore needs new tokens only for the entries after those that
@@ -27,7 +28,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.alignment.x25519 import SIZE
-from anyparty.core.storage import read_json, write_json
+from anyparty.core.storage import read_json, write_json, writing
 from anyparty.errors import ModelError, StorageError
 
 ENTRY = 16
@@ -67,9 +68,15 @@ class AlignmentState:
         return cls(folder, terms, series, root, _read(folder / "list.bin", ENTRY))
 
     def matched(self, ids: pl.Series) -> NDArray[np.int64]:
-        """Return the row [L] of each entry of the list among ``ids``, -1 if it is absent."""
+        """Return the row [L] of each entry of the list among ``ids``, -1 if it is absent.
+
+        If ``ids`` begin with the ids of the last alignment, these are not hashed one by one.
+        """
         if not len(self.entries):
             return np.empty(0, np.int64)
+        known = self._remembered(ids)
+        if known is not None:
+            return known
         rows = _frame(_hashes(ids, self.root)).with_row_index("row")
         found = _frame(self.entries).join(rows, on=["a", "b"], how="left", maintain_order="left")["row"]
         return found.cast(pl.Int64).fill_null(-1).to_numpy()
@@ -88,6 +95,39 @@ class AlignmentState:
         added = _hashes(ids, self.root)
         _append(self.folder / "list.bin", len(self.entries), added)
         self.entries = np.concatenate([self.entries, added])
+
+    def remember(self, ids: pl.Series, rows: NDArray[np.int64]) -> None:
+        """Store the row [L] of each entry of the list among ``ids``, for the next alignment."""
+        with writing(self.folder / "rows.bin") as temporary:
+            temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
+
+    def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
+        """Return the stored rows if ``ids`` begin with the ids that they belong to."""
+        try:
+            raw = (self.folder / "rows.bin").read_bytes()
+        except OSError:
+            return None
+        if len(raw) != SIZE + 8 * (1 + len(self.entries)):  # the list was extended after these rows were stored
+            return None
+        count, rows = int(np.frombuffer(raw, np.int64, 1, SIZE)[0]), np.frombuffer(raw, np.int64, offset=SIZE + 8)
+        if not 0 <= count <= len(ids) or self._digest(ids.head(count), rows) != raw[:SIZE]:
+            return None
+        return rows
+
+    def _digest(self, ids: pl.Series, rows: NDArray[np.int64]) -> bytes:
+        """Return a keyed hash [32] of the ids in their order, of the list and of the rows."""
+        whole = hashlib.blake2b(digest_size=SIZE, key=self.root, person=b"anyparty.rows.1")
+        lengths, joined = ids.str.len_bytes().to_numpy(), ids.str.join("").item() or ""
+        for part in (lengths.tobytes(), joined.encode(), self.entries.tobytes(), rows.tobytes()):
+            whole.update(len(part).to_bytes(8, "little") + part)
+        return whole.digest()
+
+    def token_count(self, place: int) -> int:
+        """Return the number of stored tokens of the party at a place of the roster, without reading them."""
+        try:
+            return (self.folder / f"tokens-{place}.bin").stat().st_size // SIZE
+        except FileNotFoundError:
+            return 0
 
     def tokens(self, place: int) -> NDArray[np.uint8]:
         """Return the stored tokens [m, 32] of the party at a place of the roster."""
@@ -136,10 +176,13 @@ class TokenLists:
 
 def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
     """Return a keyed hash [n, 16] of each id."""
+    keyed = hashlib.blake2b(digest_size=ENTRY, key=root, person=b"anyparty.list.1")
     out = bytearray()
     for at in range(0, len(ids), CHUNK):
-        for text in ids.slice(at, CHUNK).to_list():
-            out += hashlib.blake2b(text.encode(), digest_size=ENTRY, key=root, person=b"anyparty.list.1").digest()
+        for text in ids.slice(at, CHUNK).cast(pl.Binary).to_list():
+            each = keyed.copy()  # the key is already in it
+            each.update(text)
+            out += each.digest()
     return np.frombuffer(out, dtype=np.uint8).reshape(-1, ENTRY)
 
 

@@ -18,6 +18,8 @@ from anyparty.tables.checks import EMPTY
 from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
 from anyparty.tables.table import Table
 
+MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
+
 
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
@@ -135,6 +137,12 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     best = max(nearly(ids, own, ~own), key=lambda each: each.count)
     if best.count:
         return f": {best.count:,} would be equal but for {best.difference}; {best.remedy}"
+    zone = r"(?: UTC|Z|[+-]\d\d:?\d\d)$"
+    if any((each.str.contains(MOMENT) & each.str.contains(zone)).any() for each in ids_of):
+        days = [each.str.replace(zone, "").str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1} 00:00:00") for each in ids_of]
+        count = int(pl.concat([each.unique().alias("id") for each in days]).is_duplicated().sum())
+        if count:
+            return ": some would be equal but for the time zone, which some ids lack; write all ids with it, or none"
     digits = [each.str.replace_all(r"\D", "").replace("", None).drop_nulls().unique().alias("id") for each in ids_of]
     return ": some would be equal but for letters around the numbers" if pl.concat(digits).is_duplicated().any() else ""
 

@@ -130,6 +130,7 @@ async def plan_with_state(
     added = np.flatnonzero(fresh)[await asyncio.to_thread(secret.order, int(fresh.sum()))]
     await asyncio.to_thread(state.extend, ids.gather(added))
     rows = np.concatenate([rows, added])
+    await asyncio.to_thread(state.remember, ids, rows)
     lengths = {name: each.extended for name, each in reports.items()} if continued else dict(sizes)
     leads = net.me == roster.active
     return ListPlan(
@@ -161,7 +162,7 @@ class _Report:
 
 async def _exchange(net: Channel, roster: Roster, state: AlignmentState, stored: int, new: int) -> dict[str, _Report]:
     """Send the numbers of this party's state to all others, and return those of all parties, in the roster's order."""
-    done = [len(state.tokens(place)) if net.me == roster.active else 0 for place in range(len(roster.names))]
+    done = [state.token_count(place) if net.me == roster.active else 0 for place in range(len(roster.names))]
     own = _Report(state.series, secrets.token_bytes(SIZE), stored, stored + new, tuple(done))
     others = [name for name in roster.names if name != net.me]
     for name in others:

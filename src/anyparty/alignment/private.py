@@ -380,7 +380,8 @@ async def _receive_rows(
         expect = {"rows": TensorSpec((min(batch, sizes[me] - at),), torch.int64)}
         parts.append((await net.recv(active, "align-positions", expect))["rows"].numpy())
     rows = np.concatenate(parts)
-    if len(np.unique(rows)) < sizes[me] or (len(rows) and not 0 <= rows.min() <= rows.max() < n):
+    valid = not len(rows) or 0 <= rows.min() <= rows.max() < n
+    if not valid or np.bincount(rows, minlength=1).max() > 1:
         raise MessageError(
             f"party {active!r} sent invalid indices for the rows of {me!r}: expected {sizes[me]} "
             f"different indices below {n}"

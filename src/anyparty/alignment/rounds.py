@@ -215,7 +215,7 @@ class TokenUnion:
         row[order] = np.cumsum(first) - 1
         rows = dict(zip(sizes, np.split(row, np.cumsum(list(sizes.values()))[:-1]), strict=True))
         for name, own in rows.items():
-            if len(np.unique(own)) < len(own):
+            if np.bincount(own, minlength=1).max() > 1:
                 raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
         return cls(int(first.sum()), rows, (ranked[first, 1] >> np.uint64(1)).astype(np.int64))
 

@@ -92,7 +92,7 @@ class Federation:
         label: str | None = None,
         active: str | None = None,
         task: str = "auto",
-        positive: str | None = None,
+        positive: str | float | bool | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
@@ -193,7 +193,7 @@ class Federation:
         active: str | None = None,
         scale: bool | Mapping[str, bool] = True,
         task: str = "auto",
-        positive: str | None = None,
+        positive: str | float | bool | None = None,
         split: str | Mapping[str, Any] | None = None,
     ) -> Federation:
         """Build a federation from numpy arrays or torch tensors whose n rows are in the same order.
@@ -287,7 +287,8 @@ class Federation:
     @cached_property
     def overlap(self) -> Overlap:
         """The number of rows that each set of parties has."""
-        notes = [note for table in self.tables.values() for note in table.notes]
+        kind = self.config.federation.task
+        notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
@@ -340,8 +341,8 @@ class Federation:
 
     @property
     def remarks(self) -> RichTable | None:
-        """A printable table of the columns that may have been read wrongly; ``None`` if there are no such columns."""
-        return summary.remarked(list(self.tables.values()))
+        """A printable table of the columns and labels that may be wrong, or ``None``."""
+        return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
     # Training
 

@@ -102,8 +102,6 @@ def train(
         check(resolved)
         federation = Federation.from_config(resolved)
         console.print(replace(federation.overlap, notes=()).render())  # training shows them as warnings
-        if (remarks := federation.remarks) is not None:
-            console.print(remarks)
         console.print(federation.predicted(), soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:

@@ -87,6 +87,7 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "asked": "the parties that were asked",
         "silent": "the asked parties that did not answer",
         "unseen": "by class that training never saw, the number of its rows",
+        "absent": "the classes of training without a scored row, which the mean `auroc` leaves out",
         "constant": "the scores of a constant answer, by metric",
         "overall": "the scores of all rows, by metric",
         "clients": "LASER-VFL's metrics over clients, by metric",

@@ -18,7 +18,7 @@ from anyparty.core.display import html_of, new_axes
 from anyparty.core.predictions import Predictions, members
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics.breakdowns import by_count, by_pattern, client_metrics
 from anyparty.metrics.scores import LabelledPredictions, ScoreTable, score
 
@@ -43,6 +43,8 @@ class Evaluation:
         constant: the score of a constant answer on the answered rows: the accuracy of the most frequent label, or the
             RMSE of the mean.
         commonest: the most frequent label; empty for a regression.
+        absent: the classes of training without an answered row, if training saw more than two; the area under the ROC
+            curve is the mean over the other classes.
         rows: the labelled rows and their predictions, for plots; not in ``to_json``.
     """
 
@@ -57,6 +59,7 @@ class Evaluation:
     unseen: dict[str, int] = field(default_factory=dict)
     constant: ScoreTable = field(default_factory=dict)
     commonest: str = ""
+    absent: tuple[str, ...] = ()
     rows: LabelledPredictions | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -84,6 +87,7 @@ class Evaluation:
             "asked": list(self.asked),
             "silent": list(self.silent),
             "unseen": self.unseen,
+            "absent": list(self.absent),
             "constant": _plain(self.constant),
             "overall": _plain(self.overall),
             "clients": _plain(self.clients),
@@ -205,6 +209,10 @@ class Evaluation:
             yield f"scores are of the {share * rows:,.0f} of {rows:,.0f} rows that got an answer"
         if self.silent:
             yield f"did not answer: {', '.join(self.silent)}"
+        if self.absent and not math.isnan(self.overall["auroc"]):
+            known = self.task.outputs - len(self.unseen)
+            yield (f"auroc is the mean over {known - len(self.absent)} of {known} classes: no scored row is of class "
+                   f"{some(self.absent)}")  # fmt: skip
         for name, rows in self.unseen.items():
             yield f"counted as wrong: {rows} rows of class {name!r}, which training never saw"
 
@@ -241,6 +249,7 @@ def evaluate(
         clients=client_metrics(predictions, y, observed, guess, labeled) if classification else {},
         constant=constant,
         commonest=commonest,
+        absent=_absent(rows),
         rows=rows,
         unseen={
             name: int((y if labeled is None else y[labeled]).eq(known + place).sum())
@@ -258,6 +267,15 @@ def _constant(rows: LabelledPredictions) -> tuple[ScoreTable, str]:
         return {"rmse": float((y - y.mean()).square().mean().sqrt())}, ""
     counts = torch.bincount(y, minlength=rows.task.outputs)[: rows.trained.outputs]
     return {"accuracy": float(counts.max()) / len(y)}, rows.task.classes[int(counts.argmax())]
+
+
+def _absent(rows: LabelledPredictions) -> tuple[str, ...]:
+    """Return the classes of training without an answered row; empty for at most two classes."""
+    known = rows.trained.classes
+    if rows.task.kind == "regression" or len(known) <= 2:
+        return ()
+    found = set(rows.y[rows.answered].tolist())
+    return tuple(name for c, name in enumerate(known) if c not in found)
 
 
 def _plain(scores: ScoreTable) -> dict[str, float | int | None]:

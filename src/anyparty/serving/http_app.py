@@ -320,12 +320,16 @@ def _add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, respond)
 
 
+TOO_LONG = "a number in the request, such as budget_ms, has too many digits"
+
+
 def _status_and_text(error: Exception) -> tuple[int, str]:
     match error:
         case RequestValidationError():
             return 400 if error.errors()[0]["type"] == "json_invalid" else 422, validation_message(error)
         case HTTPException(status_code=400) if "parsing the body" in error.detail:
-            return 400, "the request is not JSON in UTF-8"
+            long = "integer string conversion" in str(error.__cause__)  # Python's limit of digits
+            return 400, TOO_LONG if long else "the request is not JSON in UTF-8"
         case HTTPException():
             return error.status_code, error.detail
         case UserError():

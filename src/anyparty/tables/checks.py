@@ -16,12 +16,15 @@ from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.column_types import date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
+from anyparty.tables.number_marks import NOT_A_NUMBER
 from anyparty.tables.spellings import SEARCHED, key, listed
 
 EMPTY = "are empty except for the id"
 
 UNSEEN_SHARE = 0.5  # if a larger share of a column's cells differs from training, it may have another notation or unit
 FAR = 10  # standard deviations from the training mean
+VERY_FAR = 50  # standard deviations at which single cells are reported
+FEW_ROWS = 5  # in fewer rows, an empty column is not reported
 MANY = 3  # the largest number of columns that a sentence names
 
 
@@ -88,7 +91,7 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
             continue
         text = cells.as_level(column).filter(columns[column.name].is_not_null()).drop_nulls()
         words = [level for level in text.unique().head(SEARCHED) if may_be_missing(level)]
-        numbers = text.filter(~text.is_in(words))
+        numbers = text.filter(~text.is_in([*words, *NOT_A_NUMBER]))
         if words and len(numbers) and numbers.cast(pl.Float64, strict=False).is_not_null().all():
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, because of {some(words)} beside numbers: if "
@@ -168,18 +171,43 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
                f"could not learn from it and treats it as {value:g}{more}")  # fmt: skip
 
 
-def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+def empty_now(frame: pl.DataFrame) -> Iterator[str]:
+    """Yield a warning about columns without a cell, because training needs at least one cell in each column.
+
+    A table whose cells are all empty is reported by ``without_cells``.
+
+    Args:
+        frame: the prepared columns.
+    """
+    empty = [column.name for column in frame.iter_columns() if column.null_count() == len(column)]
+    if len(frame) >= FEW_ROWS and 0 < len(empty) < frame.width:
+        plural = len(empty) > 1
+        yield (f"column{'s' * plural} {some(empty)} {'have' if plural else 'has'} no cell in any of {len(frame):,} rows"
+               f", and had cells in training: the model uses {'their' if plural else 'its'} fill value or the level of "
+               "missing cells")  # fmt: skip
+
+
+def far_from_training(
+    frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]], *, few: bool = True
+) -> Iterator[str]:
     """Yield a warning about columns whose numbers mostly lie far from the training mean, for example in another unit.
 
     Args:
         frame: the prepared columns, Float64 for numbers.
         spreads: by column, its mean and standard deviation in the training rows.
+        few: also report columns in which only a few numbers lie very far from the mean.
     """
     far = [
         name
         for name, (mean, scale) in spreads.items()
         if (((frame[name] - mean) / scale).abs() > FAR).sum() > UNSEEN_SHARE * frame[name].count()
     ]
+    for name, (mean, scale) in spreads.items():
+        away = frame[name].filter(((frame[name] - mean) / scale).abs() > VERY_FAR)
+        if few and len(away) and name not in far:
+            yield (f"{len(away):,} of {frame[name].count():,} numbers of column {name!r} lie more than {VERY_FAR} "
+                   f"standard deviations from their mean in training, such as {away[0]:g} (mean {mean:g}, standard "
+                   f"deviation {scale:g}): leave them empty if they stand for missing values")  # fmt: skip
     if far:
         name, (mean, scale) = far[0], spreads[far[0]]
         more = f" The same applies to {some(far[1:])}" if far[1:] else ""

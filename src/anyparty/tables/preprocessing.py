@@ -457,7 +457,8 @@ class Prepare(BaseModel):
         if missing:
             raise TableError(
                 f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
-                f"{nearest(missing[0], present)}; add the column, empty where it is not known"
+                f"{nearest(missing[0], [name for name in present if name not in self.kinds])}; add the column, empty "
+                "where it is not known"
             )
         read = {name: _as_kind(table, name, kind) for name, kind in self.kinds.items()}
         parts = [part for each in self.dates for part in each.transform(read[each.name])]
@@ -474,7 +475,9 @@ class Prepare(BaseModel):
         if self.numeric.mean is not None and self.numeric.scale is not None:
             spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
             varying = {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
-            yield from checks.far_from_training(frame, varying)
+            yield from checks.far_from_training(frame, varying, few=few)
+        if few:
+            yield from checks.empty_now(frame)
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
         """Write the preprocessed rows of ``frame``, the table's rows from ``start``, to ``out`` [b, width]."""

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from anyparty.core.display import TextTable as RichTable
 from anyparty.errors import some
+from anyparty.tables import cells
 from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
+from anyparty.tables.target import MANY_CLASSES, AskedKind
 
 WIDE = 12  # if a party has more columns, only its columns with a remark are shown
 TALL = 48  # if all parties that are not wide have more columns together, only columns with a remark are shown
@@ -40,6 +42,7 @@ class ColumnSummary:
         levels: the number of distinct values of a category; ``None`` for the other kinds.
         missing: the share of cells that are missing.
         remark: a possible mistake; may be empty.
+        suspicious: whether the remark is about numbers that may not be meant as numbers.
     """
 
     name: str
@@ -47,6 +50,7 @@ class ColumnSummary:
     levels: int | None
     missing: float
     remark: str
+    suspicious: bool = False
 
 
 def columns(table: Table) -> tuple[ColumnSummary, ...]:
@@ -61,6 +65,29 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
     return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
 
 
+def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
+    """List the possible mistakes in a table as sentences: its notes, and numbers far from all others or large.
+
+    The command line, Python and sites report the same sentences. ``kind`` is the requested kind of task, because labels
+    that are classes are not compared as numbers.
+    """
+    where = f"party {table.party!r}, {table.source}"
+    found = [(f"column {column.name!r}", column.remark) for column in columns(table) if column.suspicious]
+    if table.label is not None and (remark := label_remark(table.label, kind)):
+        found.append((f"label column {table.label.name!r}", remark))
+    return (*table.notes, *(f"{where}: {name} has {remark}" for name, remark in found))
+
+
+def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
+    """Report a few numeric labels that lie far from all others, because they dominate a squared error."""
+    numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
+    known = numbers.drop_nulls()
+    classes = kind == "auto" and known.n_unique() <= MANY_CLASSES and (known == known.floor()).all()
+    if kind == "classification" or classes or bad.any() or label.dtype == pl.Boolean:
+        return ""
+    return _outlier_remark(known, "label", "")
+
+
 def files(tables: Sequence[Table]) -> RichTable:
     """Return a terminal table of the format that was recognised in each party's file."""
     shown = RichTable("party", "table", "format", title="how files were read", title_justify="left")
@@ -70,14 +97,24 @@ def files(tables: Sequence[Table]) -> RichTable:
     return shown
 
 
-def remarked(tables: Sequence[Table]) -> RichTable | None:
-    """Return a terminal table of the columns with a remark; ``None`` if no column has a remark."""
-    found = [(table.party, column) for table in tables for column in columns(table) if column.remark]
+def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | None:
+    """Return a terminal table of the columns and labels with a remark, or ``None``.
+
+    ``kind`` is the requested kind of task.
+    """
+    found = [
+        (table.party, column.name, _kind(column), column.remark)
+        for table in tables
+        for column in columns(table)
+        if column.remark
+    ]
+    labels = [(table.party, table.label) for table in tables if table.label is not None]
+    found += [(party, label.name, "label", said) for party, label in labels if (said := label_remark(label, kind))]
     if not found:
         return None
     shown = RichTable("party", "column", "read as", "remark", title="columns to look at", title_justify="left")
-    for party, column in found[:TALL]:
-        shown.add_row(*map(Text, (party, column.name, _kind(column), column.remark)))
+    for row in found[:TALL]:
+        shown.add_row(*map(Text, row))
     if len(found) > TALL:
         shown.add_row(f"... {len(found) - TALL:,} more")
     return shown
@@ -101,8 +138,11 @@ def render(tables: Sequence[Table]) -> RichTable:
 def _column(series: pl.Series, kind: Kind) -> ColumnSummary:
     missing = series.null_count() / max(1, len(series))
     levels = series.drop_nulls().n_unique() if kind == "categorical" else None
+    plain = _remark(series, levels, missing)
+    suspicion = "" if plain or series.dtype == pl.String else _suspicion(series.drop_nulls())
     return ColumnSummary(
-        name=series.name, kind=kind, levels=levels, missing=missing, remark=_remark(series, levels, missing)
+        name=series.name, kind=kind, levels=levels, missing=missing, remark=plain or suspicion,
+        suspicious=suspicion != "",
     )  # fmt: skip
 
 
@@ -115,9 +155,14 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
         return "many levels: a column of zeros and ones for each"
     if missing > 0.5:
         return "mostly missing"
-    if levels is None and _may_be_identifiers(series.drop_nulls()):
+    return ""
+
+
+def _suspicion(known: pl.Series) -> str:
+    """Report numbers and dates that may be identifiers or marks of missing cells."""
+    if _may_be_identifiers(known):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
-    return "" if series.dtype == pl.String else _outlier_remark(series.drop_nulls())
+    return _outlier_remark(known, "cell", ", or list them in the party's setting missing")
 
 
 def _may_be_identifiers(numbers: pl.Series) -> bool:
@@ -127,10 +172,11 @@ def _may_be_identifiers(numbers: pl.Series) -> bool:
     return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 
 
-def _outlier_remark(known: pl.Series) -> str:
+def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
     """Report a few numbers or dates that lie far from all others, because they may mark missing cells, as 9999 does.
 
-    A date of ``DATES`` is reported if no other date is near.
+    A date of ``DATES`` is reported if no other date is near. ``noun`` names a number, and ``setting`` is another remedy
+    than an empty cell.
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
@@ -145,8 +191,8 @@ def _outlier_remark(known: pl.Series) -> str:
     values = away.unique().sort()[:2]
     which = ", ".join(f"{value:g}" for value in values) if days is None else some(values.cast(pl.Int32).cast(pl.Date))
     return (
-        f"{_counted(len(away), 'cell')} far from all others ({which}): if they stand for missing values, leave them "
-        "empty, or list them in the party's setting missing"
+        f"{_counted(len(away), noun)} far from all others ({which}): if they stand for missing values, leave them "
+        f"empty{setting}"
     )
 
 

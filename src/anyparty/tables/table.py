@@ -321,7 +321,8 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
     if missing:
         raise TableError(
             f"{where}: the model was trained on {some(missing)}, which the table does not have"
-            f"{nearest(missing[0], names)}; add the column, empty where it is not known"
+            f"{nearest(missing[0], [name for name in names if name not in expect])}; add the column, empty where it "
+            "is not known"
         )
     return expect
 

@@ -367,6 +367,8 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
         torch.zeros(1, device=device).item()  # fails for a device that does not compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
+        if "with arguments from the" in why:  # followed by a page about PyTorch's builds
+            why = "PyTorch has no such device on this machine"
         if why.startswith("Expected one of"):  # a list of about twenty device types follows
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None

@@ -35,6 +35,7 @@ from typing import Any
 import torch
 
 from anyparty.config import Config
+from anyparty.core.seeds import usual_torch
 from anyparty.core.storage import writing
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ENDED, AnypartyError, RunError
@@ -178,7 +179,8 @@ class JobRun:
         end: dict[str, Any] = {}
         try:
             config = Config.of(tomllib.loads(self.config), f"the settings of job {self.job}")
-            end["result"] = _plain(asyncio.run(_run(site, config, endpoint, order)))
+            with usual_torch():  # code that the site loads may have changed torch's settings
+                end["result"] = _plain(asyncio.run(_run(site, config, endpoint, order)))
         except Exception as error:
             end |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))

@@ -49,6 +49,7 @@ from anyparty.deployment.site.policy import (
 from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
+from anyparty.tables import summary
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.loop import is_local, predict_rows
@@ -128,7 +129,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
     )  # fmt: skip
     with recorder.open():
         if not leads:  # the active party's notes are shown with the overlap
-            remarked(home.table)
+            remarked(home.table, *summary.notes(home.table))
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
         known, number = await aligned(
@@ -200,9 +201,9 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
     )
 
 
-def remarked(table: Table) -> Table:
-    """Return the party's table after reporting its data-quality notes at the site."""
-    for note in table.notes:
+def remarked(table: Table, *notes: str) -> Table:
+    """Return the party's table after reporting its data-quality notes at the site, by default those of reading."""
+    for note in notes or table.notes:
         remark(note)
     return table
 
@@ -213,8 +214,8 @@ def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, s
         return None, ""
     observed = known.observed.numpy()
     overlap = Overlap.count(
-        observed, home.run.roster.blocks, labeled_rows(home.table, known.position), home.table.notes,
-        held=known.position >= 0,
+        observed, home.run.roster.blocks, labeled_rows(home.table, known.position),
+        summary.notes(home.table, home.run.config.federation.task), held=known.position >= 0,
     )  # fmt: skip
     asked = home.run.config.federation
     return overlap, predicted(teaching(home.table, known.position, observed), asked.task, asked.positive)

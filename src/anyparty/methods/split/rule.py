@@ -308,7 +308,8 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
 
     Raises:
         ConfigError: the loss is not a scalar tensor; or the embeddings ``h`` require a gradient, and the loss has no
-            gradient; or the rule has created weights since it was checked.
+            gradient; or PyTorch computes no gradients; or the rule has created
+            weights since it was checked.
     """
     loss: object = rule.loss(fusion, h, observed, y, batch)
     if not isinstance(loss, Tensor):
@@ -316,6 +317,9 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
     if loss.ndim:
         raise ConfigError(f"{rule.can.title}: expected one number as the loss of a batch, got {list(loss.shape)}: take "
                           f"their mean")  # fmt: skip
+    if not torch.is_grad_enabled():
+        raise ConfigError(f"{rule.can.title}: PyTorch computes no gradients here: leave out a surrounding "
+                          "torch.no_grad, torch.inference_mode or torch.set_grad_enabled(False)")  # fmt: skip
     if h.requires_grad and not loss.requires_grad:
         raise ConfigError(f"{rule.can.title}: the loss of a batch has no gradient, so that nothing would be trained: "
                           "compute it from h or heads without detach, item, numpy or no_grad, and let trains_on "
