@@ -26,6 +26,7 @@ _OVERLAP = {
     "overlap.patterns.labelled": "how many of these rows have a label, or `null`",
     "overlap.more_patterns": "the number of rarer sets",
     "overlap.more_rows": "the number of their rows",
+    "overlap.kinds": "by kind of `train.rows`, the numbers of rows and of labelled rows",
     "overlap.notes": "remarks, as sentences",
 }
 _METHOD = {
@@ -147,6 +148,7 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
     },
     "bench": {
         "folder": "the folder of records, tables and plots",
+        "page": "the page of results",
         "cells": "one object for each cell of the tables",
         "cells.facts": "the data set, the method, the condition and the paper's numbers",
         "cells.measures": "by measure, the value of each seed",
