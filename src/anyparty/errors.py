@@ -23,7 +23,8 @@
 
     AnypartyWarning (UserWarning)   a possible mistake that does not stop the run
 
-A message names the party, the file, the column or the step, the expected and the found value, and the remedy.
+The text of an error names the party, the file, the column or the step, the expected and the found value, and the
+remedy.
 """
 
 from __future__ import annotations

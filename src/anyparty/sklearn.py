@@ -36,7 +36,7 @@ from anyparty.tables.checks import EMPTY
 Blocks = Mapping[str, Sequence[str | int]] | int | None
 _BY_PARTY = adapter_of(Mapping[str, Any])
 PADDED = 64  # the number of rows passed to the model is a multiple of this number
-FEW = 5  # no row is used for validation if a class has fewer rows, or the average class has
+FEW = 5  # no row is used for validation if a class has fewer rows than this, or all classes have fewer on average
 
 
 class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
@@ -224,7 +224,8 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
         """Train on the rows of ``X`` with the labels ``y`` [n].
 
         Raises:
-            ConfigError, TableError: see ``anyparty.errors``.
+            ConfigError: a parameter is invalid.
+            TableError: ``X`` or ``y`` cannot be used for training.
         """
         labels = _target(self, y)
         check_classification_targets(labels)
@@ -277,7 +278,8 @@ class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[mis
         """Train on the rows of ``X`` with the numbers ``y`` [n].
 
         Raises:
-            ConfigError, TableError: see ``anyparty.errors``.
+            ConfigError: a parameter is invalid.
+            TableError: ``X`` or ``y`` cannot be used for training.
         """
         labels = _target(self, y).astype(np.float64)
         self._mean = float(labels.mean())

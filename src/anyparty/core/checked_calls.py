@@ -161,7 +161,7 @@ def _bound(
 def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
     """Return the keys and indices that lead to a wrong value, and whether the wrong value is a key of a mapping.
 
-    ``loc`` is the location by pydantic.  The members of unions that it also contains are left out.
+    ``loc`` is the location that pydantic reports.  It also lists the members of unions, which the result leaves out.
     """
     place = []
     for part in loc:

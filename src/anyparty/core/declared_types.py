@@ -1,7 +1,7 @@
 """Convert values from files and users to the types that a class, function or method declares.
 
 Settings files are checked when they are read. An object made in Python, such as ``Optimizer(lr=np.float32(0.1))``, is
-not read from a file, but is saved in one.
+not read from a file, but may be saved in one. This module checks such objects.
 """
 
 from __future__ import annotations

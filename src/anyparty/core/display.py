@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 110  # the width of text in characters
+COLUMNS = 110  # the width in characters of a table shown as text
 
 
 def text_of(*shown: RenderableType) -> str:

@@ -39,8 +39,8 @@ class Predictions:
         blocks: the K parties that hold columns, in order.
         scores: [n, C]: class probabilities, float32, or the predicted number in the label's own units, float64; NaN
             without an answer.
-        by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN if party
-            k has none. ``None`` if the method has one answer for all parties.
+        by_party: [n, K, C], like ``scores`` for the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN
+            if party k has no answer. ``None`` if the method has one answer for all parties.
         took_part: [n, K] bool, True if the answer used party k's block.
         asked: [K] bool, True if party k was asked to take part.
         silent: parties that were asked to take part and did not answer.
@@ -105,7 +105,7 @@ class Predictions:
         return replace(self, scores=_reweighted(self.scores, self.task, -1), by_party=by_party)
 
     def over(self, more: Sequence[str]) -> Predictions:
-        """Return the predictions with the classes ``more`` appended, which the model does not know: probability 0."""
+        """Return the predictions with further classes ``more``, unknown to the model, which have probability 0."""
         if not more:
             return self
         weights = (*self.task.weights, *(1.0 for _ in more)) if self.task.weights else ()

@@ -140,8 +140,6 @@ def usual_torch() -> Iterator[None]:
             stack.enter_context(torch.inference_mode(mode=False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        if torch.get_default_device() != torch.device(
-            "cpu"
-        ):  # entered only if needed, because it slows down every call
-            stack.enter_context(torch.device("cpu"))
+        if torch.get_default_device() != torch.device("cpu"):
+            stack.enter_context(torch.device("cpu"))  # only if needed, because it slows down every call of torch
         yield

@@ -1,4 +1,4 @@
-"""Read and write files; writing is atomic, and no file lies outside the folder to which it belongs."""
+"""Read and write files: a file is written atomically, and a path that leads out of its folder is rejected."""
 
 from __future__ import annotations
 

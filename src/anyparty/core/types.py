@@ -172,7 +172,8 @@ class Capabilities:
         unlabelled: True if the method also learns from rows without labels.
         without_labels: True if the method is useful without any label. The task then has no outputs, stages that train
             on labels are skipped, and predictions are refused.
-        trains_with: "all" if training needs all parties, "any" if one party suffices; ``None`` if ``needs`` holds here.
+        trains_with: "all" if training needs all parties, "any" if one party suffices; ``None`` if ``needs`` also
+            applies to training.
         predicts_alone: True if the active party predicts alone, without messages.
 
     Raises:
@@ -230,7 +231,10 @@ class TensorSpec:
 
 
 class Channel(Protocol):
-    """One party's connection to the others. Data leaves a party only through an awaited call of a channel."""
+    """One party's connection to the other parties.
+
+    Data leaves a party only through an awaited call of a channel.
+    """
 
     @property
     def me(self) -> str:

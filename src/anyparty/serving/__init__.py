@@ -1,6 +1,7 @@
 """The prediction service at the active party (extra ``serve``): predictions by id over HTTP, with provenance.
 
-Training, transport between machines and file formats belong to other packages.
+Training, transport between machines and file formats belong to other packages.  In a federation, the parties answer the
+service's requests in a *serving job*, which is a job of NVIDIA FLARE.
 
 http_server           ``serve`` and ``application``: load a model's folder, and listen on a port.
 http_app              paths, requests and answers of the HTTP service.

@@ -55,7 +55,7 @@ NO_FEDERATION = (
 
 @dataclass(frozen=True)
 class KitLocation:
-    """The active party's own settings, and the federation's folder; ``None`` if no jobs can be submitted from there."""
+    """The active party's own settings, and the federation's folder, or ``None`` if jobs cannot be submitted."""
 
     site: SiteConfig
     folder: Path | None
@@ -96,7 +96,7 @@ def open_federation(
 
     Raises:
         ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
-        ModelError: nothing was trained there.
+        ModelError: the active party has no trained model.
         TableError: the table is invalid.
 
     """
@@ -201,7 +201,7 @@ def load_run(
     Args:
         folder: the run's folder.
         tables: by party, a file name or data frame; by default the tables that the run's settings name.
-        allow_code: modules that the run's settings may import; see ``model_for_run``.
+        allow_code: modules that the run's settings may import, such as ``("my_methods",)``.
 
     Raises:
         ModelError: there is no such run, or it was trained from data frames and ``tables`` is missing.

@@ -24,8 +24,8 @@ from anyparty.serving.peer_group import NOT_CONNECTED
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits
 
-MAX_BUDGET_MS = 1e9  # far above any limit; also rejects infinity and NaN
-MAX_ERROR_LENGTH = 300  # characters of an error text that repeats input
+MAX_BUDGET_MS = 1e9  # far above the limit of every service; this maximum only rejects infinity and NaN
+MAX_ERROR_LENGTH = 300  # maximum number of characters of an error text that repeats input
 EXAMPLE = '{"ids": ["a", "b"]}'
 
 
@@ -260,7 +260,7 @@ def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: Ser
 
     @router.post("/predict", response_model=PredictionResponse, summary="Predict a few ids within a short time")
     async def predict(request: PredictionRequest) -> Response:
-        """Predict each id, in order, within the budget (by default the service's own, see /about)."""
+        """Predict each id, in order, within the time budget ``budget_ms``; /about gives the default budget."""
         return await answer(request, "/predict", limits.budget_ms)
 
     @router.post("/predict/batch", response_model=PredictionResponse, summary="Predict many ids")

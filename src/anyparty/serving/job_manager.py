@@ -90,9 +90,7 @@ class JobManager:
     unreachable: str = "the federation's server was not reached yet"
     failed: str = ""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _submitted: dict[str, str] = field(
-        default_factory=dict
-    )  # by session whose job has not begun: the job's id, "" before submission
+    _submitted: dict[str, str] = field(default_factory=dict)  # ids of jobs that have not begun, by session
     _missing_since: dict[str, float] = field(default_factory=dict)  # connected parties outside the current job
     _last_began: float = -math.inf
     _reconnected: set[str] = field(default_factory=set)  # parties that connected since ``_last_began``

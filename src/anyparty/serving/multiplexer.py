@@ -82,14 +82,14 @@ class Multiplexer:
         return bool(self._open)
 
     async def run(self) -> None:
-        """Read all routes until cancelled."""
+        """Read the messages on all routes, and pass them to their requests, until cancelled."""
         async with asyncio.TaskGroup() as self._readers:
             for sender, tag in self.routes:
                 self._readers.create_task(self._read(sender, tag))
             await asyncio.Event().wait()
 
     def resume(self, party: str) -> None:
-        """Read the routes of a party that has rejoined."""
+        """Read messages of a party again after it has rejoined."""
         self.lost.pop(party, None)
         assert self._readers is not None
         for sender, tag in self.routes:

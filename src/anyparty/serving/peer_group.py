@@ -201,7 +201,7 @@ class CircuitBreaker:
         self.misses[party] += 1
 
     def reset(self, party: str) -> None:
-        """Forget a party's misses, because a new process now answers for it."""
+        """Forget the misses and probes of a party, because a new process now answers for the party."""
         self.misses[party] = 0
         self._probes.pop(party, None)
         self._next.pop(party, None)

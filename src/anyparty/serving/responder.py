@@ -46,7 +46,7 @@ LOCK_TIMEOUT_S = 5.0  # seconds to wait for the file's lock while another proces
 
 @dataclass
 class TrafficLog:
-    """The messages that one process sent, and which of them are already counted in the party's file.
+    """The counts of the messages that one process sent, and the counts that the party's file already contains.
 
     Attributes:
         folder: the party's folder.
@@ -105,7 +105,7 @@ class TrafficLog:
         write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": total.rows()})
 
 
-HOST_SHARE = 0.7  # share of a request's time for which a passive host waits for other parties
+HOST_SHARE = 0.7  # share of a request's time for which a passive party that hosts heads waits for other parties
 MAX_REQUESTS = 256  # maximum number of requests that a passive party computes at the same time or refuses in one job
 log = logging.getLogger(__name__)
 

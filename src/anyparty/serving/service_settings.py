@@ -81,7 +81,7 @@ class BearerTokens:
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> BearerTokens:
-        """Return the hashes of these tokens, without surrounding blanks.
+        """Hash tokens that are given as text, without blanks at their ends.
 
         Raises:
             ConfigError: a token is too short to be a secret, has a space, or has other characters than printable ASCII.

@@ -174,9 +174,8 @@ class ContractChannel:
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        check_form(
-            tensors, f"message {tag!r} from {self.me!r} to {to!r}"
-        )  # also needed in one process, so that errors do not first appear on a network
+        # needed in one process too, so that a method does not fail for the first time on a network
+        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)
         else:

@@ -30,14 +30,14 @@ class MemoryHub:
     queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
     waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    departures: list[str] = field(default_factory=list)  # the parties that left, in this order
+    departures: list[str] = field(default_factory=list)  # the parties that left, in the order in which they left
 
     def channel(self, me: str) -> MemoryChannel:
         """Return the channel of the party ``me``."""
         return MemoryChannel(me, self)
 
     def wake(self, lane: Lane) -> None:
-        """Wake the receiver that waits for ``lane``."""
+        """Wake the receiver that waits for a message on ``lane``, which is a sender, a receiver and a tag."""
         future = self.waiting.pop(lane, None)
         if future is not None and not future.done():
             future.set_result(None)
@@ -110,8 +110,8 @@ def play(
     If the function of one party fails, those of the other parties are cancelled, and the first error is raised.
 
     Args:
-        parts: each party's coroutine function, which takes the party's channel, by party.
-        wrap: a function that wraps each party's channel.
+        parts: by party, its coroutine function, which has the party's channel as argument.
+        wrap: a function that receives a party's channel and returns the channel that the party uses.
     """
     hub = MemoryHub(tuple(parts))
     tasks: list[asyncio.Task[T]] = []

@@ -12,8 +12,8 @@ sent twice if a receipt request overtakes the message.
 
 Receiving.  Pieces are joined to messages, and messages wait in order until they are read.  Each sender has a budget of
 bytes for the unread messages and the pieces of incomplete messages of all its tags.  A piece beyond the budget is
-dropped and not acknowledged, and the sender repeats the piece later.  A sender that runs this code then waits.  A
-sender that continues to send large amounts causes an error.
+dropped and not acknowledged, and the sender repeats the piece later.  A sender that runs this code waits while many of
+its bytes are not acknowledged.  A sender that continues to send large amounts causes an error.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class Envelope:
         return json.dumps(changed, separators=(",", ":"))
 
     def for_former_incarnation(self, *, wait: bool) -> Envelope:
-        """Return the fields that stay valid in a packet to an earlier process: ``life``, ``ask`` and ``bye``."""
+        """Return an envelope with only the fields that stay valid if the packet was sent to a party's former process.
+
+        These fields are ``life``, ``ask`` and ``bye``.
+        """
         return Envelope(life=self.life, ask=self.ask, bye=self.bye, wait=wait)
 
     @classmethod

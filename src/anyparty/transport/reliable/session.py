@@ -32,7 +32,7 @@ class Timeouts:
     Attributes:
         join_s: the longest wait for the first sign of life of another party.
         silent_s: the longest wait for a further sign of life of another party.
-        message_s: the longest wait for a message from a party that gives signs of life, or for its acceptance of
+        message_s: the longest wait until a party that gives signs of life sends the next message, or accepts further
             messages.
         retry_s: the delay before a receipt request for a message; it doubles with each repetition of the message.
         receipt_s: the longest delay of a receipt, which waits for a message that can carry it.
@@ -152,7 +152,7 @@ class Session:
         self.deliver()
 
     def lose(self, why: str) -> None:
-        """Give the peer up, because it may have missed messages."""
+        """Give the peer up for the reason ``why``: drop all messages on their way, and wake the waiting coroutines."""
         if not self.gone:
             self.gone = why
             self.outgoing.clear()
@@ -283,7 +283,7 @@ class Session:
             yield self.name, envelope, data
 
     def _receipts(self) -> dict[str, Any]:
-        """Return the envelope fields of a full report or of the due receipts; record that no receipt is due any more."""
+        """Return the fields of an envelope for a full report or the due receipts; record that no receipt is due now."""
         expected = self.incoming.expected
         if self.report_due:
             parts = self.incoming.progress()
