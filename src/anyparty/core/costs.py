@@ -154,7 +154,7 @@ def forward(epochs: float, aligned: int, z_p: int) -> float:
 
 
 def backprop(epochs: float, aligned: int, batch_size: int, p: int = LAST_LAYER) -> float:
-    """Return the bytes of the gradients in split learning by equation (8): epochs * ceil(D / batch_size) * p * 4."""
+    """Count the bytes of the gradients in split learning by equation (8): epochs * ceil(D / batch_size) * p * 4."""
     return epochs * ceil(aligned / batch_size) * p * NUMBER
 
 

@@ -1,7 +1,5 @@
 """One root seed and many named random streams.
 
-``usual_torch`` makes training independent of the global settings of PyTorch in the user's program.
-
 Every random choice has a stream of its own, selected by name. A new choice therefore never changes another one, and a
 run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
 
@@ -16,6 +14,8 @@ its rows) use the streams of ``seeds.own``:
     >>> secret = Seeds(7, bytes(32))
     >>> secret.number("split") == Seeds(7).number("split"), secret.own.number("encoder") == Seeds(7).number("encoder")
     (True, False)
+
+``usual_torch`` makes training independent of the global settings of PyTorch in the user's program.
 """
 
 from __future__ import annotations

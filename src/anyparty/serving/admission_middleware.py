@@ -41,7 +41,7 @@ class _ConnectedParties(Collector):
 
 
 class ServiceMetrics:
-    """The counters of one service."""
+    """The Prometheus metrics of one prediction service."""
 
     def __init__(self, parties: Sequence[str], connected: Callable[[], set[str]]) -> None:
         """Start all counters at zero.

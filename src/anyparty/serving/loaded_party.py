@@ -151,7 +151,7 @@ class RowIndex:
         Ids are compared as in tables: as text, trimmed, and changed by ``normalize``.
 
         Raises:
-            PredictionError: an id does not name the id columns.
+            PredictionError: an id does not have exactly the id columns.
         """
         names = self.id_columns.columns
         parts: list[list[str]] = [[] for _ in names]
@@ -212,7 +212,7 @@ class RowIndex:
         return keys
 
     def names(self, places: Tensor) -> pl.Series:
-        """Return the ids of the rows at ``places`` [B]."""
+        """Return the ids of the rows at ``places`` [B] as text."""
         return self._names.gather(places.numpy())
 
     @cached_property

@@ -178,8 +178,8 @@ class Predictor:
             budget_s: how long to wait for other parties, in seconds.
 
         Raises:
-            PredictionError: the model does not have one of these parties, the list is empty, or an id does not name
-                the id columns.
+            PredictionError: the model does not have one of these parties, the list is empty, or an id does not have
+                exactly the id columns.
 
         """
         allowed, budget = self.allowed(parties), TimeBudget(budget_s, asyncio.get_running_loop().time() + budget_s)

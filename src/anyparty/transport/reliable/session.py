@@ -60,7 +60,7 @@ class PendingReceive:
 
 @dataclass
 class Traffic:
-    """The traffic to one party: the number of messages, of their bytes with headers, and of repetitions.
+    """The counts of messages sent to one party, of their bytes with headers, and of repetitions.
 
     A repetition is counted as one more message, with the bytes that were sent again.
     """
