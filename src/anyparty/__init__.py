@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"anyparty.{name} is now called anyparty.{new}", DeprecationWarning, stacklevel=2)
         return __getattr__(new)
-    if name == "runs":  # the only public module
+    if name == "runs":  # the only public name that is a module
         return import_module("anyparty.api.runs")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anyparty' has no attribute {name!r}")

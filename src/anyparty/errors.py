@@ -6,7 +6,7 @@
     │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; the message names its extra
     │   │   └── CodeNotAllowed      a file names code that the caller has not allowed
     │   ├── TableError              one party's table: file, column, cell
-    │   ├── AlignmentError          several parties' tables: no overlap, two parties with the same name
+    │   ├── AlignmentError          the parties' tables do not fit together: no overlap, two parties with the same name
     │   ├── ModelError              a saved model or run: absent, truncated, invalid, of another version, already there
     │   │   └── NotGiven            a custom method or network, which no file stores, is missing
     │   ├── ResumeError             a run cannot be resumed
@@ -14,7 +14,7 @@
     │   └── StorageError            a file cannot be written: disk full, no permission
     └── RunError (RuntimeError)     a failure while the parties worked together
         ├── Incomplete              training ended without a party's part of the model, or train.require was not met
-        ├── MessageError            a message does not match its declaration: sender, found, expected
+        ├── MessageError            a message does not match its declaration: the error names the differences
         │   └── ExtremeMessage      a message's numbers far exceed its sender's earlier ones (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that no party will send
@@ -23,7 +23,8 @@
 
     AnypartyWarning (UserWarning)   a possible mistake that does not stop the run
 
-A message names the party, the file, the column or the step, the expected and the found value, and the remedy.
+The text of an error names the party, the file, the column or the step, the expected and the found value, and the
+remedy.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class ConfigError(UserError):
     """A setting does not exist, or its value is out of range."""
 
 
-class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - the missing thing
+class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - named after the missing extra
     """An optional package is not installed."""
 
 
-class CodeNotAllowed(ConfigError):  # noqa: N818 - the missing thing
+class CodeNotAllowed(ConfigError):  # noqa: N818 - named after the missing permission
     """A file names code that the caller has not allowed."""
 
 
@@ -74,7 +75,7 @@ class ModelError(UserError):
     """A saved model or run cannot be read."""
 
 
-class NotGiven(ModelError):  # noqa: N818 - the missing thing
+class NotGiven(ModelError):  # noqa: N818 - named after the missing object
     """A custom method or network, which no file stores, is missing.
 
     ``lacks`` describes the missing object. ``argument`` is the argument of ``Model.load`` that passes the object.
@@ -109,7 +110,7 @@ class MessageError(RunError):
     """A message does not match its method's declaration."""
 
 
-ENDED = "the job was ended"  # the reason that a party gives if its site was stopped together with the whole job
+ENDED = "the job was ended"  # the reason that a party gives for leaving if the whole job was stopped
 
 
 class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
@@ -120,19 +121,19 @@ class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
         self.party, self.why = party, why
 
 
-class Incomplete(RunError):  # noqa: N818 - the state of the training
+class Incomplete(RunError):  # noqa: N818 - named after the state of the training
     """Training ended, but a party's part of the model was not saved, or ``train.require`` was not met."""
 
 
-class Deadlock(RunError):  # noqa: N818 - the field's word
+class Deadlock(RunError):  # noqa: N818 - the common term for this failure
     """Every party waits for a message that no party will send."""
 
 
-class Diverged(RunError):  # noqa: N818 - the field's word
+class Diverged(RunError):  # noqa: N818 - the common term for this failure
     """The loss is not a number any more."""
 
 
-class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - the rejected message
+class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - named after the rejected message
     """A message's numbers far exceed its sender's earlier ones, so that they are wrong or training diverges."""
 
 
@@ -153,9 +154,9 @@ EXTRAS = {
 
 @contextmanager
 def needing(extra: str, feature: str) -> Iterator[None]:
-    """Convert the import error of an extra's package to :class:`MissingExtra`.
+    """Convert the import error of a package that belongs to the extra ``extra`` to :class:`MissingExtra`.
 
-    Use it for a block of imports, or as a decorator.
+    It is used in a ``with`` statement around imports, or as a decorator.
 
     Raises:
         MissingExtra: the package is not installed. The message names ``feature`` and the extra.
@@ -177,7 +178,7 @@ def needing(extra: str, feature: str) -> Iterator[None]:
 
 @contextmanager
 def warned(say: Callable[[str], None]) -> Iterator[None]:
-    """Pass the texts of anyparty's warnings within a block to ``say``. Python shows all other warnings."""
+    """Pass the texts of anyparty's warnings in a ``with`` block to ``say``. Python shows all other warnings."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -195,7 +196,7 @@ def warned(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ``'; did you mean X?'`` for the known name that is nearest to ``name``.
+    """Return the end of an error message, ``'; did you mean X?'``, with the known name X that is nearest to ``name``.
 
     A name that differs only in case comes first.  If no known name is near, return a list of up to ``LISTED`` known
     names.
@@ -236,9 +237,9 @@ _HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", 
 
 @contextmanager
 def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Pass every note and remark within a block to ``hear``.
+    """Pass every sentence of ``note`` and ``remark`` in a ``with`` block to ``hear``.
 
-    This includes repeated remarks, which Python's warnings show only once.
+    This includes repeated sentences of ``remark``, which Python's warnings show only once.
     """
     token = _HEARING.set((*_HEARING.get(), hear))
     try:

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn: several parties' blocks of the same rows, of which any may be missing.
+"""Estimators for scikit-learn, for rows whose columns belong to several parties, any of which may lack a row.
 
     classifier = VerticalClassifier(blocks={"bank": ["income", "age"], "shop": ["visits", "town"]}, random_state=0)
     cross_val_score(classifier, frame, labels)
@@ -35,12 +35,12 @@ from anyparty.tables.checks import EMPTY
 
 Blocks = Mapping[str, Sequence[str | int]] | int | None
 _BY_PARTY = adapter_of(Mapping[str, Any])
-PADDED = 64  # rows are predicted in multiples of this number
-FEW = 5  # a class with fewer training rows, or fewer rows per class in all, leaves no rows for validation
+PADDED = 64  # the number of rows passed to the model is a multiple of this number
+FEW = 5  # no row is used for validation if a class has fewer rows than this, or all classes have fewer on average
 
 
 class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
-    """The common part of both estimators."""
+    """The code that ``VerticalClassifier`` and ``VerticalRegressor`` share."""
 
     model_: Model
     blocks_: dict[str, list[str]]
@@ -64,7 +64,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
-        """Declare that missing cells are allowed."""
+        """Return the tags by which scikit-learn knows that missing cells are allowed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
@@ -93,8 +93,11 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     # Blocks
 
     def _frames(self, X: Any, *, reset: bool) -> dict[str, pl.DataFrame]:
-        """Return each party's block as a frame; all frames have the same rows."""
-        if isinstance(X, Mapping) and not issparse(X):  # a sparse matrix of the format "dok" is a mapping
+        """Return each party's block of ``X`` as a frame; all frames have the same rows.
+
+        In ``fit`` (``reset`` is True), the columns of each party are stored; in ``predict``, they are selected.
+        """
+        if isinstance(X, Mapping) and not issparse(X):  # scipy's sparse matrix of the format "dok" is a mapping too
             return self._frames_of_mapping(X, reset=reset)
         if self.blocks is None and not reset and set(self.blocks_) != {"all"}:
             raise ConfigError("X: the estimator was fitted to a dict of frames; give a dict, or set blocks before fit")
@@ -152,7 +155,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         return partition.named(list(columns), named)
 
     def _free(self, name: str) -> str:
-        """Return ``name`` with underscores, so that no block has such a column."""
+        """Return ``name`` with as many underscores at its end as needed, so that no block has a column of this name."""
         while any(name in names for names in self.blocks_.values()):
             name += "_"
         return name
@@ -160,7 +163,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     # Prediction
 
     def _scores(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return the model's scores [n, C] in the order of rows, and the rows [n] with an answer."""
+        """Return the model's scores [n, C] in the order of rows, and a mask [n] of the rows with an answer."""
         check_is_fitted(self)
         frames = self._frames(X, reset=False)
         n = len(next(iter(frames.values())))
@@ -193,16 +196,16 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
     Parameters
     ----------
         method: a name from ``anyparty methods``.
-        blocks: the columns of each party of a single frame, by name or place; or the number of contiguous blocks;
-            ``None`` gives all columns to one party.
+        blocks: for a single frame, the columns of each party, by name or index; or the number of contiguous blocks
+            into which the columns are divided; ``None`` gives all columns to one party.
         epochs: the largest number of epochs.
-        batch_size: the rows of a batch.
+        batch_size: the number of rows in a batch.
         hidden: the widths of the hidden layers of each party's encoder.
         lr: the learning rate of Adam.
-        validation: the share of rows that choose the best epoch; 0 if a class has fewer than 5 rows.
+        validation: the share of rows by which the best epoch is chosen; 0 is used if a class has fewer than 5 rows.
         patience: the number of epochs without improvement after which training stops.
         parameters: parameters of the method, such as ``{"embedding": 32}``.
-        no_answer: the reaction to a row that the method cannot answer: "prior" answers with the frequencies of the
+        no_answer: the reaction to a row for which the method has no prediction: "prior" predicts the frequencies of the
             training labels and warns; "raise" raises ``PredictionError``.
         random_state: the seed of all random draws.
 
@@ -221,7 +224,8 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
         """Train on the rows of ``X`` with the labels ``y`` [n].
 
         Raises:
-            ConfigError, TableError: see ``anyparty.errors``.
+            ConfigError: a parameter is invalid.
+            TableError: ``X`` or ``y`` cannot be used for training.
         """
         labels = _target(self, y)
         check_classification_targets(labels)
@@ -249,7 +253,7 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
         """Return the most probable classes [n], with the type of the training labels.
 
         Raises:
-            PredictionError: as ``predict_proba``.
+            PredictionError: a row has no answer and ``no_answer`` is "raise".
         """
         best = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[best])
@@ -274,7 +278,8 @@ class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[mis
         """Train on the rows of ``X`` with the numbers ``y`` [n].
 
         Raises:
-            ConfigError, TableError: see ``anyparty.errors``.
+            ConfigError: a parameter is invalid.
+            TableError: ``X`` or ``y`` cannot be used for training.
         """
         labels = _target(self, y).astype(np.float64)
         self._mean = float(labels.mean())
@@ -292,7 +297,7 @@ class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[mis
 
 
 def _target(estimator: BaseEstimator, y: Any) -> NDArray[Any]:
-    """Return the labels as an array [n] without missing values."""
+    """Return the labels ``y`` as an array [n]; reject missing values and fewer than two labels."""
     if y is None:
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
     labels = np.asarray(column_or_1d(y, warn=True))
@@ -320,7 +325,7 @@ def _as_frame(block: Any) -> pl.DataFrame:
 
 
 def _with_ids(frames: Mapping[str, pl.DataFrame], id_column: str) -> dict[str, pl.DataFrame]:
-    """Add row numbers of equal width as ids, so that their order as text is the order of rows."""
+    """Add a column of row numbers with nine digits to each frame as ids; their order as text is the order of rows."""
     n = len(next(iter(frames.values())))
     ids = pl.Series(id_column, [f"{row:09d}" for row in range(n)], dtype=pl.String)
     return {party: frame.insert_column(0, ids) for party, frame in frames.items()}
@@ -328,17 +333,17 @@ def _with_ids(frames: Mapping[str, pl.DataFrame], id_column: str) -> dict[str, p
 
 @contextmanager
 def _empty_blocks_allowed() -> Iterator[None]:
-    """Ignore the warning of rows without a cell, because here they are the way to say that a party lacks a row."""
+    """Ignore the warning about rows without a cell, because such a row means here that a party lacks the row."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{EMPTY}", AnypartyWarning)
         yield
 
 
 def _padded(frame: pl.DataFrame) -> pl.DataFrame:
-    """Repeat rows until their number is a multiple of ``PADDED``.
+    """Return a frame with some rows repeated at its end, so that the number of rows is a multiple of ``PADDED``.
 
-    For few rows, the matrix product uses other functions, which add in another order.  Then the last digits of a row's
-    answer would depend on the number of rows.
+    The functions that compute a matrix product, and the order in which they add, depend on the number of rows if it is
+    small.  Without the repeated rows, the last digits of a prediction would therefore depend on the number of rows.
     """
     extra = -len(frame) % PADDED
     return pl.concat([frame, frame[[place % len(frame) for place in range(extra)]]]) if extra else frame

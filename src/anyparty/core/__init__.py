@@ -1,4 +1,4 @@
 """Types, seeds, file access and predictions that every other package uses.
 
-Nothing here imports another package of anyparty, apart from its errors.
+No module of this package imports another package of anyparty; all of them may import ``anyparty.errors``.
 """

@@ -28,20 +28,21 @@ EXPECTED = {
     "string_unicode": "text",
 }
 SCALARS = (int, float, bool, str)
-SHORT = 60  # a longer value may be a table, and messages show its type only
+SHORT = 60  # messages show only the type of a value with a longer text, because it may be a table
 
 
 def checked(
     raises: type[UserError] = ConfigError, *, by_hand: Sequence[str] = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function so that a wrong argument is an error that names the argument, the expected and found value.
+    """Decorate a function so that an argument that does not fit its annotation raises an error.
 
-    The annotations are checked strictly: text is not a number and not a list. Any iterable except text and mappings is
-    accepted as a sequence, and is read once. Keyword arguments of ``**name`` are not checked.
+    The error names the argument, the expected value and the given value. The check is strict: text is not accepted as a
+    number or as a list. Any iterable except text and mappings is accepted as a sequence, and is converted to a tuple.
+    Keyword arguments of ``**name`` are not checked.
 
     Args:
         raises: the class of the errors.
-        by_hand: the arguments that the function checks itself.
+        by_hand: the names of the arguments that the decorator does not check, because the function checks them.
 
     >>> @checked()
     ... def train(epochs: int, parties: Sequence[str] | None = None) -> None: ...
@@ -79,7 +80,7 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 
 def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserError] = ConfigError) -> Any:
-    """Return the value of the argument ``name``, with its sequences as tuples.
+    """Check the value of the argument ``name``, and return it with its sequences as tuples.
 
     Raises:
         UserError: of the class ``raises``, if the value does not have the type of ``adapter``.
@@ -107,12 +108,12 @@ def _adapters(function: Callable[..., Any], by_hand: tuple[str, ...] = ()) -> di
 
 
 def adapter_of(hint: Any) -> TypeAdapter[Any]:
-    """Return the validator of an annotation, for ``check``."""
+    """Return the validator of an annotation ``hint``, for use with ``check``."""
     return TypeAdapter(_strict(hint))
 
 
 def _strict(hint: Any) -> Any:
-    """Change an annotation so that pydantic accepts any iterable as a sequence, and does not look into objects."""
+    """Change an annotation so that pydantic accepts any iterable as a sequence, and checks objects by class only."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
@@ -140,7 +141,7 @@ def _listed(expected: str, value: Any) -> Any:
 def _bound(
     signature: inspect.Signature, name: str, raises: type[UserError], /, *args: Any, **kwargs: Any
 ) -> inspect.BoundArguments:
-    """Assign arguments to parameters.
+    """Assign the arguments of a call to the parameters of the function ``name``, and return the assignment.
 
     Raises:
         UserError: there is no such parameter, or a required argument is missing.
@@ -158,9 +159,9 @@ def _bound(
 
 
 def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
-    """Return the keys and indices that lead to a wrong value, and whether it is a key itself.
+    """Return the keys and indices that lead to a wrong value, and whether the wrong value is a key of a mapping.
 
-    Pydantic also lists the members of a union, which are left out.
+    ``loc`` is the location that pydantic reports.  It also lists the members of unions, which the result leaves out.
     """
     place = []
     for part in loc:
@@ -176,7 +177,7 @@ def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
 
 
 def _expected(error: Any) -> str:
-    """Describe the expected value in plain words."""
+    """Describe in plain words the value that pydantic expected where it found an error."""
     if error["type"] in EXPECTED:
         return EXPECTED[error["type"]]
     if error["type"] == "is_instance_of":
@@ -186,7 +187,7 @@ def _expected(error: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Show a short value; describe any other value by its type, because it may be a table."""
+    """Return a short value as text; describe any other value by its type, because it may be a table."""
     if value is None or isinstance(value, bool | int | float | str | tuple | list | dict):
         text = repr(value)
         if len(text) <= SHORT:

@@ -7,10 +7,10 @@ Notation  D    the number of rows that both parties have;
           x_d  the number of columns of the data party;
           4    the number of bytes of each number sent.
 
-The paper assumes two parties and other messages than this package sends. For split learning, the paper counts the
-gradient of the passive encoder's last layer; this package sends the gradient of the embeddings. For FedSVD, the paper
-counts masks of [D, D]; this package sends a seed. Tests recompute the paper's table 2 with these functions and list the
-rows that differ.
+The paper assumes two parties, and its messages differ from those of this package. For split learning, the paper counts
+the gradient of the last layer of the passive party's encoder; this package sends the gradient of the embeddings. For
+FedSVD, the paper counts masks [D, D]; this package sends a seed. Tests recompute the paper's table 2 with these
+functions and list the rows that differ.
 
     >>> apc(9500, 256).bytes_sent / 1e6
     9.728
@@ -28,7 +28,7 @@ from torch import Tensor
 from anyparty.core.types import Roster
 
 NUMBER = 4  # bytes of a float32
-LAST_LAYER = 128 * 256 + 256  # the paper's p, for a linear layer from 128 to 256
+LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer with 128 inputs, 256 outputs and biases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ class RunShape:
     Attributes:
         roster: the parties.
         observed: [N, K] bool, True if party k holds row n.
-        labelled: [N] bool, rows with a label.
-        training: [N] bool, training rows.
-        shared: by passive party, the number of rows that it shares with the active party, not counting test rows.
+        labelled: [N] bool, True for a row with a label.
+        training: [N] bool, True for a training row.
+        shared: by passive party, the number of rows that it shares with the active party, without test rows.
         epochs: the number of epochs, by stage.
         batch_size: the number of rows in a batch.
         columns: x_t, the width of the active party's prepared block.
@@ -76,8 +76,8 @@ class PartyShape:
     """The sizes of a passive party's networks that a formula needs.
 
     Attributes:
-        columns: x_d, the width of its prepared block.
-        last_layer: p, the number of parameters of its encoder's last linear layer; 0 without such a layer.
+        columns: x_d, the width of the party's prepared block.
+        last_layer: p, the number of parameters of the last linear layer of its encoder; 0 without such a layer.
 
     """
 
@@ -87,7 +87,7 @@ class PartyShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaTraffic:
-    """The values of a formula for one passive party of a run, without those in the party's ``PartyShape``.
+    """The values of a cost formula for one passive party of a run, without the values in the party's ``PartyShape``.
 
     Attributes:
         party: the passive party.
@@ -101,7 +101,7 @@ class FormulaTraffic:
     counts: Mapping[str, int]
 
     def cost(self, shape: PartyShape | None) -> Cost | None:
-        """Return the cost by the formula; ``None`` if the formula needs an unknown value of the party."""
+        """Return the cost by the formula; ``None`` if the formula needs a value that ``shape`` does not give."""
         counts = self.counts
         if self.equation == "(6)":
             return apc(counts["aligned"], counts["z_p"])
@@ -117,11 +117,11 @@ class FormulaTraffic:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
-    """Add rounds and bytes to a record's entries for formulas, unless a needed ``PartyShape`` is unknown.
+    """Return the entries of a record for cost formulas, with the rounds and bytes that the formulas give.
 
     Args:
-        counted: the entries of a record; entries that already have bytes are not changed.
-        shapes: the shapes, by party.
+        counted: the entries. One that already has bytes, or whose formula needs an unknown shape, is not changed.
+        shapes: the sizes of the passive parties' networks, by party, as far as they are known.
 
     """
     made = []
@@ -134,19 +134,19 @@ def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartySh
 
 @runtime_checkable
 class HasCosts(Protocol):
-    """A method with a formula for its costs."""
+    """A method whose communication costs the paper gives by a formula."""
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
-        """Return the values of the formula for every passive party of a run."""
+        """Return the values of the cost formula for every passive party of a run."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
-    """Return the cost of APC-VFL by equation (6): D z_p 4 bytes in one exchange."""
+    """Return the cost of APC-VFL by equation (6): D * z_p * 4 bytes in one exchange."""
     return Cost(rounds=1, bytes_sent=aligned * z_p * NUMBER)
 
 
 def forward(epochs: float, aligned: int, z_p: int) -> float:
-    """Return the number of bytes of split learning's embeddings by equation (7): epochs D z_p 4.
+    """Return the number of bytes of the embeddings in split learning by equation (7): epochs * D * z_p * 4.
 
     ``epochs`` may be a mean over runs.
     """
@@ -154,7 +154,7 @@ def forward(epochs: float, aligned: int, z_p: int) -> float:
 
 
 def backprop(epochs: float, aligned: int, batch_size: int, p: int = LAST_LAYER) -> float:
-    """Return the number of bytes of split learning's gradients by equation (8): epochs ceil(D / batch size) p 4."""
+    """Count the bytes of the gradients in split learning by equation (8): epochs * ceil(D / batch_size) * p * 4."""
     return epochs * ceil(aligned / batch_size) * p * NUMBER
 
 
@@ -168,10 +168,10 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 
 
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
-    """Return the values of formula (9) for every passive party of a run.
+    """Return the values of equation (9) for every passive party of a run.
 
-    ``rows`` [N] bool marks the rows that the method uses. D is the number of training rows among them that the passive
-    party holds.
+    ``rows`` [N] bool marks the rows that the method uses. D is the number of these rows that are training rows and that
+    the passive party holds.
     """
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)
@@ -194,8 +194,9 @@ def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic
 def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
     """Return the cost of VFedTrans with FedSVD by equation (10).
 
-    Both parties receive the mask A [D, D]. The task party receives B_t [x_t, x_t + x_d], and the data party receives
-    B_d [x_d, x_t + x_d]. The masked blocks, D (x_t + x_d) numbers together, and U [D, x_t + x_d] are sent too.
+    Both parties receive the left mask A [D, D]. The task party receives its rows B_t [x_t, x_t + x_d] of the right
+    mask, and the data party receives its rows B_d [x_d, x_t + x_d]. The two masked blocks, which have D * (x_t + x_d)
+    numbers in total, and the left singular vectors U [D, x_t + x_d] are sent too.
     """
     total = x_t + x_d
     masks = 2 * aligned**2 + x_t * total + x_d * total

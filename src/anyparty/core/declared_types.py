@@ -1,7 +1,7 @@
 """Convert values from files and users to the types that a class, function or method declares.
 
 Settings files are checked when they are read. An object made in Python, such as ``Optimizer(lr=np.float32(0.1))``, is
-not read from a file, but is saved in one.
+not read from a file, but may be saved in one. This module checks such objects.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def of_type(hint: Any, value: Any, what: str) -> Any:
-    """Convert a parameter to the type that its method declares.
+    """Convert the value of a parameter to the type ``hint`` that its method declares, and return it.
 
     Raises:
-        ConfigError: the parameter has another type, or contains a value that no file can store. The message begins
-            with ``what``.
+        ConfigError: the value has another type, or contains a value that no file can store. The message begins with
+            ``what``.
     """
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
         raise ConfigError(f"{what}: expected a value other than true or false, got {value}")
@@ -41,14 +41,15 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
 
 
 def takes(of: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters of a class or function that makes a method, with their declared types.
+    """Return the parameters of ``of``, a class or function that creates a method, with their declared types.
 
-    For a dataclass these are its fields, without the rule of a split method and without fields with ``repr=False``,
-    which records leave out. If a user's parameter declares no type, or an unusable one, any value is accepted.
+    The parameters of a dataclass are its fields. The field ``rule`` of a split method is left out. Fields with
+    ``repr=False`` are left out too, because records do not store them. The type is ``Any`` if a user's parameter
+    declares no type, or a type that cannot be read.
     """
     try:
         signature = inspect.signature(of).parameters
-    except (TypeError, ValueError):  # implemented in C
+    except (TypeError, ValueError):  # ``of`` is implemented in C and has no signature
         return {}
     apart = {"rule", *(each.name for each in fields(of) if not each.repr)} if is_dataclass(of) else set()
     hints = _hints(of) | (_hints(of.__init__) if isinstance(of, type) else {})  # type: ignore[misc]
@@ -66,7 +67,7 @@ def _hints(of: object) -> dict[str, Any]:
 
 
 def _check_names(hint: Any, value: Any, what: str) -> None:
-    """Reject a table with keys that are not fields of the hint's dataclass; pydantic would accept them silently."""
+    """Reject a mapping with keys that are not fields of the dataclass in ``hint``; pydantic would accept such keys."""
     known = [name.name for of in (hint, *get_args(hint)) if is_dataclass(of) for name in fields(of)]
     if known and isinstance(value, Mapping):
         for key in (str(key) for key in value if key not in known):
@@ -74,7 +75,7 @@ def _check_names(hint: Any, value: Any, what: str) -> None:
 
 
 def _check_tables(value: Any, what: str) -> None:
-    """Reject a table that contains, at any depth, a value that a saved model cannot store."""
+    """Reject a mapping that contains, at any depth, a value that a saved model cannot store."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(inner, HELD):
             raise ConfigError(f"{what}: a saved model cannot store {key} = {inner!r}; expected text, a number, true "
@@ -86,7 +87,8 @@ def _check_tables(value: Any, what: str) -> None:
 def as_declared(made: Any, of: Any, what: str) -> None:
     """Convert the fields of a frozen dataclass to their declared types; numpy numbers, lists and arrays are accepted.
 
-    Call it first in ``__post_init__`` of the class ``of``. Fields that a user's subclass adds are not checked.
+    The method ``__post_init__`` of the class ``of`` calls this function first. Fields that a user's subclass adds are
+    not checked.
 
     Raises:
         ConfigError: a field has a value of another type; the message begins with ``what``.
@@ -97,7 +99,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
             value = value.tolist()
         try:
             read = _adapters(of)[field.name].validate_python(value)
-            fits = _truths(read) == _truths(value)  # pydantic converts true to 1, and "yes" to true
+            fits = _truths(read) == _truths(value)  # False if pydantic has converted true to 1 or "yes" to true
         except ValidationError:
             fits = False
         if not fits:

@@ -2,8 +2,8 @@
 
 A spreadsheet runs a CSV cell as a formula if it begins with one of a few characters (OWASP, "CSV Injection",
 https://owasp.org/www-community/attacks/CSV_Injection).  Ids, class names and column names come from untrusted tables.
-Text that begins with one of these characters therefore gets a leading single quote.  A cell that is
-a number as a whole, such as -5, is not changed.
+Text that begins with one of these characters therefore gets a leading single quote.  A cell whose whole text is a
+number, such as -5, is not changed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 110  # the width of text in characters
+COLUMNS = 110  # the width in characters of a table shown as text
 
 
 def text_of(*shown: RenderableType) -> str:
-    """Render for a terminal without colours, and return the text.
+    """Return tables or other objects of the package rich as text, as on a terminal without colours.
 
     >>> table = Table("party", "rows")
     >>> table.add_row("bank", "3")
@@ -63,13 +63,13 @@ class TextTable(Table):
 
 def new_axes() -> Axes:
     """Return the axes of a new figure."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - slow, and needed for figures alone
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - the import is slow, and only figures need it
 
     return plt.subplots(layout="constrained")[1]
 
 
 def shown_in_notebooks(figure: Figure) -> Figure:
-    """Return the figure after importing pyplot, which tells a notebook how to show figures."""
+    """Return ``figure`` unchanged, for a notebook to show."""
     return figure
 
 
@@ -82,12 +82,13 @@ PLAIN_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> None:
     """Write a frame to a .csv or .parquet file atomically.
 
-    A CSV is escaped (``escape_formulas``); a warning counts the escaped cells.  Parquet keeps every cell as it is.
+    In a CSV, ``escape_formulas`` escapes text that a spreadsheet would run, and a warning gives the number of escaped
+    cells.  Parquet keeps every cell as it is.
 
     Args:
         frame: the rows.
         path: the file; its suffix selects the format.
-        raw_csv: do not escape a CSV.
+        raw_csv: whether to write text to a CSV without escapes.
 
     Raises:
         ConfigError: the suffix is neither .csv nor .parquet.

@@ -1,7 +1,7 @@
-"""The style of figures, and their conversion to PNG, SVG, and SVG inside the page.
+"""The style of figures, and their conversion to PNG files, SVG files and SVG elements of an HTML page.
 
-A figure is drawn in the light palette.  Inside the page each of its colours becomes a variable of the page's style
-sheet, so that one drawing follows the reader's light or dark setting and prints in black on white.
+A figure is drawn in the light palette.  In an HTML page, a variable of the page's style sheet replaces each colour of
+the figure.  One drawing therefore follows the reader's light or dark setting, and prints in black on white.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from anyparty.errors import ConfigError
 INK, MUTED, FAINT, PAPER = "#1f2328", "#6e7781", "#d8dee4", "#fffffe"
 ACCENT, SOFT = "#0f6fa8", "#bcd9ea"
 VARIABLES = {INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", SOFT: "--soft"}
-WIDTH = 7.2  # inches: as wide as the page's text
-NARROW = 4.6  # inches: beside a table
-LONGEST = 22  # characters of a name in a figure
+WIDTH = 7.2  # width of a figure in inches, equal to the width of the text in an HTML page
+NARROW = 4.6  # width in inches of a figure beside a table
+LONGEST = 22  # maximum number of characters of a name in a figure
 DPI = 160
 STYLE = {
     "font.size": 9.0, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "anyparty",
@@ -45,25 +45,25 @@ STYLE = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Apply the style, and ignore warnings of characters that the PNG's font lacks."""
+    """Apply the style of figures in a ``with`` block, and ignore warnings about characters that the font lacks."""
     with rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message="Glyph")
         yield
 
 
 def shorten(name: str, most: int = LONGEST) -> str:
-    """Shorten a name to its beginning and its end.
+    """Shorten a name of more than ``most`` characters to its beginning and its end.
 
     >>> shorten("department of internal medicine", 16)
     'department…icine'
     """
     end = (most - 1) // 3
     cut = name if len(name) <= most else f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
-    return cut.replace("$", r"\$")  # matplotlib reads $ as mathematics
+    return cut.replace("$", r"\$")  # matplotlib would read text between two $ as a formula
 
 
 def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
-    """Shorten names, and put a number before those that become equal.
+    """Shorten names, and put a number before names that become equal.
 
     >>> distinct_labels(["bank", "library of the northern city", "library of the southern city"], 16)
     ['bank', '2 library of…city', '3 library of…city']
@@ -73,20 +73,23 @@ def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
 
 
 def lines(axis: Axes, along: str) -> None:
-    """Draw a faint grid behind everything else."""
+    """Draw faint grid lines at the ticks of the axis ``along`` ("x", "y" or "both"), behind everything else."""
     axis.grid(visible=True, axis=along)  # type: ignore[arg-type]
     axis.set_axisbelow(True)
 
 
 def hide_frame(axis: Axes) -> None:
-    """Remove the ticks of the x axis and the frame."""
+    """Remove the frame of a plot, and the ticks of its x axis."""
     axis.set_xticks([])
     for spine in axis.spines.values():
         spine.set_visible(False)
 
 
 def draw_cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
-    """Draw a table of cells [rows, columns]; a cell's colour is as strong as its share, which is from 0 to 1."""
+    """Draw a table of coloured cells [rows, columns], with ``texts`` in the cells.
+
+    The colour of a cell is the stronger, the greater its ``share`` is, which is from 0 to 1.
+    """
     rows, columns = share.shape
     for r in range(rows):
         for c in range(columns):
@@ -107,12 +110,12 @@ def _square(x: float, y: float, share: float) -> Rectangle:
 
 
 def png(figure: Figure) -> bytes:
-    """Convert a figure to PNG, on white."""
+    """Return a figure as the bytes of a PNG file with a white background."""
     return _bytes_of(figure, "png", {"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
-    """Convert a figure to SVG, on white."""
+    """Return a figure as the bytes of an SVG file with a white background."""
     return _bytes_of(figure, "svg", {"Date": None})
 
 
@@ -127,7 +130,7 @@ FORMATS = {".png": png, ".svg": svg}
 
 
 def check_figure_file(out: Path) -> None:
-    """Reject a file of another kind than PNG and SVG, before any work is done.
+    """Check that the name of a figure's file has the suffix .png or .svg, before any work is done.
 
     Raises:
         ConfigError: the name ends neither in .png nor in .svg.
@@ -137,7 +140,7 @@ def check_figure_file(out: Path) -> None:
 
 
 def save_figure(figure: Figure, out: Path) -> None:
-    """Write a figure in the format that the suffix of the file's name gives.
+    """Write a figure to the file ``out``, as PNG or SVG according to the suffix of the file's name.
 
     Raises:
         ConfigError: the name ends neither in .png nor in .svg.
@@ -148,7 +151,11 @@ def save_figure(figure: Figure, out: Path) -> None:
 
 
 def inline_svg(drawn: bytes, name: str, description: str) -> str:
-    """Convert an SVG file to an element of the page, with the page's colours and ids that start with ``name``."""
+    """Convert an SVG file to an element of an HTML page, and return the element.
+
+    The element has the colours of the page.  The ids in it start with ``name``, so that figures do not share ids.
+    ``description`` describes the figure to readers who do not see it.
+    """
     text = drawn.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)

@@ -37,7 +37,7 @@ def _in_child() -> None:
 
 
 def _polars_runs() -> bool:
-    """Return whether polars has started its threads; True on a system that does not list them."""
+    """Return True if polars has started its threads, or if the system does not list the threads of this process."""
     if not _THREADS.is_dir():
         return True
     for thread in _THREADS.iterdir():

@@ -1,4 +1,4 @@
-"""Predictions: a score for every row that an available party holds, with its provenance."""
+"""Predictions: scores for every row that an available party holds, with their provenance."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Predictions:
         blocks: the K parties that hold columns, in order.
         scores: [n, C]: class probabilities, float32, or the predicted number in the label's own units, float64; NaN
             without an answer.
-        by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN if party
-            k has none. ``None`` if the method has one answer for all parties.
+        by_party: [n, K, C], like ``scores`` for the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN
+            if party k has no answer. ``None`` if the method has one answer for all parties.
         took_part: [n, K] bool, True if the answer used party k's block.
-        asked: [K] bool, the parties that were asked.
-        silent: parties that were asked and did not answer.
+        asked: [K] bool, True if party k was asked to take part.
+        silent: parties that were asked to take part and did not answer.
         predictor: a description of the predictor.
-        reasons: the reason for a missing answer, by row.
-        id_columns: [n, m] the id columns of these rows; ``None`` if their ids are not known here.
-        unseen: the number of classes that the model does not know. They are the last classes of the task (``over``).
+        reasons: by row with a missing answer, the reason why it is missing.
+        id_columns: [n, m] the m id columns of these rows; ``None`` if this party does not know their ids.
+        unseen: the number of classes that the model does not know. ``over`` appends them to the classes of ``task``.
     """
 
     task: Task
@@ -81,19 +81,23 @@ class Predictions:
 
     @cached_property
     def ids(self) -> tuple[Any, ...] | None:
-        """[n] the rows' ids with the type of the table; a tuple for ids of several columns; ``None`` if not known."""
+        """[n] the rows' ids with the types of the table, each a tuple if there are several id columns.
+
+        ``None`` if the ids are not known.
+        """
         return None if self.id_columns is None else id_values(self.id_columns)
 
     @property
     def answered(self) -> Tensor:
-        """[n] bool: rows with an answer."""
+        """[n] bool: True for a row with an answer."""
         return ~torch.isnan(self.scores).any(dim=1)
 
     def unweighted(self) -> Predictions:
-        """Return the predictions of a model with class weights, with probabilities that fit the training rows' shares.
+        """Return the predictions with class probabilities that no longer contain the class weights.
 
-        A class with weight w has w times its odds in the networks' probabilities.  They are therefore divided by the
-        weights and normalised.  The order of rows and the predicted classes do not change.
+        The networks of a model with class weights multiply the odds of a class by the weight of the class.  Each
+        probability is therefore divided by the weight of its class, and each row is normalised.  The order of rows and
+        the predicted classes do not change.
         """
         if not self.task.weights:
             return self
@@ -101,7 +105,7 @@ class Predictions:
         return replace(self, scores=_reweighted(self.scores, self.task, -1), by_party=by_party)
 
     def over(self, more: Sequence[str]) -> Predictions:
-        """Append classes that the model does not know, with probability 0."""
+        """Return the predictions with further classes ``more``, unknown to the model, which have probability 0."""
         if not more:
             return self
         weights = (*self.task.weights, *(1.0 for _ in more)) if self.task.weights else ()
@@ -152,9 +156,9 @@ class Predictions:
         return DTYPES["number" if self.task.kind == "regression" else self.task.label_type]
 
     def frame(self) -> pl.DataFrame:
-        """Return one row per id: the answer, each class's probability, the parties that took part, and the reason.
+        """Return one row per id: the answer, each class's probability, the parties that took part, and a reason.
 
-        The reason explains a missing answer.
+        The reason explains a missing answer; it is null if there is an answer.
         """
         classification = self.task.kind == "classification"
         columns: dict[str, pl.Series] = {}
@@ -172,34 +176,38 @@ class Predictions:
         return pl.DataFrame(columns)
 
     def identified(self, id_columns: pl.DataFrame) -> Predictions:
-        """Add the id columns [n, m] of the rows."""
+        """Return the predictions with the id columns [n, m] of their rows."""
         return replace(self, id_columns=id_columns)
 
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
-        """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
+        """Write ``frame()`` to a .csv or .parquet file; in a CSV, text that begins like a formula is escaped.
+
+        ``raw_csv`` leaves all text as it is.
 
         Raises:
-            ConfigError, StorageError: as ``anyparty.core.display.write_frame``.
+            ConfigError: the suffix is neither .csv nor .parquet.
+            StorageError: the disk is full, or the folder is not writable.
         """
         write_frame(self.frame(), path, raw_csv=raw_csv)
 
 
 def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
-    """Return the rows at ``rows`` [b] of a data frame, column by column.
+    """Return the rows of a data frame at the positions ``rows`` [b].
 
-    ``frame[rows]`` uses polars' threads, for which a forked process waits for ever.
+    The rows are taken from one column after another, because ``frame[rows]`` uses the threads of polars.  A forked
+    process would wait for these threads for ever.
     """
     return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:
-    """Return the id of each row: the cell of a single column, or a tuple of the cells of several."""
+    """Return the id of each row: the cell of a single id column, or a tuple of the cells of several id columns."""
     rows = id_columns.rows()
     return tuple(row[0] for row in rows) if id_columns.width == 1 else tuple(rows)
 
 
 def named_ids(id_columns: pl.DataFrame) -> dict[str, pl.Series]:
-    """Return the id columns for a result: a single one is named "id", several keep their names."""
+    """Return the id columns of a result by name: a single column is named "id", several columns keep their names."""
     columns = id_columns.get_columns()
     return {"id": columns[0].alias("id")} if len(columns) == 1 else {column.name: column for column in columns}
 
@@ -218,9 +226,9 @@ def refuse_without_labels(task: Task) -> None:
 
 
 def most_probable(scores: Tensor) -> Tensor:
-    """Return the class with the highest score, the first among equal scores: [..., C] -> [...] int64.
+    """Return the index of the class with the highest score: [..., C] -> [...] int64.
 
-    The result is -1 if one of the scores is NaN.
+    The first of several classes with the highest score wins.  The result is -1 if one of the C scores is NaN.
 
     >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
     tensor([ 1,  0, -1])
@@ -229,10 +237,11 @@ def most_probable(scores: Tensor) -> Tensor:
 
 
 def predicted_class(task: Task, scores: Tensor) -> Tensor:
-    """Return the predicted class from class probabilities [..., C] -> [...] int64; -1 if one of them is NaN.
+    """Return the index of the predicted class from class probabilities: [..., C] -> [...] int64.
 
-    It is the most probable class.  With class weights it is the class with the greatest product of weight and
-    probability, so that rare classes count as much as frequent ones.
+    Without class weights, the predicted class is the most probable one.  With class weights, it is the class with the
+    greatest product of weight and probability, so that rare classes count as much as frequent ones.  The result is -1
+    if one of the C probabilities is NaN.
 
     >>> predicted_class(Task(kind="classification", classes=("a", "b"), weights=(0.5, 5.0)), torch.tensor([[0.8, 0.2]]))
     tensor([1])
@@ -241,7 +250,7 @@ def predicted_class(task: Task, scores: Tensor) -> Tensor:
 
 
 def weighted(task: Task, scores: Tensor) -> Tensor:
-    """Return class probabilities [..., C] times the weights of the classes, normalised: the networks' own answers."""
+    """Return class probabilities [..., C] times the class weights, normalised, which are the networks' own answers."""
     return _reweighted(scores, task, 1) if task.weights else scores
 
 
@@ -251,10 +260,11 @@ def _reweighted(scores: Tensor, task: Task, power: int) -> Tensor:
 
 
 def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the P distinct rows of ``present`` [n, K] bool in lexicographic order, and the pattern of each row.
+    """Return the P distinct rows of ``present`` [n, K] bool in lexicographic order, and their index for each row.
 
     Returns:
-        [P, K] bool and [n] int64. K is not limited, because 30 parties at a time are packed into a number.
+        The distinct rows, which are the patterns: [P, K] bool.  For each row, the index of its pattern: [n] int64.
+        K is not limited, because 30 columns at a time are packed into a number.
     """
     n, K = present.shape
     code = torch.zeros(n, dtype=torch.int64)
@@ -264,7 +274,7 @@ def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
             code = torch.unique(code, return_inverse=True)[1]
     numbers, which = torch.unique(code, return_inverse=True)
     row_of = torch.empty(len(numbers), dtype=torch.int64)
-    row_of[which] = torch.arange(n)  # any row of the pattern
+    row_of[which] = torch.arange(n)  # for each pattern, the index of one of its rows
     return present[row_of], which
 
 

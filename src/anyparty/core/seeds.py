@@ -1,7 +1,5 @@
 """One root seed and many named random streams.
 
-``usual_torch`` makes training independent of the global settings of PyTorch in the user's program.
-
 Every random choice has a stream of its own, selected by name. A new choice therefore never changes another one, and a
 run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
 
@@ -16,6 +14,8 @@ its rows) use the streams of ``seeds.own``:
     >>> secret = Seeds(7, bytes(32))
     >>> secret.number("split") == Seeds(7).number("split"), secret.own.number("encoder") == Seeds(7).number("encoder")
     (True, False)
+
+``usual_torch`` makes training independent of the global settings of PyTorch in the user's program.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import numpy as np
 import torch
 from torch import Generator
 
-_Device = torch.device  # below, ``torch`` is a method
-_DRAWING = threading.RLock()  # all threads share torch's default stream; the prediction service has two threads
+_Device = torch.device  # an alias, because the name ``torch`` is a method in the classes below
+_DRAWING = threading.RLock()  # held while drawing, because all threads share torch's default stream
 _WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
 _WORDS_AT = 24  # the offset of these numbers (8 bytes each) in torch's serialized state, after a seed and two counters
-_BYTES = 5056  # the size of the serialized state
+_BYTES = 5056  # the size of torch's serialized state
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Seeds:
         return int.from_bytes(self._digest(*name)[:8], "little") >> 1
 
     def key(self, *name: str | int) -> bytes:
-        """Return 32 bytes of the stream ``name``, as the key of a hash."""
+        """Return 32 bytes of the stream ``name``, for use as the key of a hash function."""
         return self._digest(*name)
 
     def torch(self, *name: str | int) -> Generator:
@@ -69,8 +69,8 @@ class Seeds:
     def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
         """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
-        The block must not contain an await. Torch's default stream is restored afterwards. On the CPU, a second thread
-        waits until the block of the first thread has ended.
+        The block must not contain an await. Torch's default stream is restored after the block. On the CPU, a thread
+        waits at the beginning of its block until the blocks of other threads have ended.
         """
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):
@@ -96,9 +96,10 @@ class Seeds:
 
 
 class _Own(Seeds):
-    """Random streams of a 32-byte secret.
+    """The random streams that depend on a party's secret of 32 bytes.
 
-    They set the full state of torch's generator, because the generator's seed of 32 bits could be guessed.
+    These streams set the full state of torch's generator, because a seed of the generator, which has only 32 bits,
+    could be guessed.
     """
 
     def torch(self, *name: str | int) -> Generator:
@@ -124,11 +125,11 @@ class _Own(Seeds):
 
 @contextmanager
 def usual_torch() -> Iterator[None]:
-    """Compute with PyTorch's usual settings, and restore those of the caller afterwards.
+    """Use PyTorch's usual settings in a ``with`` block or a decorated function, and restore the caller's settings.
 
-    Within the context, or a function that it decorates, new tensors are float32 and on the CPU, and gradients are
-    computed.  Otherwise ``torch.set_default_dtype``, ``torch.set_default_device`` and a surrounding ``torch.no_grad()``
-    or ``torch.inference_mode()`` would change or break training.
+    Within the block, new tensors are float32 and on the CPU, and gradients are computed.  The caller may have changed
+    this with ``torch.set_default_dtype``, ``torch.set_default_device``, ``torch.no_grad()`` or
+    ``torch.inference_mode()``, which would change or break training.
     """
     dtype = torch.get_default_dtype()
     with ExitStack() as stack:
@@ -139,6 +140,6 @@ def usual_torch() -> Iterator[None]:
             stack.enter_context(torch.inference_mode(mode=False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        if torch.get_default_device() != torch.device("cpu"):  # the context would slow down every call
-            stack.enter_context(torch.device("cpu"))
+        if torch.get_default_device() != torch.device("cpu"):
+            stack.enter_context(torch.device("cpu"))  # only if needed, because it slows down every call of torch
         yield

@@ -1,4 +1,4 @@
-"""Read and write files: atomically, and never outside their folder."""
+"""Read and write files: a file is written atomically, and a path that leads out of its folder is rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PART = ".part"  # the suffix of an incomplete file
 
 
 def user_path(named: Path | str) -> Path:
-    """Return a path that a user wrote, with ``~`` and ``~user`` replaced by the home folder.
+    """Return a path that a user gave, with ``~`` and ``~user`` replaced by the home folder.
 
     Raises:
         ConfigError: there is no such home folder.
@@ -44,7 +44,7 @@ def refuse_file(folder: Path) -> None:
 
 
 def inside(folder: Path, relative: Path | str) -> Path:
-    """Return the path of a file in the folder of a run or a model.
+    """Return the path ``folder / relative`` of a file in the folder of a run or a model.
 
     Raises:
         ModelError: a symbolic link leads out of the folder.
@@ -67,7 +67,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that are not finite by ``None``, also inside lists and mappings."""
+    """Return a value with ``None`` in place of all numbers that are not finite, also inside lists and mappings."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
+    """Read a JSON object from a file.
 
     Raises:
         ModelError: the file does not exist, is not a JSON object, or is nested too deeply.
@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
                          f"again") from None  # fmt: skip
-    except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number of too many digits
+    except (ValueError, OSError) as error:  # the text is not JSON or not UTF-8, or a number has too many digits
         raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder again") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the lists among the values to tuples, because JSON stores tuples as lists."""
+    """Return a mapping with its lists as tuples, because JSON stores tuples as lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 

@@ -153,12 +153,12 @@ class MessageSpec:
             _among(ROLES, getattr(self, end), f"message {self.tag!r}: {end}")
 
 
-SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # a value of ``when``
+SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # for MessageSpec.when
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """The capabilities of a method, as data for users and for the engine.
+    """The capabilities of a method, which users read and the training engine checks.
 
     Attributes:
         title: the method's name for users.
@@ -168,11 +168,12 @@ class Capabilities:
         needs: "all" if a prediction needs all parties, "any" if one party suffices. The same holds for training, unless
             ``trains_with`` is set.
         messages: the declarations of the method's messages.
-        most_parties: the largest number of parties; ``None`` without a limit.
+        most_parties: the largest number of parties that the method supports; ``None`` without a limit.
         unlabelled: True if the method also learns from rows without labels.
         without_labels: True if the method is useful without any label. The task then has no outputs, stages that train
             on labels are skipped, and predictions are refused.
-        trains_with: as ``needs``, but for training; ``None`` if training has the same needs.
+        trains_with: "all" if training needs all parties, "any" if one party suffices; ``None`` if ``needs`` also
+            applies to training.
         predicts_alone: True if the active party predicts alone, without messages.
 
     Raises:
@@ -207,7 +208,7 @@ class Capabilities:
 
     @property
     def gradients(self) -> tuple[MessageSpec, ...]:
-        """The messages that return gradients to passive parties, which can infer labels from them."""
+        """The messages that return gradients to passive parties; such a party can infer labels from its gradients."""
         return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
 
     @property
@@ -220,8 +221,8 @@ class Capabilities:
 class TensorSpec:
     """The shape and dtype of one tensor that a receiver expects.
 
-    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. The bound on extreme
-    numbers is wider for them.
+    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. Such numbers may be
+    larger before a receiver rejects them as extreme.
     """
 
     shape: tuple[int, ...]
@@ -230,14 +231,17 @@ class TensorSpec:
 
 
 class Channel(Protocol):
-    """One party's connection to the others. Data leaves a party only through an awaited call of a channel."""
+    """One party's connection to the other parties.
+
+    Data leaves a party only through an awaited call of a channel.
+    """
 
     @property
     def me(self) -> str:
         """The party at this end of the channel."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send named tensors to the party ``to``. Return when they are handed over, before ``to`` reads them.
+        """Send named tensors to the party ``to``. Return as soon as the channel has accepted them.
 
         Returns ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this value.
         """
@@ -260,15 +264,17 @@ def _among(allowed: Sequence[str], value: object, name: str) -> None:
 
 
 def finite(tensor: Tensor) -> bool:
-    """Return whether all numbers are finite.
+    """Return whether all numbers of a tensor are finite.
 
-    The sum is tested first, because this takes a tenth of the time.
+    If the sum is finite, all numbers are. The sum is tested first, because this takes a tenth of the time.
     """
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
 def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> None:
-    """Check a message against the receiver's expectation; -1 in a shape matches any length.
+    """Check a message against the receiver's expectation; -1 in an expected shape matches any length.
+
+    ``where`` names the message in errors.
 
     Raises:
         MessageError: names, dtypes or shapes differ, or a tensor holds NaN or infinity.
@@ -290,7 +296,7 @@ def fits(got: Sequence[int], want: Sequence[int]) -> bool:
 
 
 def of_python(value: Any) -> Any:
-    """Convert numpy's numbers to Python's in a value, and in the lists, tuples and mappings that it contains."""
+    """Return a value with NumPy numbers converted to Python numbers, also inside lists, tuples and mappings."""
     if isinstance(value, Mapping):
         return {key: of_python(each) for key, each in value.items()}
     if type(value) in {list, tuple}:

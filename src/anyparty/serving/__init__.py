@@ -1,23 +1,22 @@
 """The prediction service at the active party (extra ``serve``): predictions by id over HTTP, with provenance.
 
-Training, transport between machines and file formats belong to other packages.
+Training, transport between machines and file formats belong to other packages.  In a federation, the parties answer the
+service's requests in a *serving job*, which is a job of NVIDIA FLARE.
 
-http_server             ``serve`` and ``application``: load a model's folder and listen.
-http_app, http_schemas  paths, requests and answers.
-admission_middleware    checks of client, token, size and concurrency; limits and tokens are in service_settings.
-service_metrics         metrics for Prometheus.
-predictor               predicts ids with the connected parties; circuit_breaker decides which parties to wait for.
-loaded_party            a party's part of the model and its rows, ready to predict.
-serving_protocol        the service's messages.
-multiplexer             many numbered requests with deadlines over one channel.
-peer_group              the other parties on one channel.
-responder               a passive party's part in a serving job.
-batch_executor          a thread for requests of many rows.
-local_backend           serves a run with all parties in one process.
-federation_backend      serves a federation.
-job_manager, ipc        keep a serving job running, and connect the service to the job.
-traffic_log             counts the messages that a party sends while it serves.
-staleness               detects that the model on disk was replaced.
+http_server           ``serve`` and ``application``: load a model's folder, and listen on a port.
+http_app              paths, requests and answers of the HTTP service.
+admission_middleware  checks client, token and size of each request, and limits concurrency; metrics for Prometheus.
+service_settings      limits of the service, bearer tokens and TLS files.
+backends              load a run with all parties in one process, or a federation; detect that the model was replaced.
+predictor             predicts rows by id with the connected parties.
+loaded_party          a party's part of the model and its rows, ready to predict.
+serving_protocol      messages between the active party and the other parties.
+multiplexer           many numbered requests with deadlines over one channel.
+peer_group            the active party's connections to the other parties; a circuit breaker for slow parties.
+responder             a passive party's side of a serving job; counts of the messages that a party sends.
+batch_executor        a thread for requests of many rows.
+job_manager           keeps a serving job running in a federation.
+ipc                   connects the service to the active party's process in a serving job.
 """
 
 from __future__ import annotations
@@ -35,16 +34,22 @@ __all__ = ["application", "serve"]
 
 def _server() -> Any:
     with needing("serve", "the prediction service"):
-        from anyparty.serving import http_server  # noqa: PLC0415 - an extra
+        from anyparty.serving import http_server  # noqa: PLC0415 - needs the extra "serve"
     return http_server
 
 
 def application(place: Path | str, **settings: Any) -> FastAPI:
-    """Build the service as an ASGI application; see ``anyparty.serving.http_server.application``."""
+    """Build the prediction service of the model in the folder ``place`` as an ASGI application.
+
+    ``anyparty.serving.http_server.application`` describes the keyword arguments in ``settings``.
+    """
     app: FastAPI = _server().application(place, **settings)
     return app
 
 
 def serve(place: Path | str, **settings: Any) -> None:
-    """Serve predictions until Ctrl-C; see ``anyparty.serving.http_server.serve``."""
+    """Serve predictions of the model in the folder ``place`` over HTTP until Ctrl-C.
+
+    ``anyparty.serving.http_server.serve`` describes the keyword arguments in ``settings``.
+    """
     _server().serve(place, **settings)

@@ -1,7 +1,7 @@
-"""Check requests before their body is parsed: client address, host name, token, size and concurrency; and count them.
+"""Count requests, and check them before their body is parsed: client, host name, token, size and concurrency.
 
-uvicorn and Starlette have settings for host names and concurrency, but with other error texts.  The checks here also
-work with any other ASGI server.
+uvicorn and Starlette can also check host names and concurrency, but their error texts differ from this service's.
+The checks in this module work with every ASGI server.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3
 
 
 class _ConnectedParties(Collector):
-    """A gauge whose values are computed when Prometheus reads them."""
+    """A gauge of the connected parties, which is computed when Prometheus reads it."""
 
     def __init__(self, parties: Sequence[str], connected: Callable[[], set[str]]) -> None:
         self.parties, self.connected = parties, connected
 
     def collect(self) -> Iterable[Metric]:
-        """Return 1 for each party that can be asked now, 0 for the others."""
+        """Return the value 1 for each party that is connected now, and 0 for each other party."""
         family = GaugeMetricFamily("anyparty_party_connected", "Whether a party can be asked now.", labels=["party"])
         connected = self.connected()
         for name in self.parties:
@@ -41,14 +41,14 @@ class _ConnectedParties(Collector):
 
 
 class ServiceMetrics:
-    """The counters of one service."""
+    """The Prometheus metrics of one prediction service."""
 
     def __init__(self, parties: Sequence[str], connected: Callable[[], set[str]]) -> None:
         """Start all counters at zero.
 
         Args:
             parties: all parties except the active one.
-            connected: returns the parties that can be asked now.
+            connected: function that returns the parties that are connected now.
 
         """
         self.registry = CollectorRegistry()
@@ -76,7 +76,7 @@ class ServiceMetrics:
                 self.parties.labels(name, outcome)
 
     def count(self, outcome: RequestOutcome) -> None:
-        """Count the outcome of a request."""
+        """Add the outcome of a request to the counters."""
         for name in outcome.answered:
             self.parties.labels(name, "answered").inc()
         for name in outcome.silent:
@@ -93,8 +93,8 @@ PREDICTION_PATHS = PATHS[:2]
 OPEN_PATHS = ("/health",)  # process monitors need no token
 
 
-class RequestRefused(Exception):  # noqa: N818 - an answer, not a failure
-    """Raised to answer a request without passing it to the application."""
+class RequestRefused(Exception):  # noqa: N818 - it leads to an answer, so it is not named an error
+    """The refusal of a request, which the middleware answers with a status and a sentence."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -102,7 +102,7 @@ class RequestRefused(Exception):  # noqa: N818 - an answer, not a failure
 
 
 class AdmissionMiddleware:
-    """An ASGI middleware that refuses requests with a status and one sentence."""
+    """An ASGI middleware that checks each request, and answers a refused request with a status and one sentence."""
 
     def __init__(
         self, app: ASGIApp, *, limits: ServiceLimits, tokens: BearerTokens, metrics: ServiceMetrics,
@@ -114,7 +114,7 @@ class AdmissionMiddleware:
             app: the application.
             limits: limits of size, time and concurrency.
             tokens: accepted tokens; without tokens, no token is required.
-            metrics: counts requests.
+            metrics: the counters to which requests are added.
             hosts: if not empty, only clients on this machine are admitted, and only under one of these host names.
 
         """
@@ -166,9 +166,10 @@ class AdmissionMiddleware:
             self.metrics.open.dec()
 
     def _check_client(self, scope: Scope, headers: Headers) -> None:
-        """If ``hosts`` is set, refuse clients on other machines, and requests under other host names.
+        """Refuse clients on other machines, and requests for a host name that is not in ``hosts``, if ``hosts`` is set.
 
-        A web page could otherwise reach the service under the page's own host name.
+        Without the check of host names, a web page could reach the service by letting its own host name point to this
+        machine.
         """
         if not self.hosts:
             return
@@ -206,7 +207,7 @@ class AdmissionMiddleware:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI ``receive`` that replays the buffered body, then delegates."""
+    """Return an ASGI ``receive`` function that first returns the whole ``body``, and then calls ``receive``."""
     replayed = False
 
     async def read() -> Message:

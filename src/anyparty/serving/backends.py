@@ -1,9 +1,10 @@
-"""The backends of the service: a run with all parties in one process, or a federation at its active party.
+"""The two backends of the prediction service: a run with all parties in one process, or a federation.
 
-All parties in one process suit a team that has all parties' tables, and a trial of the service.
+A run in one process suits a team that has the tables of all parties, and a trial of the service.  In a federation, the
+service runs at the active party.
 
-A training replaces the model.  A training or a prediction may replace the alignment at all parties.  The service, which
-still has the former alignment, then refuses the other parties: see ``StalenessCheck``.
+A training replaces the model.  A training or a prediction may replace the alignment at all parties.  A running service
+still uses the former alignment, and then refuses the other parties.  ``StalenessCheck`` detects this and warns.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ NO_FEDERATION = (
 
 @dataclass(frozen=True)
 class KitLocation:
-    """The active party's own settings, and the federation's folder if jobs can be submitted."""
+    """The active party's own settings, and the federation's folder, or ``None`` if jobs cannot be submitted."""
 
     site: SiteConfig
     folder: Path | None
 
     @classmethod
     def of(cls, path: Path) -> KitLocation:
-        """Find the active party's kit.
+        """Find the active party's kit, which is the folder from which the party starts.
 
         Raises:
             ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
@@ -85,17 +86,17 @@ class KitLocation:
 def open_federation(
     path: Path, table: Any = None, config: Config | None = None, delays: JobDelays | None = None
 ) -> tuple[ServingBackend, str]:
-    """Load and return the backend of a federation, and a warning, which is empty if there is nothing to warn of.
+    """Load a federation's model at the active party; return the backend and a warning, which may be empty.
 
     Args:
-        path: the federation's folder or the active party's kit.
+        path: the federation's folder, or the active party's kit: the folder from which that party starts.
         table: the active party's current table; by default the table that the party's settings name.
         config: settings of the training, if its method or encoders are user code.
         delays: delays and timeouts of jobs.
 
     Raises:
         ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
-        ModelError: nothing was trained there.
+        ModelError: the active party has no trained model.
         TableError: the table is invalid.
 
     """
@@ -136,7 +137,7 @@ def _aligned_table(
 
 
 def _job_settings(site: SiteConfig, config: Config | None) -> str:
-    """Return the settings that a job carries: ``config`` if it is given, otherwise only the parties' names."""
+    """Return the settings that a job carries, as TOML: ``config``, or only the parties' names if it is ``None``."""
     if config is not None:
         return config.to_toml()
     return tomli_w.dumps({"federation": {"active": site.active}, "parties": {name: {} for name in site.parties}})
@@ -148,9 +149,9 @@ FileVersions = frozenset[tuple[str, int, int]]
 
 
 class StalenessCheck:
-    """Compare a model's folder with its earlier state, which is recorded when this object is created.
+    """A check whether a model's files have been replaced since this object was created.
 
-    Create the object before the model is loaded.
+    The object must be created before the model is loaded.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -168,14 +169,14 @@ class StalenessCheck:
         for path in (path for name in FILES for path in self.folder.glob(name)):
             try:
                 status = path.stat()
-            except OSError:  # deleted in the meantime
+            except OSError:  # the file was deleted after ``glob`` had found it
                 continue
             found.add((str(path), status.st_ino, status.st_mtime_ns))
         return frozenset(found)
 
     @asynccontextmanager
     async def watch(self, warn: Callable[[str], None]) -> AsyncIterator[None]:
-        """Call ``warn`` once if the model is replaced while the body runs."""
+        """Call ``warn`` once if the model is replaced during the ``async with`` block."""
 
         async def poll() -> None:
             while not (warning := self()):
@@ -195,12 +196,12 @@ OBSERVER = "the service"  # a member of the hub that never waits, so that waitin
 def load_run(
     folder: Path, tables: Mapping[str, Any] | None = None, *, allow_code: Sequence[str] = ()
 ) -> tuple[Predictor, dict[str, LoadedParty]]:
-    """Load a run: the predictor of the active party, and the other parties by name.
+    """Load a run; return the predictor of the active party, and the other parties by name.
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame; by default the run's own tables.
-        allow_code: modules that the run's settings may import; see ``model_for_run``.
+        tables: by party, a file name or data frame; by default the tables that the run's settings name.
+        allow_code: modules that the run's settings may import, such as ``("my_methods",)``.
 
     Raises:
         ModelError: there is no such run, or it was trained from data frames and ``tables`` is missing.
@@ -258,7 +259,7 @@ def _index(alignment: Alignment, lead: LoadedParty) -> RowIndex:
 
 @asynccontextmanager
 async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedParty]) -> AsyncIterator[None]:
-    """Run the other parties in this process while the body runs, over channels in memory."""
+    """Run the other parties in this process, over channels in memory, during an ``async with`` block."""
     hub = memory.MemoryHub((*predictor.party.roster.names, OBSERVER))
     responders = {name: Responder(party, hub.channel(name)) for name, party in others.items()}
     async with peers_over(predictor, hub.channel(predictor.party.me), Ledger()):
@@ -275,7 +276,7 @@ async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedPart
 
 @asynccontextmanager
 async def peers_over(predictor: Predictor, channel: Channel, ledger: Ledger) -> AsyncIterator[PeerGroup]:
-    """Connect a predictor to the parties behind a channel while the body runs."""
+    """Connect a predictor to the parties behind a channel during an ``async with`` block."""
     peers = PeerGroup(predictor.party, channel, ledger, predictor.message_arrived)
     predictor.peer_groups.append(peers)
     running = asyncio.create_task(peers.run())

@@ -1,7 +1,8 @@
 """Run predictions of many rows in a thread, so that requests for a few rows do not wait for them.
 
-    event loop      HTTP, messages, deadlines; the method's part in requests of at most ``INLINE_ROWS`` rows
-    thread          a second event loop while larger requests are open; its messages pass through the first loop
+    main event loop  HTTP, messages and deadlines; the method's computation for up to ``INLINE_ROWS`` rows
+    thread           the method's computation for more rows, in a second event loop; its messages pass through the
+                     main event loop
 
 PyTorch releases Python's global interpreter lock while it computes.
 """
@@ -28,8 +29,8 @@ T = TypeVar("T")
 class BatchExecutor:
     """A thread with an event loop for requests of many rows.
 
-    The thread runs while such requests are open.  One request computes at a time, which limits memory.  While a request
-    waits for a party, other requests continue.
+    The thread runs only while such requests are open.  It computes one request at a time, which limits memory.  While
+    this request waits for a party, the thread computes other requests.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -37,7 +38,10 @@ class BatchExecutor:
     _open: int = 0
 
     async def run(self, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel, rows: int) -> T:
-        """Run ``work(channel)`` in this event loop for up to ``INLINE_ROWS`` rows, otherwise in the thread."""
+        """Run ``work(channel)`` and return its result.
+
+        ``work`` runs in this event loop if it computes at most ``INLINE_ROWS`` ``rows``, and otherwise in the thread.
+        """
         if rows <= INLINE_ROWS:
             return await work(channel)
         if self._loop is None:
@@ -63,7 +67,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
 async def _run_in(
     loop: asyncio.AbstractEventLoop, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel
 ) -> T:
-    """Run ``work`` on another thread's event loop; on cancellation, cancel ``work`` and wait until it has ended."""
+    """Run ``work(channel)`` on another thread's event loop ``loop``, and return its result.
+
+    On cancellation, cancel ``work`` and wait until it has ended.
+    """
     here, ended, tasks = asyncio.get_running_loop(), asyncio.Event(), list[asyncio.Task[T]]()
 
     def begin() -> None:
@@ -87,7 +94,7 @@ async def _run_in(
 
 @dataclass(frozen=True)
 class CrossThreadChannel:
-    """A channel that belongs to another thread's event loop."""
+    """A wrapper through which one thread uses a channel that belongs to the event loop of another thread."""
 
     channel: Channel
     loop: asyncio.AbstractEventLoop
@@ -98,15 +105,15 @@ class CrossThreadChannel:
         return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send via the channel's own event loop."""
+        """Send a message in the event loop to which the channel belongs."""
         return await self._call(self.channel.send(to, tag, tensors))
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive via the channel's own event loop."""
+        """Receive a message in the event loop to which the channel belongs."""
         return await self._call(self.channel.recv(frm, tag, expect))
 
     async def close(self) -> None:
-        """Close via the channel's own event loop."""
+        """Close the channel in the event loop to which it belongs."""
         await self._call(self.channel.close())
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:

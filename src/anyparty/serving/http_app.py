@@ -24,13 +24,16 @@ from anyparty.serving.peer_group import NOT_CONNECTED
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits
 
-MAX_BUDGET_MS = 1e9  # far above any limit; also rejects infinity and NaN
-MAX_ERROR_LENGTH = 300  # characters of an error text that repeats input
+MAX_BUDGET_MS = 1e9  # far above the limit of every service; this maximum only rejects infinity and NaN
+MAX_ERROR_LENGTH = 300  # maximum number of characters of an error text that repeats input
 EXAMPLE = '{"ids": ["a", "b"]}'
 
 
 def _id(value: Any) -> Any:
-    """Reject an id of another shape with one sentence; pydantic would report a mistake for each allowed type."""
+    """Return an id that is text, a number or an object of these; reject any other value with one sentence.
+
+    Without this check, pydantic would report one mistake for each allowed type.
+    """
     parts = list(value.values()) if isinstance(value, dict) else [value]
     usable = (type(part) in {str, int} or (type(part) is float and math.isfinite(part)) for part in parts)
     if not parts or not all(usable):
@@ -72,7 +75,7 @@ class PredictionRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _stop_at_first_unknown_key(cls, values: Any) -> Any:
-        """Report one unknown key; pydantic would collect an error for each of them."""
+        """Reject a request at its first unknown key; pydantic would collect an error for each unknown key."""
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
                 text = f"unknown key {key[:100]!r}; expected ids, parties or budget_ms"
@@ -81,7 +84,7 @@ class PredictionRequest(BaseModel):
 
 
 class RowAnswer(BaseModel):
-    """The answer to one id."""
+    """The answer for one requested id."""
 
     id: Annotated[
         str | int | float | dict[str, str | int | float],
@@ -109,13 +112,13 @@ class PredictionResponse(BaseModel):
 
 
 class HealthStatus(BaseModel):
-    """The process is alive."""
+    """The answer of /health: the process is alive."""
 
     status: Literal["alive"]
 
 
 class ReadyStatus(BaseModel):
-    """The parties that the service can ask now."""
+    """The answer of /ready: the parties that can take part in predictions now."""
 
     status: Literal["ready"]
     parties: Annotated[
@@ -130,7 +133,7 @@ class ReadyStatus(BaseModel):
 
 
 class ServiceInfo(BaseModel):
-    """The method, model and limits that are served.  Nothing here is secret."""
+    """The answer of /about: the method, model and limits of the service.  It holds no secret."""
 
     version: Annotated[str, Field(description="The version of anyparty.")]
     method: dict[str, Any]
@@ -151,7 +154,7 @@ class ServiceInfo(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Why a request was refused."""
+    """The body of an error response: the reason why the request was refused."""
 
     error: Annotated[str, Field(description="One sentence.")]
 
@@ -170,7 +173,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def validation_message(error: RequestValidationError) -> str:
-    """Return one sentence about the first mistake of a request."""
+    """Return one sentence about the first mistake in an invalid request."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if first["type"] == "json_invalid":
@@ -193,13 +196,13 @@ out and named. An id that the service does not know gets a reason instead of a p
 
 @dataclass(frozen=True, kw_only=True)
 class ServingBackend:
-    """The parts of a service that the application needs.
+    """The objects and functions that the HTTP application needs from a loaded run or federation.
 
     Attributes:
         predictor: answers requests.
-        running: context manager that connects the other parties while the application runs.
-        trouble: returns why the federation does not reach the other parties; empty while it does.
-        check: called before the service announces its address; raises an error if the service cannot start.
+        running: returns a context manager that connects the other parties while the application runs.
+        trouble: returns the reason why the federation does not reach the other parties; empty while it reaches them.
+        check: is called before the service announces its address; raises an error if the service cannot start.
         staleness: returns a warning if the model on disk was replaced, else an empty string.
 
     """
@@ -214,7 +217,10 @@ class ServingBackend:
 def build_app(
     backend: ServingBackend, *, limits: ServiceLimits, tokens: BearerTokens, hosts: Sequence[str] = ()
 ) -> FastAPI:
-    """Build the application; see ``AdmissionMiddleware`` for ``limits``, ``tokens`` and ``hosts``."""
+    """Build the HTTP application that answers requests with ``backend``.
+
+    ``AdmissionMiddleware`` describes ``limits``, ``tokens`` and ``hosts``.
+    """
     predictor = backend.predictor
     roster, me = predictor.party.roster, predictor.party.me
     metrics = ServiceMetrics([name for name in roster.names if name != me], predictor.connected)
@@ -227,7 +233,7 @@ def build_app(
 
     app = FastAPI(
         title=f"anyparty: {me}", description=DESCRIPTION, version=anyparty.__version__, lifespan=lifespan,
-        docs_url=None, redoc_url=None,  # these pages load scripts from other sites
+        docs_url=None, redoc_url=None,  # these two pages would load scripts from other sites
     )  # fmt: skip
     app.state.predictor, app.state.check = predictor, backend.check
     app.include_router(_prediction_routes(predictor, limits, metrics))
@@ -254,7 +260,7 @@ def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: Ser
 
     @router.post("/predict", response_model=PredictionResponse, summary="Predict a few ids within a short time")
     async def predict(request: PredictionRequest) -> Response:
-        """Predict each id, in order, within the budget (by default the service's own, see /about)."""
+        """Predict each id, in order, within the time budget ``budget_ms``; /about gives the default budget."""
         return await answer(request, "/predict", limits.budget_ms)
 
     @router.post("/predict/batch", response_model=PredictionResponse, summary="Predict many ids")
@@ -284,7 +290,11 @@ def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: Servi
 
     @router.get("/ready", responses=denied, summary="Which parties can be asked now")
     async def ready() -> ReadyStatus:
-        """Ready as soon as the process answers: without other parties, the active party's block answers."""
+        """Report the parties that can take part now.
+
+        The service is ready as soon as its process answers.  While no other party is connected, predictions use only
+        the active party's block.
+        """
         peers = predictor.best_peers()
         others = [name for name in roster.names if name != party.me]
         reasons = {name: peers.unavailable(name) if peers else NOT_CONNECTED for name in others}
@@ -328,7 +338,7 @@ def _status_and_text(error: Exception) -> tuple[int, str]:
         case RequestValidationError():
             return 400 if error.errors()[0]["type"] == "json_invalid" else 422, validation_message(error)
         case HTTPException(status_code=400) if "parsing the body" in error.detail:
-            long = "integer string conversion" in str(error.__cause__)  # Python's limit of digits
+            long = "integer string conversion" in str(error.__cause__)  # Python limits the number of digits
             return 400, TOO_LONG if long else "the request is not JSON in UTF-8"
         case HTTPException():
             return error.status_code, error.detail

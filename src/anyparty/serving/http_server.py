@@ -56,15 +56,15 @@ def application(
     """Build the service as an ASGI application.
 
     Args:
-        place: the folder of a run of ``anyparty train``; or, at the active party, the federation's folder or that
-            party's kit.
+        place: the folder of a run of ``anyparty train``; in a federation, the federation's folder or the active
+            party's kit, which is the folder from which that party starts.
         limits: limits of requests.
         tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
         tables: by party, a file name or data frame that replaces the run's table; in a federation, only the active
             party's table can be replaced.
         config: settings of the federation, if its method or encoders are user code.
         delays: delays and timeouts of a federation's jobs.
-        say: callback for warnings.
+        say: function that receives the text of a warning.
         anywhere: whether requests without a token are admitted from every machine and under every host name; set it
             only if the server requires client certificates.
         host: a host name or address under which requests without a token are admitted, in addition to
@@ -98,13 +98,13 @@ def application(
 
     backend = replace(backend, running=running, staleness=staleness)
     backend.predictor.min_wait_s = limits.min_wait_s
-    # without tokens, admit only known host names: a web page could reach this service under the page's own host name
+    # without tokens, admit only known host names, because a web page can let its own host name point to this machine
     hosts = dict.fromkeys([*LOCAL_HOSTS, f"[{host}]" if ":" in host else host.lower()])
     return build_app(backend, limits=limits, tokens=accepted, hosts=() if accepted or anywhere else tuple(hosts))
 
 
 def _own_table(path: Path, tables: Mapping[str, Any] | None) -> Any:
-    """Return the active party's table, or ``None`` if no table is given."""
+    """Return the active party's table; ``None`` if ``tables`` is empty."""
     if not tables:
         return None
     active = KitLocation.of(path).site.party
@@ -135,17 +135,17 @@ def serve(
     """Serve predictions until Ctrl-C.
 
     Args:
-        place: see ``application``.
+        place: the folder of a run, of a federation or of the active party, as in ``application``.
         host: the address to listen on.
         port: the port to listen on; 0 takes a free one.
         limits: limits of requests and connections.
-        tokens: see ``application``.
+        tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
         tls: certificates of the service and, optionally, a CA for client certificates.
-        tables: see ``application``.
-        config: see ``application``.
+        tables: by party, a table that replaces the stored one, as in ``application``.
+        config: settings of the federation, if its method or encoders are user code.
         threads: number of PyTorch threads; one is fastest for a few ids.
-        say: callback for the address and for warnings.
-        allow_code: see ``application``.
+        say: function that receives the service's address and the texts of warnings.
+        allow_code: modules that a run's settings may import, such as ``("my_methods",)``.
 
     Raises:
         ConfigError: the port is in use, other machines could send requests without authentication, or a certificate
@@ -175,7 +175,9 @@ def serve(
 
 
 def uvicorn_config(app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits) -> uvicorn.Config:
-    """Configure uvicorn.  A shutdown waits for open requests at most one to two seconds longer than the longest budget.
+    """Return uvicorn's configuration for the application, with the TLS files and the limits.
+
+    A shutdown waits for open requests at most two seconds longer than the longest time budget of a request.
 
     Raises:
         ConfigError: a certificate is invalid.
@@ -197,7 +199,7 @@ def uvicorn_config(app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits) ->
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
+    """Open a socket that listens on ``host`` and ``port``.
 
     Raises:
         ConfigError: ``host`` is not an address of this machine, or the port is in use.
@@ -260,7 +262,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Start the read timer: the client must read the answer in time."""
+        """Start the read timer, because the client has not yet read all of the answer."""
         super().pause_writing()
         self._check_progress(None)
 
@@ -270,7 +272,10 @@ class LimitedProtocol(H11Protocol):
         super().resume_writing()
 
     def _check_progress(self, before: int | None) -> None:
-        """Abort the connection, even a closing one, if the client has read nothing since the last check."""
+        """Abort the connection, even a closing one, if the client has read nothing since the last check.
+
+        ``before`` is the number of unread bytes at the last check; ``None`` at the first check.
+        """
         unread = self.transport.get_write_buffer_size()
         if before is not None and unread >= before:
             self.transport.abort()
@@ -301,12 +306,15 @@ class LimitedServer(uvicorn.Server):
     """A server that limits a TLS handshake to ``limits.body_s`` seconds; asyncio's default is 60."""
 
     def __init__(self, config: uvicorn.Config, limits: ServiceLimits) -> None:
-        """Prepare the server; ``run`` listens."""
+        """Store the limits; the server does not listen before ``run``."""
         super().__init__(config)
         self.limits = limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, with the handshake limit set on the event loop, because uvicorn has no setting for that limit."""
+        """Start to listen, and limit the time of TLS handshakes on the event loop.
+
+        uvicorn has no setting for this limit.
+        """
         loop = asyncio.get_running_loop()
         if self.config.ssl is not None:
             create_server = functools.partial(loop.create_server, ssl_handshake_timeout=self.limits.body_s)

@@ -1,9 +1,10 @@
-"""Connect the prediction service to the active party's process in a job, over a local socket.
+"""Connect the prediction service to the active party's process in a serving job, over a local socket.
 
-    service ── IpcServer: listens ──◀ connects ── relay: in the job ── the job's channel ── the other parties
+    service: IpcServer listens ◀── connects ── process in the job: relay ── the job's channel ── the other parties
 
-Only the same user can open the socket.  The service writes the socket's path to ``serve.json`` in the party's folder,
-and removes that file when the service ends.  While the service runs, it holds the lock file ``.serve.lock``.
+Only the user who runs the service can open the socket.  The service writes the socket's path to ``serve.json`` in the
+party's folder, and removes that file when the service ends.  While the service runs, it holds the lock file
+``.serve.lock``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from anyparty.transport.codec import MOST_BYTES, MOST_HEADER_BYTES, Header, deco
 
 ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
 LOST, REJOINED, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
-MAX_UNSENT = 64 << 20  # bytes that wait for the socket before messages are dropped
-MAX_UNREAD = 1024  # stored messages of one route; further messages are dropped
+MAX_UNSENT = 64 << 20  # maximum number of bytes that wait for the socket; further messages are dropped
+MAX_UNREAD = 1024  # maximum number of unread messages from one sender with one tag; further messages are dropped
 CONNECT_TIMEOUT_S = 10.0
 REJOIN_POLL_S = 0.5
 
@@ -46,7 +47,7 @@ REJOIN_POLL_S = 0.5
 
 @dataclass
 class FrameStream:
-    """Messages between two processes of one machine: eight bytes of length, then the message."""
+    """A stream of messages between two processes of one machine; eight bytes before each message give its length."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -54,10 +55,10 @@ class FrameStream:
     sent: int = 0
 
     def put(self, frm: str, to: str, tag: str, tensors: Tensors) -> None:
-        """Write a message without waiting.
+        """Write a message of the party ``frm`` to the party ``to``, without waiting.
 
         Raises:
-            PartyLost: the other process does not read, or the stream is closed.
+            PartyLost: the process at the other end of the stream does not read, or the stream is closed.
         """
         if self.writer.transport.get_write_buffer_size() > MAX_UNSENT or self.writer.is_closing():
             raise PartyLost(to, "the connection to it is blocked or closed")
@@ -66,7 +67,7 @@ class FrameStream:
         self.writer.write(struct.pack("<Q", len(data)) + data)
 
     async def get(self) -> tuple[Header, dict[str, Tensor]] | None:
-        """Read a message; return ``None`` if the other process has closed the stream.
+        """Read the next message; return ``None`` if the process at the other end has closed the stream.
 
         Raises:
             MessageError: the data is not a message of this session.
@@ -90,7 +91,7 @@ class FrameStream:
 
 
 def encode_text(text: str) -> dict[str, Tensor]:
-    """Convert text to tensors."""
+    """Convert text to the content of a message: a tensor of its UTF-8 bytes, by the name "text"."""
     return {"text": torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)}
 
 
@@ -99,7 +100,7 @@ def decode_text(tensors: Tensors) -> str:
     return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
 
 
-# ---- in the job
+# ---- in the active party's process in a job
 
 
 async def relay(
@@ -111,7 +112,10 @@ async def relay(
         folder: the party's folder, in which the service has written its address.
         net: the channel to the other parties.
         session: identifies the job to the service.
-        receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
+        receive_timeout_s: time in seconds after which a receive is restarted.
+
+    Returns:
+        The number of messages that were relayed to the other parties.
 
     Raises:
         ConfigError: no service runs for this party's folder.
@@ -146,7 +150,10 @@ async def relay(
 async def _watch_rejoins(
     net: Channel, frames: FrameStream, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
 ) -> None:
-    """Readmit parties whose process was restarted, and notify the service."""
+    """Readmit parties whose process was restarted, and notify the service, until cancelled.
+
+    ``read(party)`` starts the tasks that relay messages of a party; ``readers`` holds these tasks by party.
+    """
     membership = door_of(net)
     while True:
         await asyncio.sleep(REJOIN_POLL_S)
@@ -160,7 +167,10 @@ async def _watch_rejoins(
 
 
 async def _relay_up(net: Channel, frames: FrameStream, sender: str, tag: str, receive_timeout_s: float) -> None:
-    """Relay the messages of one route to the service; a message that cannot be relayed is dropped."""
+    """Relay the messages of one sender and tag to the service, until the sender is lost.
+
+    A message that the service cannot receive is dropped.
+    """
     while True:
         try:
             async with asyncio.timeout(receive_timeout_s):
@@ -185,12 +195,12 @@ async def _connect(folder: Path, session: str) -> FrameStream:
     return FrameStream(reader, writer, session)
 
 
-# ---- in the service
+# ---- in the prediction service
 
 
 @dataclass
 class IpcChannel:
-    """The active party's channel to the other parties, through the active party's process in a job."""
+    """The prediction service's channel to the other parties, through the active party's process in a job."""
 
     me: str
     frames: FrameStream
@@ -210,7 +220,7 @@ class IpcChannel:
         return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message of a route."""
+        """Wait for the next message with the tag ``tag`` from the party ``frm``; raise ``PartyLost`` if it is lost."""
         queue = self._queues[frm, tag]
         lost = frm in self._lost or self._ended
         item = queue.get_nowait() if not queue.empty() else None if lost else await queue.get()
@@ -219,7 +229,7 @@ class IpcChannel:
         return item
 
     async def close(self) -> None:
-        """End the party's part in the job."""
+        """Notify the active party's process in the job that the service ends, and close the stream."""
         with contextlib.suppress(PartyLost):
             self.frames.put(self.me, self.me, END, encode_text("the service ends"))
         await self.frames.close()
@@ -243,7 +253,7 @@ class IpcChannel:
         self._wake()
 
     def _rejoin(self, party: str) -> None:
-        """Accept a party's new process; the caller has already ended the receives from the former process."""
+        """Accept a party's new process; the caller has already ended the receives from the party's former process."""
         for route in [route for route in self._queues if route[0] == party]:
             del self._queues[route]
         self.on_rejoin(party)
@@ -264,12 +274,12 @@ class IpcServer:
     """
 
     def __init__(self, folder: Path, me: str, on_connect: Callable[[str, IpcChannel], Awaitable[None]]) -> None:
-        """Prepare the server; ``open`` listens.
+        """Store the arguments; ``open`` starts to listen.
 
         Args:
             folder: the active party's folder.
             me: the active party.
-            on_connect: called with a session and its channel; returns when the session has ended.
+            on_connect: function that is called with a session and its channel, and returns when the session has ended.
 
         """
         self.folder, self.me, self.on_connect = folder, me, on_connect
@@ -297,7 +307,7 @@ class IpcServer:
         """
         self._lock = self._acquire()
         self._remove_stale_socket()
-        # mkdtemp sets mode 0700; a socket in the kit could have too long a path
+        # mkdtemp sets mode 0700; in the party's folder, the socket's path could be too long for the operating system
         self._socket_folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._server = await asyncio.start_unix_server(self._connected, self._socket_folder / "serve.sock")
         (self._socket_folder / "serve.sock").chmod(0o600)
@@ -310,7 +320,7 @@ class IpcServer:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        if self._socket_folder is not None:  # otherwise the address file belongs to another service
+        if self._socket_folder is not None:  # this service has written the address file
             (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
             shutil.rmtree(self._socket_folder, ignore_errors=True)
             self._socket_folder = None
@@ -320,8 +330,8 @@ class IpcServer:
     def _acquire(self) -> FileLock:
         """Lock the folder until the end of ``close``.
 
-        Without the lock, two services that start together would delete each other's socket, and a service that ends
-        would delete the address of the next one.
+        Without the lock, two services that start at the same time would delete each other's sockets.  A service that
+        ends would delete the address file of the service that has started after it.
         """
         return take(self.folder / LOCK_FILE, f"a prediction service already runs for {self.folder}; stop it first")
 

@@ -1,7 +1,8 @@
-"""Keep a serving job running with all connected parties, as long as the service runs.
+"""Keep a serving job running with all connected parties, as long as the prediction service runs.
 
-A job reaches the parties that were connected when the job began.  When another party connects or reconnects, a new job
-begins with all connected parties.  Requests move to the new job once that job reaches more parties, and the old job
+A serving job is a job of NVIDIA FLARE in which the parties answer the service's requests.  A job reaches only the
+parties that were connected when the job began.  When another party connects or reconnects, a new job begins with all
+connected parties.  Once the new job reaches more parties than the old one, requests use the new job, and the old job
 ends.  While the federation's server is down, the active party answers alone, and it retries the connection with
 increasing delays.
 """
@@ -40,9 +41,11 @@ class JobDelays:
 
     Attributes:
         server: delay before reconnecting to a server that could not be reached; doubles up to ``most``.
-        job: delay before the next job, after a job that reached no further party; doubles up to ``most``.
+        job: shortest time between the beginnings of two jobs; doubles with each job up to ``most``, until the current
+            job reaches all connected parties.
         most: the longest delay.
-        vain: the longest delay before a job if all missing parties could not serve in the last job; exceeds ``most``.
+        vain: the longest delay before a new job, used instead of ``most`` if none of the missing parties could serve
+            in the current job; exceeds ``most``.
         start: timeout for a submitted job to begin.
         join: timeout for the parties to join a job that has begun.
         rejoin: timeout for a lost party to rejoin the same job.
@@ -62,17 +65,18 @@ class JobDelays:
 
 @dataclass
 class JobManager:
-    """The jobs of one service.
+    """The jobs of one prediction service.
 
     Attributes:
         folder: the federation's folder.
         site: the active party's own settings.
         config: the settings that a job carries, as TOML.
-        predictor: uses the peer group of each job.
-        traffic: counts what the active party sends.
-        connected: the parties whose sites are connected now.
+        predictor: answers the requests; it reaches the other parties through the ``PeerGroup`` of each job.
+        traffic: counts the messages that the active party sends.
+        delays: delays and timeouts.
+        connected: the parties whose sites are connected to the federation's server now.
         unreachable: why the federation's server cannot be reached; empty while it can.
-        failed: why the last job did not begin; empty once a job begins or no job is needed.
+        failed: why the last job did not begin; empty once a job begins or no connected party is missing.
 
     """
 
@@ -86,8 +90,8 @@ class JobManager:
     unreachable: str = "the federation's server was not reached yet"
     failed: str = ""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _submitted: dict[str, str] = field(default_factory=dict)  # job of each session that has not begun
-    _missing_since: dict[str, float] = field(default_factory=dict)  # parties that are connected and not in a job
+    _submitted: dict[str, str] = field(default_factory=dict)  # ids of jobs that have not begun, by session
+    _missing_since: dict[str, float] = field(default_factory=dict)  # connected parties outside the current job
     _last_began: float = -math.inf
     _reconnected: set[str] = field(default_factory=set)  # parties that connected since ``_last_began``
     _delay: float = 0.0
@@ -101,15 +105,15 @@ class JobManager:
 
     @property
     def trouble(self) -> str:
-        """Why the federation does not reach the other parties; empty while it does."""
+        """The reason why the federation does not reach the other parties; empty while it reaches them."""
         return self.unreachable or self.failed
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Reach the other parties while the body runs, and log the traffic in the party's folder.
+        """Keep serving jobs running during an ``async with`` block, and log the traffic in the party's folder.
 
         Raises:
-            ConfigError: another service runs for this kit.
+            ConfigError: another service runs for this party's folder.
         """
         await self.start()
         async with meanwhile(self.traffic.write):
@@ -119,10 +123,10 @@ class JobManager:
                 await self.stop()
 
     async def start(self) -> None:
-        """Open the local socket, and start to watch the federation's server.
+        """Open the socket for the active party's processes in jobs, and start to watch the federation's server.
 
         Raises:
-            ConfigError: another service runs for this kit.
+            ConfigError: another service runs for this party's folder.
         """
         await self.ipc.open()
         self._spawn(self._watch())
@@ -170,10 +174,10 @@ class JobManager:
             delay = min(2 * delay, self.delays.most)
 
     async def _follow_watcher(self) -> None:
-        """Follow an admin client that watches the server, until the client ends.
+        """Start an admin client that reports the connected sites; update the jobs after each report.
 
         Raises:
-            RunError: the client ended; the message gives the reason.
+            RunError: the client cannot reach the server, or it has ended.
         """
         kit = admin.admin_kit(self.folder)
         self._watcher = await asyncio.create_subprocess_exec(
@@ -194,14 +198,17 @@ class JobManager:
             await self._stop_watcher()
 
     def _log(self, error: Exception) -> str:
-        """Log an error and return its text."""
+        """Log an error as a warning, and return its text."""
         log.warning("%s: %s", self.site.party, error, exc_info=not isinstance(error, AnypartyError))
         return str(error) if isinstance(error, AnypartyError) else f"{type(error).__name__}: {error}"
 
     # ---- jobs
 
     async def _update_jobs(self) -> None:
-        """Begin a job if a connected party is missing in the best job; end jobs that are no longer needed."""
+        """Begin a job if the best job lacks a connected party; end jobs that are no longer needed.
+
+        The best job is the one that reaches the most parties.
+        """
         best, now = self.predictor.best_peers(), time.monotonic()
         reached = best.connected if best else set()
         joining = [peers for peers in self.predictor.peer_groups
@@ -218,7 +225,7 @@ class JobManager:
             name in best.multiplexer.lost and now - since < self.delays.rejoin
             for name, since in self._missing_since.items()
         ):
-            return  # the missing parties may rejoin the job
+            return  # the missing parties left the job a short time ago, and may rejoin it
         elif best is not None and missing <= best.refused.keys() and now - best.began < self.delays.most:
             return  # a new job would refuse the missing parties again
         elif not joining and not self._submitted:
@@ -241,16 +248,16 @@ class JobManager:
             job = await asyncio.to_thread(
                 federation_folder.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
             )
-        except Exception as error:  # of any kind: the next job is the retry
+        except Exception as error:  # whatever the error is, ``_update_jobs`` begins another job later
             self._forget(session)
             self.failed = f"no job can begin: {self._log(error)}"
             return
-        if session in self._submitted:  # otherwise the job has begun already
+        if session in self._submitted:  # the session is absent if its job has already begun
             self._submitted[session] = job
             self._spawn(self._abort_if_missing(session, job))
 
     async def _abort_if_missing(self, session: str, job: str) -> None:
-        """Abort a job that does not begin in time."""
+        """Wait for ``delays.start`` seconds, and abort the job if it has not begun by then."""
         await asyncio.sleep(self.delays.start)
         if session in self._submitted:
             self._forget(session)
@@ -264,7 +271,7 @@ class JobManager:
         self.ipc.sessions.discard(session)
 
     async def _serve_job(self, session: str, channel: IpcChannel) -> None:
-        """Send requests over the channel of a job that has begun, until the job ends."""
+        """Let the predictor use the channel of a job that has begun, until the job ends."""
         self._submitted.pop(session, None)
         self.failed = ""
         peers = PeerGroup(self.predictor.party, channel, self.traffic.ledger, self.predictor.message_arrived,
@@ -286,12 +293,12 @@ class JobManager:
             await asyncio.gather(reading, running, return_exceptions=True)
 
     def _rejoined(self, peers: PeerGroup, party: str) -> None:
-        """Accept a party again after its process in a job was restarted."""
+        """Accept a party of the job ``peers`` again after the party's process was restarted."""
         self.predictor.breaker.reset(party)
         peers.rejoin(party)
 
     async def _end(self, peers: PeerGroup) -> None:
-        """Wait for a job's open requests, at most ``delays.end`` seconds, then end the job."""
+        """Stop new requests to a job, wait at most ``delays.end`` seconds for its open requests, then end the job."""
         if peers in self.predictor.peer_groups:
             self.predictor.peer_groups.remove(peers)
             end = time.monotonic() + self.delays.end

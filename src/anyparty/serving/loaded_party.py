@@ -37,7 +37,7 @@ from anyparty.training import control_messages
 
 PART = "part of the model"
 RequestedId = str | int | float | Mapping[str, str | int | float]
-"""A value of the id column, or the values of the id columns by name."""
+"""The id of a requested row: a value of the single id column, or the values of several id columns by name."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,12 +49,12 @@ class LoadedParty:
         method: the trained method.
         about: the model's description.
         state: the party's networks.
-        features: its n preprocessed rows; ``None`` if the party has no feature columns.
+        features: the party's n preprocessed rows; ``None`` if the party has no feature columns.
         ids: [n] ids of these rows, for the active party only.
         position: [N] int64, the party's own row number of each aligned row, -1 for a row that it does not hold.
         number: identifier of the alignment in hexadecimal; empty without an alignment.
         mark: identifier of the party's part of the model.
-        id_normalize: the changes of ids, as in training.
+        id_normalize: names of the changes that ids get before they are compared, as in training.
 
     """
 
@@ -76,21 +76,24 @@ class LoadedParty:
 
     @property
     def hashes(self) -> dict[str, Tensor]:
-        """Hashes [32] uint8 of everything that the party serves with, by name."""
+        """Hashes of the party's alignment, model, version and part of the model, by name; [32] uint8 each."""
         return self.expected_hashes(self.me) | {PART: control_messages.mark_tensor(self.mark)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The known ``hashes`` in hexadecimal; a run in one process has no alignment number."""
+        """The party's ``hashes`` in hexadecimal, by name, without those of an unknown alignment or part of the model.
+
+        A run in one process does not know the alignment's number, for example.
+        """
         known = {"alignment": bool(self.number), PART: bool(self.mark)}
         return {name: digest.numpy().tobytes().hex() for name, digest in self.hashes.items() if known.get(name, True)}
 
     def expected_hashes(self, party: str) -> dict[str, Tensor]:
-        """Return the hashes that another party must have.
+        """Return the hashes that the party ``party`` must have, by name.
 
-        Only the active party knows the hash of that party's part of the model.
+        Only the active party knows the hashes of the other parties' parts of the model.
         """
-        # only label holders know the values that are replaced by None
+        # all parties must compute the same hash, so values that only some parties know are replaced by None
         shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}
         return {
             "alignment": control_messages.fingerprint(self.number),
@@ -104,13 +107,14 @@ class LoadedParty:
     ) -> Rows:
         """Return the party's data for B rows.
 
-        ``own`` [B] holds the party's own row numbers, -1 for a row that the party does not hold.
+        ``own`` [B] holds the party's own row numbers, -1 for a row that the party does not hold.  The other arguments
+        become the fields of ``Rows`` with the same names.
         """
         block = None if self.features is None else block_of(self.features, own)
         return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids, names=names)
 
     def own_rows(self, rows: Tensor) -> Tensor:
-        """Map aligned row numbers [B] to the party's own row numbers [B], -1 for a row that it does not hold."""
+        """Map positions [B] in the alignment to the party's own row numbers [B], -1 for rows that it does not hold."""
         if not len(self.position):
             return torch.full_like(rows, -1)
         return torch.where(rows == NO_ROW, -1, self.position[rows.clamp(min=0)])
@@ -121,14 +125,14 @@ class RowIndex:
     """The rows that a request to the active party may name, by id.
 
     Attributes:
-        places: index of each id, as in ``Table.ids``, into the M rows below.
-        id_columns: [M, m] the id columns of these rows, with the types of a table.
-        own: [M] int64, the active party's own row number, -1 if it does not hold the row or the row has no cell.
+        places: by id, written as in ``Table.ids``: the index of its row among the M rows that can be requested.
+        id_columns: [M, m] the m id columns of these rows, with the types of a table.
+        own: [M] int64, the active party's own row number; -1 if it does not hold the row or all its cells are empty.
         aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
-        observed: [N, K] bool, which party holds which aligned row.
-        key: [N] int64, a number that identifies the row.
-        unknown: reason for an id that is not in the index.
-        normalize: the changes of ids, as in training.
+        observed: [N, K] bool, True if party k holds the aligned row.
+        key: [N] int64, a number that identifies the aligned row; methods use it to break ties.
+        unknown: the reason that the answer gives for an id that is not in the index.
+        normalize: names of the changes that ids get before they are compared, as in training.
 
     """
 
@@ -142,12 +146,12 @@ class RowIndex:
     normalize: tuple[str, ...] = ()
 
     def find(self, ids: Sequence[RequestedId]) -> list[int | None]:
-        """Return the index of each id, ``None`` for an unknown id.
+        """Return the index of each id's row, ``None`` for an unknown id.
 
         Ids are compared as in tables: as text, trimmed, and changed by ``normalize``.
 
         Raises:
-            PredictionError: an id does not name the id columns.
+            PredictionError: an id does not have exactly the id columns.
         """
         names = self.id_columns.columns
         parts: list[list[str]] = [[] for _ in names]
@@ -171,9 +175,9 @@ class RowIndex:
         return f"ids.{place}: expected {expected}, got {got}"
 
     def identities(self, places: Tensor, asked: Sequence[RequestedId]) -> Sequence[RequestedId]:
-        """Return the ids of the rows at ``places`` [B] with the names and types of the table.
+        """Return the ids of the rows at ``places`` [B], with the names and types of the table's id columns.
 
-        Text in a single id column is returned as it was requested.
+        ``asked`` [B] holds the ids as the client wrote them.  Text in a single id column is returned in this form.
         """
         rows = (
             self.id_columns[places.numpy()]
@@ -187,7 +191,7 @@ class RowIndex:
                 for old, new in zip(asked, values, strict=True)]  # fmt: skip
 
     def present(self, places: Tensor, k: int | None) -> Tensor:
-        """Return which party holds the rows at ``places`` [B], as [B, K] bool.
+        """Return a mask [B, K] bool: True if party k holds the row at ``places`` [B].
 
         ``k`` is the active party's index among the K parties with columns; ``None`` if it has no columns.
         """
@@ -199,13 +203,16 @@ class RowIndex:
         return observed
 
     def keys(self, places: Tensor) -> Tensor:
-        """Return the key of each row at ``places`` [B], as [B] int64."""
+        """Return a number for each row at ``places`` [B], as [B] int64.
+
+        The number is the ``key`` of an aligned row, and the active party's own row number of any other row.
+        """
         aligned, keys = self.aligned[places], self.own[places].clone()
         keys[aligned >= 0] = self.key[aligned[aligned >= 0]]
         return keys
 
     def names(self, places: Tensor) -> pl.Series:
-        """Return the ids of the rows at ``places`` [B]."""
+        """Return the ids of the rows at ``places`` [B] as text."""
         return self._names.gather(places.numpy())
 
     @cached_property
@@ -214,9 +221,9 @@ class RowIndex:
 
 
 def _as_in_tables(texts: Sequence[str], normalize: Sequence[str]) -> pl.Series:
-    """Return the parts of ids [B] as tables have them; null for text that no table has.
+    """Convert the texts [B] of one id column to the form that ids have in tables; null for text that no table holds.
 
-    Such text has control characters or a lone surrogate, which JSON can hold.
+    Text from JSON may hold control characters or lone surrogates, but no table holds them.
     """
     valid = [text.encode(errors="ignore").decode() for text in texts]
     series = pl.Series("", [new if new == old else None for new, old in zip(valid, texts, strict=True)], pl.String)
@@ -235,7 +242,8 @@ def load_party(
         source: the party's table; by default the table that the party's settings name.
 
     Raises:
-        ModelError: nothing was trained here, a file is incomplete or foreign, or the settings name no table.
+        ModelError: the party's folder has no trained model, a file is incomplete or belongs to another model, or the
+            settings name no table.
         TableError: the table is invalid.
 
     """
@@ -265,7 +273,7 @@ def build_index(
         blocks: number of parties with columns, K.
         aligned: the table that was aligned, to which rows may have been appended; ``None`` if it is lost.
         current: the table that predictions use.
-        normalize: the changes of ids, as in training.
+        normalize: names of the changes that ids get before they are compared, as in training.
 
     """
     positions = np.full(0 if aligned is None else len(aligned), -1)
@@ -290,7 +298,10 @@ def build_index(
 
 
 def _id_columns(places: Mapping[str, int], tables: Sequence[Table]) -> pl.DataFrame:
-    """Return the id columns of the rows in the order of ``places``; each row is that of the first table with it."""
+    """Return the id columns of all rows in ``places``, in its order.
+
+    The ids of a row that several tables hold are taken from the first of these tables.
+    """
     held = [table.ids.alias("id").to_frame() if table.id_columns is None else table.id_columns for table in tables]
     named = [each.rename(dict(zip(each.columns, held[0].columns, strict=True))) for each in held]
     if any(each.schema != named[0].schema for each in named):

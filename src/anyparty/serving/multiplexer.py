@@ -20,19 +20,19 @@ from anyparty.core.types import Channel, MessageSpec, Roster, Tensors, TensorSpe
 from anyparty.errors import MessageError, PartyLost, RunError
 from anyparty.transport.contract import Bounds, roles
 
-NUMBER_KEY = "request"  # the tensor that holds the number of the request
-MAX_QUEUED = 8  # messages of one route that one request stores
-MAX_EARLY = 256  # stored messages of requests that have not been opened here yet
-RECEIVE_TIMEOUT_S = 600.0  # restart a receive after this time: the transport gives up on longer silence
+NUMBER_KEY = "request"  # name of the tensor that holds the number of the request
+MAX_QUEUED = 8  # maximum number of unread messages of one route that a request stores
+MAX_EARLY = 256  # maximum number of stored messages of requests that this party has not opened yet
+RECEIVE_TIMEOUT_S = 600.0  # a receive is restarted after this time, before the transport gives up on a silent party
 
-BUSY_LOOP_S = 0.02  # a deadline noticed later than this means that the event loop was busy
-BUSY_LOOP_TURNS = 16  # turns of the event loop that a message needs from a socket to a request's queue
+BUSY_LOOP_S = 0.02  # if the event loop notices a deadline more than this time late, the event loop was busy
+BUSY_LOOP_TURNS = 16  # the most turns of the event loop that a message needs from a socket to a request's queue
 
 Route = tuple[str, str]  # sender, tag
 
 
 def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[Route]:
-    """List the routes on which a party may receive messages.
+    """List the routes (sender, tag) on which the party ``me`` may receive the messages ``declared``.
 
     >>> from anyparty.core.types import MessageSpec, Party
     >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
@@ -47,14 +47,14 @@ def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[
 
 @dataclass
 class Multiplexer:
-    """Distribute the messages for one party to its open requests.
+    """The distribution of the messages for one party to its open requests.
 
     Attributes:
         channel: the channel that all requests share.
         routes: the routes to read.
-        keep_early: store messages of requests that are not open yet.
-        on_message: callback for each numbered message, with (sender, number).
-        receive_timeout_s: see ``RECEIVE_TIMEOUT_S``.
+        keep_early: whether to store messages of requests that are not open yet.
+        on_message: function that is called for each numbered message with (sender, number).
+        receive_timeout_s: time in seconds after which a receive is restarted.
         lost: reason for each party that left.
         unnumbered: number of messages without a request number, by sender.
         late: number of messages of requests that had ended, by sender.
@@ -82,14 +82,14 @@ class Multiplexer:
         return bool(self._open)
 
     async def run(self) -> None:
-        """Read all routes until cancelled."""
+        """Read the messages on all routes, and pass them to their requests, until cancelled."""
         async with asyncio.TaskGroup() as self._readers:
             for sender, tag in self.routes:
                 self._readers.create_task(self._read(sender, tag))
             await asyncio.Event().wait()
 
     def resume(self, party: str) -> None:
-        """Read the routes of a party that has rejoined."""
+        """Read messages of a party again after it has rejoined."""
         self.lost.pop(party, None)
         assert self._readers is not None
         for sender, tag in self.routes:
@@ -107,7 +107,8 @@ class Multiplexer:
             deadline: when to stop waiting for other parties, in seconds of the event loop's clock.
             budget_s: the length of this wait in seconds, for error texts.
             absent: parties that the request does not wait for, with the reason.
-            ignored: absent parties whose messages are not used either, because other hosts do not use them.
+            ignored: absent parties whose messages are not used even if they arrive, because the other hosts of heads
+                do not use them.
 
         """
         request = RequestChannel(self, number, deadline, budget_s, {**(absent or {}), **self.lost}, frozenset(ignored))
@@ -135,7 +136,7 @@ class Multiplexer:
     async def _read(self, sender: str, tag: str) -> None:
         while True:
             try:
-                async with asyncio.timeout(self.receive_timeout_s):  # wait_for can swallow a cancellation
+                async with asyncio.timeout(self.receive_timeout_s):  # asyncio.wait_for can swallow a cancellation
                     tensors = await self.channel.recv(sender, tag, {})
             except TimeoutError:
                 continue
@@ -162,7 +163,7 @@ class Multiplexer:
 
 
 def take_number(tensors: dict[str, Tensor]) -> int | None:
-    """Remove the request's number from a message and return it; ``None`` if it is missing or malformed."""
+    """Remove the request's number from a message, and return it; ``None`` if the number is missing or malformed."""
     number = tensors.pop(NUMBER_KEY, None)
     if number is None or number.dtype != torch.int64 or number.shape != (1,):
         return None
@@ -174,6 +175,7 @@ class RequestChannel:
     """The channel of one request.
 
     ``recv`` raises ``PartyLost`` if the sender is absent, leaves, misses the deadline or sends an invalid message.
+    ``Multiplexer.open`` describes ``number``, ``deadline``, ``budget_s``, ``absent`` and ``ignored``.
 
     Attributes:
         silent: reason for each party that did not answer.
@@ -205,7 +207,7 @@ class RequestChannel:
         await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Wait for the next message of a route, at most until the deadline."""
+        """Wait for the next message with the tag ``tag`` from the party ``frm``, at most until the deadline."""
         try:
             tensors = await self._next((frm, tag))
             message = f"message {tag!r} from {frm!r} to {self.me!r}"
@@ -225,14 +227,14 @@ class RequestChannel:
         """Do nothing: the shared channel stays open."""
 
     def put(self, route: Route, tensors: dict[str, Tensor]) -> None:
-        """Store a message that arrived."""
+        """Store a message that arrived on a route, and wake the coroutine that waits for it."""
         self.responded.add(route[0])
         if len(self._queues[route]) < MAX_QUEUED:
             self._queues[route].append(tensors)
         self._wake(route)
 
     def lose(self, party: str, reason: str) -> None:
-        """Stop waiting for a party that has left."""
+        """Record that a party has left, and end the waits for its messages."""
         self.absent.setdefault(party, reason)
         for route in [route for route in self._waiting if route[0] == party]:
             self._wake(route)
@@ -260,10 +262,10 @@ class RequestChannel:
         return queue.popleft()
 
     async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
-        """Check, at the deadline, whether a message has arrived.
+        """Check at the deadline whether ``queue`` has a message.
 
         A busy event loop notices the deadline before it has read messages that arrived in time.  The loop therefore
-        gets some turns to read them, so that the sender is not blamed for the delay.
+        gets some turns to read these messages, so that their sender is not blamed for the delay.
         """
         loop = asyncio.get_running_loop()
         for _ in range(BUSY_LOOP_TURNS if loop.time() - self.deadline > BUSY_LOOP_S else 0):

@@ -1,7 +1,8 @@
-"""The active party's view of the other parties on one channel: which are connected, and requests to them.
+"""The active party's connections to the other parties over one channel: which are connected, and requests to them.
 
-A circuit breaker for each party stops requests to a party that missed several requests in a row. A party that hangs
-delays only a few requests. The party is probed in the background until it answers.
+After a party has missed the deadlines of several requests in a row, a circuit breaker stops requests from waiting for
+this party.  A party that hangs therefore delays only a few requests.  The active party sends probes to such a party
+until the party answers one in time.  A probe is a request whose answer no prediction waits for.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ REJOIN_DELAY_S = 0.05  # lets all pending receives notice that the party's forme
 
 
 class PeerGroup:
-    """The other parties of one job, or of one process.
+    """All parties except the active one, in one serving job or in one process.
 
     Attributes:
-        ready: the parties that serve with the same model and alignment.
+        ready: the parties that serve with the active party's model and alignment.
         refused: by party, the reason why its hello message was refused.
         multiplexer: distributes the other parties' messages.
         began: when the group was created, by ``time.monotonic``.
@@ -40,14 +41,14 @@ class PeerGroup:
         self, party: LoadedParty, channel: Channel, ledger: Ledger, on_message: Callable[[str, int], None], *,
         receive_timeout_s: float = RECEIVE_TIMEOUT_S,
     ) -> None:  # fmt: skip
-        """Prepare the group; ``run`` reads messages.
+        """Store the arguments; ``run`` starts to read messages.
 
         Args:
             party: the active party.
             channel: the active party's channel.
-            ledger: counts what the active party sends.
-            on_message: callback for each message, with (party, number of its request).
-            receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
+            ledger: counts the messages that the active party sends.
+            on_message: function that is called for each message with the sender and the number of the request.
+            receive_timeout_s: time in seconds after which a receive is restarted.
 
         """
         self.party, self.channel, self.began = party, channel, time.monotonic()
@@ -62,26 +63,26 @@ class PeerGroup:
 
     @property
     def others(self) -> list[str]:
-        """All other parties."""
+        """All parties except the active one."""
         return [name for name in self.party.roster.names if name != self.party.me]
 
     @property
     def connected(self) -> set[str]:
-        """The parties that can be asked now."""
+        """The parties to which requests can be sent now."""
         return self.ready - self.multiplexer.lost.keys()
 
     @property
     def settled(self) -> set[str]:
-        """The parties that have sent their hello message, or will not send it."""
+        """The parties that have sent their hello message, or are lost and will not send it."""
         return self.ready | self.refused.keys() | self.multiplexer.lost.keys()
 
     @property
     def unfit(self) -> set[str]:
-        """The parties that cannot serve now: those refused, and those lost before their hello message."""
+        """The parties that could not serve: their hello message was refused, or they were lost before they sent it."""
         return self.refused.keys() | (self.multiplexer.lost.keys() - self.ready)
 
     def unavailable(self, party: str) -> str:
-        """Return the reason why a party cannot be asked; empty if the party can be asked."""
+        """Return the reason why no request can be sent to a party; empty if requests can be sent."""
         if party in self.refused:
             return self.refused[party]
         if party in self.multiplexer.lost:
@@ -89,7 +90,7 @@ class PeerGroup:
         return "" if party in self.ready else NOT_CONNECTED
 
     async def run(self) -> None:
-        """Read messages until cancelled."""
+        """Wait for the hello message of each party, and read all other messages, until cancelled."""
         async with asyncio.TaskGroup() as self._tasks:
             for name in self.others:
                 self._tasks.create_task(self._await_hello(name))
@@ -108,7 +109,7 @@ class PeerGroup:
         await self._await_hello(party)
 
     async def ask(self, request: RowRequest, parties: Sequence[str]) -> None:
-        """Send a request to these parties."""
+        """Send ``request`` to each of ``parties``."""
         for name in parties:
             await send_request(self._control, name, self.party.roster, request)
 
@@ -141,7 +142,7 @@ class PeerGroup:
 
 @dataclass(frozen=True)
 class Probe:
-    """A background request to a party; an answer after ``until`` is late."""
+    """A request to a party whose answer no prediction waits for; an answer after the time ``until`` is late."""
 
     number: int
     until: float
@@ -149,12 +150,14 @@ class Probe:
 
 @dataclass
 class CircuitBreaker:
-    """Count consecutive misses by party.  Times are in seconds, and all calls must use the same clock.
+    """A counter of consecutive misses by party; a miss is a request that the party did not answer in time.
+
+    Times are in seconds, and all calls must use the same clock.
 
     Attributes:
         after: number of consecutive misses after which requests stop waiting for the party.
-        every_s: pause between two probes, in seconds.
-        misses: consecutive misses by party.
+        every_s: shortest time between two probes of a party, in seconds.
+        misses: number of consecutive misses by party.
 
     """
 
@@ -165,11 +168,11 @@ class CircuitBreaker:
     _next: dict[str, float] = field(default_factory=dict)
 
     def waits_for(self, party: str) -> bool:
-        """Check whether requests wait for a party."""
+        """Check whether requests wait for the answer of a party."""
         return self.misses[party] < self.after
 
     def reason(self, party: str) -> str:
-        """Explain why requests do not wait for a party."""
+        """Return a sentence that explains why requests do not wait for a party."""
         return (f"it missed its last {self.misses[party]} requests; it is asked in the background, and takes part "
                 f"again once it answers in time")  # fmt: skip
 
@@ -178,16 +181,16 @@ class CircuitBreaker:
         return now >= self._next.get(party, 0.0)
 
     def probe(self, party: str, number: int, now: float, until: float) -> None:
-        """Record a probe."""
+        """Record that request ``number`` was sent to a party as a probe; an answer after ``until`` is late."""
         self._probes[party] = Probe(number, until)
         self._next[party] = max(now + self.every_s, until)
 
     def message_arrived(self, party: str, number: int, now: float) -> None:
-        """Record a message.  If the message answers a probe in time, the breaker closes."""
+        """Record a message of request ``number``; if it answers a probe in time, requests wait for the party again."""
         probe = self._probes.get(party)
         if probe is not None and probe.number == number and now <= probe.until:
             del self._probes[party]
-            self.misses[party] = self.after - 1  # one more miss opens the breaker again
+            self.misses[party] = self.after - 1  # after one more miss, requests do not wait for the party
 
     def answered(self, party: str) -> None:
         """Record that a party answered in time."""
@@ -198,7 +201,7 @@ class CircuitBreaker:
         self.misses[party] += 1
 
     def reset(self, party: str) -> None:
-        """Forget a party's misses, because a new process now answers for it."""
+        """Forget the misses and probes of a party, because a new process now answers for the party."""
         self.misses[party] = 0
         self._probes.pop(party, None)
         self._next.pop(party, None)

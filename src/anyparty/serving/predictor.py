@@ -39,15 +39,15 @@ class RowPrediction:
     """The prediction for one id, with its provenance.
 
     Attributes:
-        id: the requested id; a number or a composite id with the names and types of the table's id columns.
+        id: the requested id; a number or a composite id has the names and types of the table's id columns.
         prediction: the most probable class, or the predicted number; ``None`` without an answer.
         probabilities: the probabilities by class; ``None`` for regression and without an answer.
         took_part: the parties whose blocks were used.
         asked: the parties that hold the row and may take part.
         silent: the parties in ``asked`` that did not answer in time, with the reason.
         aligned: whether the row is in the alignment; if not (a new customer), only the active party holds it.
-        predictor: the predictor that was used.
-        reason: why there is no prediction.
+        predictor: description of the predictor that was used.
+        reason: why there is no prediction; ``None`` with a prediction.
 
     """
 
@@ -88,7 +88,7 @@ class TimeBudget:
 
 @dataclass
 class _NoChannel:
-    """A channel without any other party."""
+    """The active party's channel while no other party is connected."""
 
     me: str
 
@@ -110,10 +110,10 @@ class Predictor:
     Attributes:
         party: the active party's part of the model.
         index: the rows that can be requested, by id.
-        peer_groups: the other parties by job, the newest last.
+        peer_groups: for each serving job, the connections to the other parties; the newest job is last.
         breaker: decides which parties a request waits for.
-        min_wait_s: see ``ServiceLimits``.
-        on_outcome: callback for each request.
+        min_wait_s: time in seconds that a request must wait for a party before a missing answer counts as a miss.
+        on_outcome: function that is called with the outcome of each request.
         executor: computes requests of many rows in a thread.
 
     """
@@ -139,21 +139,21 @@ class Predictor:
         self._no_peers = Multiplexer(_NoChannel(me), ())
 
     def best_peers(self) -> PeerGroup | None:
-        """Return the peer group with the most connected parties; of several such groups, the newest."""
+        """Return the newest of the peer groups with the most connected parties; ``None`` without a group."""
         groups = self.peer_groups
         return max(groups, key=lambda group: (len(group.connected), groups.index(group)), default=None)
 
     def connected(self) -> set[str]:
-        """Return the other parties that can be asked now."""
+        """Return the parties, apart from the active one, to which requests can be sent now."""
         peers = self.best_peers()
         return set() if peers is None else peers.connected
 
     def message_arrived(self, party: str, number: int) -> None:
-        """Report a message to the circuit breaker."""
+        """Report to the circuit breaker that a message of request ``number`` arrived from ``party``."""
         self.breaker.message_arrived(party, number, asyncio.get_running_loop().time())
 
     def allowed(self, parties: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the parties whose blocks may take part, in the roster's order.
+        """Return the parties of the request (``None`` for all) whose blocks may take part, in the roster's order.
 
         Raises:
             PredictionError: the model does not have one of these parties, or the list is empty.
@@ -173,13 +173,13 @@ class Predictor:
         """Predict each id, in order.
 
         Args:
-            ids: the ids; several id columns as a mapping from their names. An id may occur more than once.
+            ids: the ids; an id of several columns is a mapping from column name to value. Ids may repeat.
             parties: the parties whose blocks may take part; by default all parties.
             budget_s: how long to wait for other parties, in seconds.
 
         Raises:
-            PredictionError: the model does not have one of these parties, the list is empty, or an id does not name
-                the id columns.
+            PredictionError: the model does not have one of these parties, the list is empty, or an id does not have
+                exactly the id columns.
 
         """
         allowed, budget = self.allowed(parties), TimeBudget(budget_s, asyncio.get_running_loop().time() + budget_s)
@@ -199,7 +199,7 @@ class Predictor:
     async def _predict_chunk(
         self, ids: Sequence[RequestedId], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> list[RowPrediction]:
-        """Predict the rows at ``places`` [B]."""
+        """Predict the B rows with these ids, which are at ``places`` [B] of the index."""
         party, index = self.party, self.index
         may = torch.tensor([name in allowed for name in party.roster.blocks])
         observed = index.present(places, self._k)  # [B, K]
@@ -212,7 +212,7 @@ class Predictor:
             predicted = await self.executor.run(
                 lambda channel: party.method.predict(channel, party.state, rows, batch, allowed), guarded, len(places)
             )
-        except PartyLost as error:  # the method requires this party
+        except PartyLost as error:  # the method cannot predict without the lost party
             predicted = self._without_answer(len(places), str(error))
         finally:
             request.end()
@@ -222,7 +222,7 @@ class Predictor:
         return predictions
 
     def _without_answer(self, n: int, reason: str) -> Predictions:
-        """Return predictions of n rows that have no answer, for this reason."""
+        """Return predictions without an answer for n rows; ``reason`` explains why there is no answer."""
         about, K = self.party.about, self.party.roster.K
         assert about.task is not None
         return Predictions(
@@ -234,7 +234,10 @@ class Predictor:
     async def _ask_peers(
         self, aligned: Tensor, observed: Tensor, wanted: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> _OpenRequest:
-        """Send a request to the parties that hold one of these rows or may host heads; do not wait for answers."""
+        """Send a request for B rows to the parties that hold one of them or may host heads; do not wait for answers.
+
+        ``wanted`` [B, K] bool marks the parties that hold each row and may take part.
+        """
         roster, number, now = self.party.roster, next(self._numbers), asyncio.get_running_loop().time()
         holds = dict(zip(roster.blocks, wanted.any(dim=0).tolist(), strict=True))
         may_host = () if self.party.method.can.predicts_alone else roster.labelers
@@ -265,7 +268,7 @@ class Predictor:
         return _OpenRequest(channel, peers.multiplexer, needed, waited, full_wait)
 
     def _report(self, request: _OpenRequest, predictions: Sequence[RowPrediction]) -> None:
-        """Update the circuit breaker and report the outcome."""
+        """Update the circuit breaker by the answers to a request, and pass the outcome to ``on_outcome``."""
         channel = request.channel
         answered = [name for name in request.waited if name in channel.responded and name not in channel.silent]
         for name in answered:
@@ -283,12 +286,12 @@ class Predictor:
 
 @dataclass(frozen=True)
 class _OpenRequest:
-    """An open request.
+    """A request for which messages may still arrive.
 
     Attributes:
         channel: the request's channel.
         multiplexer: the multiplexer in which the request is open.
-        needed: the parties that could contribute.
+        needed: the parties that hold a requested row or may host heads.
         waited: the parties that the request waits for.
         full_wait: whether the request waits long enough for the breaker to record a missing answer as a miss.
 

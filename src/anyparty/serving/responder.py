@@ -1,12 +1,12 @@
-"""A party's part in a job that serves predictions, and the count of the messages that it sends.
+"""A party's side of a job that serves predictions, and the log of the messages that the party sends.
 
-A passive party answers requests.  The active party predicts in its HTTP service, which is another process; its part
-in the job only relays messages (``ipc``).
+A passive party answers requests.  The active party predicts in its HTTP service, which is a process outside the job.
+The active party's process in the job only relays messages between the service and the other parties (``ipc``).
 
-``TrafficLog`` counts the messages over all jobs in a file of the party's folder:
+``TrafficLog`` counts the messages of all jobs in a file of the party's folder, with these keys:
 
     party, began     the party's name and the time of the first entry
-    ledger           the messages sent, in the form of a run's record
+    ledger           the numbers of messages and bytes sent, as in a run's record
 
 Two jobs may run at the same time in two processes.  Each process adds the messages that it sent since its last entry.
 """
@@ -41,12 +41,12 @@ from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally
 
 FILE_NAME = "served.json"
-LOCK_TIMEOUT_S = 5.0  # how long to wait for another process to write
+LOCK_TIMEOUT_S = 5.0  # seconds to wait for the file's lock while another process writes
 
 
 @dataclass
 class TrafficLog:
-    """The messages that one process sent, and which of them are already counted in the party's file.
+    """The counts of the messages that one process sent, and the counts that the party's file already contains.
 
     Attributes:
         folder: the party's folder.
@@ -105,13 +105,13 @@ class TrafficLog:
         write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": total.rows()})
 
 
-HOST_SHARE = 0.7  # share of a request's time for which a passive host waits for other parties
-MAX_REQUESTS = 256  # concurrent requests of one party
+HOST_SHARE = 0.7  # share of a request's time for which a passive party that hosts heads waits for other parties
+MAX_REQUESTS = 256  # maximum number of requests that a passive party computes at the same time or refuses in one job
 log = logging.getLogger(__name__)
 
 
 async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
-    """Run one party's part in a serving job.
+    """Take part in a serving job as one party, until the job ends.
 
     Args:
         site: the party's own settings.
@@ -124,7 +124,7 @@ async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, ses
         For the active party, the number of messages that were relayed to the other parties.
 
     Raises:
-        ModelError: nothing was trained here, or the party's table is not the one that was aligned.
+        ModelError: the party has no trained model, or its table is not the one that was aligned.
         ConfigError: the active party runs no service.
         PartyLost: the active party is gone.
 
@@ -144,9 +144,10 @@ async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, ses
 def receive_timeout_s(site: SiteSettings) -> float:
     """Return the time in seconds after which a receive is restarted.
 
-    This time is well below ``message_s``, after which the transport gives up on a party that is alive and sends
-    nothing.  If ``message_s`` allows it, the time exceeds ``join_s`` and ``silent_s``, after which the transport gives
-    up on a party that does not appear or is gone: each receive restarts these two clocks.
+    The transport gives up on a party that is alive but sends nothing for ``message_s``.  The returned time is well
+    below ``message_s``, so that a party is not lost while there is no request for it.  The transport also gives up on a
+    party that does not appear within ``join_s``, or gives no sign of life for ``silent_s``.  Each new receive measures
+    these two times from its own beginning.  The returned time therefore exceeds both, if ``message_s`` allows this.
     """
     patience = getattr(site, "patience", None)
     if patience is None:
@@ -157,13 +158,13 @@ def receive_timeout_s(site: SiteSettings) -> float:
 
 
 class Responder:
-    """A passive party that runs its method's part in each request."""
+    """A passive party that runs its side of the method's ``predict`` for each request of the active party."""
 
     def __init__(
         self, party: LoadedParty, channel: Channel, *, receive_timeout_s: float = RECEIVE_TIMEOUT_S,
         ledger: Ledger | None = None,
     ) -> None:  # fmt: skip
-        """Prepare the party; ``run`` answers requests.  ``ledger`` counts the messages sent."""
+        """Store the arguments; ``run`` answers requests.  ``ledger`` counts the messages that this party sends."""
         self.party, self.ledger = party, Ledger() if ledger is None else ledger
         self.receive_timeout_s = receive_timeout_s
         counted = MeteredChannel(channel, self.ledger)
@@ -175,7 +176,7 @@ class Responder:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> dict[str, Any]:
-        """Answer requests until the active party ends the job.
+        """Answer requests until the active party ends the job; return the counts of requests and of sent messages.
 
         Raises:
             PartyLost: the active party is gone.

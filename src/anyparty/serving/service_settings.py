@@ -14,7 +14,7 @@ from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
 MIN_TOKEN_LENGTH = 16
-FULL_WAIT_SHARE = 0.75  # of ``budget_ms``, not of a request's own budget, which may be too short for any party
+FULL_WAIT_SHARE = 0.75  # a missing answer counts as a miss only after this share of ``ServiceLimits.budget_ms``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +23,14 @@ class ServiceLimits:
 
     Attributes:
         budget_ms: how long to wait for other parties if a request does not set it, in milliseconds.
-        batch_budget_ms: the same for a batch.
-        most_budget_ms: the longest budget that a request may set.
+        batch_budget_ms: how long to wait for other parties if a batch request does not set it, in milliseconds.
+        most_budget_ms: the longest wait that a request may set, in milliseconds.
         ids: maximum number of ids of one request.
         batch_ids: maximum number of ids of one batch.
         id_bytes: bytes allowed per id in a request's body, on average.
         at_once: maximum number of concurrent prediction requests; further ones are rejected with status 503.
-        body_s: time in seconds for a client to send its headers, and again for its body.
+        body_s: time in seconds that a client has for each of these steps: the TLS handshake, sending the headers,
+            sending the body, and reading a further piece of the answer.
         connections: maximum number of open connections.
 
     Raises:
@@ -57,7 +58,10 @@ class ServiceLimits:
 
     @property
     def min_wait_s(self) -> float:
-        """Time in seconds that a party must have had before a missing answer counts as a miss."""
+        """Time in seconds that a request must wait for a party before a missing answer counts as a miss.
+
+        It depends on ``budget_ms``, because the budget that a request sets may be too short for any party.
+        """
         return FULL_WAIT_SHARE * self.budget_ms / 1e3
 
     def max_ids(self, path: str) -> int:
@@ -77,7 +81,7 @@ class BearerTokens:
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> BearerTokens:
-        """Hash these tokens.
+        """Hash tokens that are given as text, without blanks at their ends.
 
         Raises:
             ConfigError: a token is too short to be a secret, has a space, or has other characters than printable ASCII.
@@ -91,7 +95,9 @@ class BearerTokens:
 
     @classmethod
     def read(cls, file: Path | None) -> BearerTokens:
-        """Read tokens from a file, one per line ('#' begins a comment), and from the environment.
+        """Read tokens from a file, one per line, and from the environment variable ``ANYPARTY_SERVE_TOKEN``.
+
+        Lines that begin with '#' are comments.
 
         Raises:
             ConfigError: the file does not exist or has no token, or a token is too short.
@@ -147,7 +153,7 @@ class TlsFiles:
 
 
 def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
-    """Return the files for TLS, or ``None`` if none is given.
+    """Return the files for TLS, or ``None`` if all three arguments are ``None``.
 
     Raises:
         ConfigError: the certificate or its key is missing, or a file does not exist.

@@ -1,10 +1,10 @@
 """Messages of the prediction service, in addition to the method's own messages.
 
-active                                      every connected party
-  ◀── serve-hello: hashes ─────────────────   once, at the beginning
-  ──── serve-ask: a number, rows ─────────▶   for every request
-  ◀── the method's own messages ───────────   with that number
-  ──── serve-ask: the number END ─────────▶   once, at the end
+active party                                every other connected party
+  ◀── serve-hello: hashes ─────────────────   once, when a serving job begins
+  ──── serve-ask: request number, rows ───▶   for every request
+  ◀── the method's own messages ───────────   with the request number
+  ──── serve-ask: END as request number ──▶   once, when the job ends
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from anyparty.errors import MessageError
 from anyparty.serving.multiplexer import NUMBER_KEY
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1
-MAX_ROWS = 4096  # number of rows of one request; larger requests are sent in chunks, one after the other
-NO_ROW = -1  # in place of a row number: the receiver does not hold this row
+MAX_ROWS = 4096  # maximum number of rows in one message; larger requests are sent in chunks, one after the other
+NO_ROW = -1  # replaces the number of a row that is outside the alignment or that the receiver does not hold
 MESSAGES = (
     MessageSpec(
         tag=HELLO,
@@ -49,12 +49,12 @@ class RowRequest:
     """One request, as a party receives it.
 
     Attributes:
-        number: increases with each request.
-        rows: [B] int64, row numbers in the alignment of N rows.  ``NO_ROW`` for a row outside the alignment and, in
-            the message to a party, for a row that this party does not hold.
+        number: the request's number, which increases with each request.
+        rows: [B] int64, the positions of the B requested rows in the alignment.  ``NO_ROW`` for a row outside the
+            alignment and, in the message to a party, for a row that this party does not hold.
         allowed: the parties whose blocks may take part.
         within_s: how long the active party waits, in seconds.
-        observed: [B, K] bool, which party holds which row; for hosts only.
+        observed: [B, K] bool, True if party k holds the row; only hosts of heads receive it.
 
     """
 
@@ -66,7 +66,7 @@ class RowRequest:
 
 
 async def send_request(channel: Channel, to: str, roster: Roster, request: RowRequest) -> None:
-    """Send a request to a party.  A label holder also receives ``observed``, because it may host heads."""
+    """Send a request to the party ``to``; a label holder also receives ``observed``, because it may host heads."""
     observed = torch.empty(0, dtype=torch.uint8)
     if to in roster.labelers and request.observed is not None:
         observed = request.observed.flatten().byte()
@@ -130,12 +130,12 @@ async def receive_request(channel: Channel, roster: Roster, n: int) -> RowReques
 
 
 def hello(hashes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Build a party's first message from its hashes."""
+    """Build the hello message, which is the first message of a party in a serving job, from the party's hashes."""
     return {"marks": torch.stack(list(hashes.values()))}
 
 
 async def receive_hello(channel: Channel, frm: str, hashes: Mapping[str, Tensor]) -> Sequence[str]:
-    """Wait for a party's hello; return the names of the hashes that differ from the expected ones."""
+    """Wait for the hello message of the party ``frm``; return the names of its hashes that differ from ``hashes``."""
     got = await channel.recv(frm, HELLO, {"marks": TensorSpec((len(hashes), 32), torch.uint8)})
     differs = (got["marks"] != torch.stack(list(hashes.values()))).any(dim=1).tolist()
     return [name for name, other in zip(hashes, differs, strict=True) if other]

@@ -1,4 +1,4 @@
-"""Messages between parties: encoding, declared contracts, bounds, the ledger, and the in-memory channel.
+"""Messages between parties: encoding, checks of received messages, counts of sent messages, and in-memory channels.
 
 No module of this package depends on a method or on NVIDIA FLARE.
 """

@@ -2,9 +2,9 @@
 
     8 bytes                 length of the JSON text, little-endian
     JSON                    names, dtypes, shapes, offsets; under ``__metadata__`` the five fields of ``Header``
-    the tensors' own bytes  back to back, nothing between, nothing after
+    the tensors' own bytes  one tensor directly after another, and nothing after the last one
 
-The overhead is about 300 bytes.  Decoding any other input raises ``MessageError``, never another exception.
+The overhead is about 300 bytes.  Decoding input of any other form raises ``MessageError``, never another exception.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ DTYPES = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The identity of a message; ``number`` counts the messages of one run, sender, receiver and tag from 0."""
+    """The identity of a message.
+
+    ``frm`` is the sender and ``to`` the receiver.  ``number`` counts the messages with the same other fields from 0.
+    """
 
     run: str
     frm: str
@@ -42,7 +45,7 @@ class Header:
     number: int
 
     def __str__(self) -> str:
-        """Describe the message for an error."""
+        """Describe the message for the text of an error."""
         return f"message {self.tag!r} no. {self.number} from {self.frm!r} to {self.to!r}"
 
 
@@ -55,7 +58,7 @@ class Message:
 
 
 def encode(header: Header, tensors: Tensors, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """Encode a message.
+    """Return a message as bytes.
 
     Raises:
         MessageError: the tensors exceed ``most_bytes``, or fail ``check_form``.
@@ -93,7 +96,7 @@ def check_form(tensors: Tensors, what: str) -> None:
 
 
 def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES) -> Message:
-    """Decode a message; ``source`` names the sender in errors.
+    """Convert the bytes of ``encode`` back to a message; ``source`` names the sender in errors.
 
     Raises:
         MessageError: the data are truncated, too large or of another format, or have trailing bytes or a wrong header.
@@ -131,7 +134,11 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _header(metadata: object, source: str) -> Header:
-    """Parse the header, which has exactly five fields."""
+    """Convert the metadata of a message to its header; ``source`` names the sender in errors.
+
+    Raises:
+        MessageError: the metadata does not have exactly the five fields, or a value is invalid.
+    """
     names = [field.name for field in fields(Header)]
     if not isinstance(metadata, dict) or sorted(metadata) != sorted(names):
         got = sorted(metadata) if isinstance(metadata, dict) else "none"

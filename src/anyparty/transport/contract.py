@@ -1,17 +1,17 @@
-"""The channel that enforces a run's contract: it sends only declared messages and validates received messages.
+"""The channel that sends only messages that the method declares, and validates received messages.
 
-Bounds reject numbers far beyond the sender's earlier ones. NaN and infinity are rejected elsewhere, but a finite number
-such as 1e30 can also ruin a model. In training, the receiver records the maximum absolute value of each received
-tensor, by sender, tag and tensor name. The bound for the next tensor with the same sender, tag and tensor name is:
+Bounds reject numbers far beyond the sender's earlier ones. ``anyparty.core.types.check`` rejects NaN and infinity, but
+a finite number such as 1e30 can also ruin a model. In training, the receiver records the maximum absolute value of each
+received tensor, by sender, tag and tensor name. The bound for the next tensor with the same sender, tag and name is:
 
     first message            MOST
     second to eighth         FACTOR x the largest recorded value
     later                    FACTOR x the largest value that the median of the recorded values has had
 
-The bound is never below LEAST or above MOST.  Outside of training steps the bound is MOST: numbers there change an
-answer but no weight, and one unusual row must not end a run.  FACTOR and MOST are squared for numbers that grow with
-the square of the sender's data (``TensorSpec.squares``), such as log-densities, because one outlying cell makes these
-numbers large in an honest run.
+The bound is never below LEAST or above MOST.  Outside training steps the bound is MOST, because the numbers change
+an answer but no weight, and one unusual row must not end a run.  Some numbers grow with the square of the sender's data
+(``TensorSpec.squares``), such as log-densities.  FACTOR and MOST are squared for such numbers, because one outlying
+cell makes them large in an honest run.
 
 The median is taken over all messages, so a sender that raises its numbers gradually must first send more large messages
 than small ones.  Gradients that shrink during training do not lower the bound.  The measurements are in
@@ -34,15 +34,15 @@ from anyparty.transport.codec import check_form
 from anyparty.transport.ledger import Ledger
 
 FACTOR = 1000.0
-LEAST = 1.0  # smaller numbers do no harm
+LEAST = 1.0  # the smallest bound, because numbers below it do no harm
 MOST = 1e8  # larger numbers are always rejected
-FEW = 8  # the number of messages before the median is used
+FEW = 8  # the number of recorded messages from which on the median is used
 PER_DOUBLING = 4  # histogram bins for each factor of two, to compute the median
 
 
 @dataclass
 class Magnitudes:
-    """Maximum absolute values of one tensor in the messages of one sender and tag."""
+    """The recorded maximum absolute values of the tensors with one sender, one tag and one name."""
 
     factor: float = FACTOR
     most: float = MOST
@@ -53,12 +53,12 @@ class Magnitudes:
 
     @property
     def bound(self) -> float:
-        """The maximum absolute value allowed in the next message."""
+        """The maximum absolute value that the tensor in the next message may have."""
         usual = self.largest if self.count < FEW else self.median
         return min(self.most, max(LEAST, self.factor * usual)) if self.count else self.most
 
     def add(self, value: float) -> None:
-        """Record the maximum absolute value of a message, unless it is zero."""
+        """Record the maximum absolute value of a received tensor, unless this value is zero."""
         if value == 0:
             return
         self.count += 1
@@ -99,7 +99,10 @@ class Bounds:
     def check(
         self, frm: str, tag: str, tensors: Tensors, expect: Mapping[str, TensorSpec], *, training: bool
     ) -> ExtremeValue | None:
-        """Return the first tensor beyond its bound, or None; if ``training``, record the tensors before it."""
+        """Return the first tensor of a message that is beyond its bound, or ``None`` if all tensors are within bounds.
+
+        If ``training``, record the values of all tensors that were within bounds, up to the first that was not.
+        """
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
@@ -116,7 +119,7 @@ class Bounds:
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
-    """Return a party's roles, as ``MessageSpec`` defines them."""
+    """Return the roles of a party: "any", and "active" or "passive", "block", "host" (see ``MessageSpec``)."""
     found: set[Role] = {"any", "active" if party == roster.active else "passive"}
     if party in roster.blocks:
         found.add("block")
@@ -132,11 +135,12 @@ class ContractChannel:
     Attributes:
         channel: the inner channel.
         roster: the parties.
-        declared: the messages that may be sent.
+        declared: the declarations of the messages that may be sent.
         lose: a function that excludes a party that sent an extreme message; its arguments are the party and the reason.
             If it is ``None``, an extreme message ends the run.
-        bounds: the magnitudes of the tensors received so far, see the module; ``None`` disables the bounds.
-        moment: the current step of the run, for error messages; see ``at_moment``.
+        bounds: the magnitudes of the tensors received so far, from which the bounds on numbers follow; ``None``
+            disables the bounds.
+        moment: the current step of the run, for error messages; ``at_moment`` sets it.
         training: True if the current step is a training step, not validation or prediction.
         dropped: the reasons why parties were excluded, by party.
         ledger: the ledger that counts sent messages; ``None`` if the inner channel counts them.
@@ -166,11 +170,12 @@ class ContractChannel:
         self._checked: set[tuple[str, str]] = set()
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Send a declared message."""
+        """Send a message; raise ``MessageError`` if the method does not declare it."""
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")  # also in one process, as over a network
+        # needed in one process too, so that a method does not fail for the first time on a network
+        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)
         else:

@@ -13,7 +13,7 @@ from anyparty.core.types import Channel, Tensors, TensorSpec
 
 @dataclass(frozen=True, order=True)
 class Flow:
-    """One kind of message between two parties."""
+    """All messages with one sender, one receiver and one tag."""
 
     sender: str
     receiver: str
@@ -61,7 +61,7 @@ class Ledger:
         flow, size = Flow(channel.me, to, tag), sum(tensor.nbytes for tensor in tensors.values())
         try:
             accepted = await channel.send(to, tag, tensors)
-        except asyncio.CancelledError:  # the channel accepts a message before it waits, so count the message
+        except asyncio.CancelledError:  # the channel accepts the message before it waits, so the message counts as sent
             self.add(flow, size)
             raise
         if accepted is not False:
@@ -120,7 +120,7 @@ class MeteredChannel:
         await self.ledger.send(self.channel, to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive a message; its sender counts it."""
+        """Receive a message without counting it, because the sender's ledger counts it."""
         return await self.channel.recv(frm, tag, expect)
 
     async def close(self) -> None:

@@ -24,20 +24,20 @@ Lane = tuple[str, str, str]  # sender, receiver, tag
 
 @dataclass
 class MemoryHub:
-    """The queues between all parties of one process."""
+    """The queues of messages between all parties of one process."""
 
     names: Sequence[str]
     queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
     waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    departures: list[str] = field(default_factory=list)  # the parties that left, in this order
+    departures: list[str] = field(default_factory=list)  # the parties that left, in the order in which they left
 
     def channel(self, me: str) -> MemoryChannel:
         """Return the channel of the party ``me``."""
         return MemoryChannel(me, self)
 
     def wake(self, lane: Lane) -> None:
-        """Wake the receiver that waits for ``lane``."""
+        """Wake the receiver that waits for a message on ``lane``, which is a sender, a receiver and a tag."""
         future = self.waiting.pop(lane, None)
         if future is not None and not future.done():
             future.set_result(None)
@@ -107,11 +107,11 @@ def play(
 ) -> dict[str, T]:
     """Run the coroutine function of each party, and return the results by party.
 
-    If one of them fails, the others are cancelled and the first error is raised.
+    If the function of one party fails, those of the other parties are cancelled, and the first error is raised.
 
     Args:
-        parts: each party's coroutine function, which takes the party's channel, by party.
-        wrap: a function that wraps each party's channel.
+        parts: by party, its coroutine function, which has the party's channel as argument.
+        wrap: a function that receives a party's channel and returns the channel that the party uses.
     """
     hub = MemoryHub(tuple(parts))
     tasks: list[asyncio.Task[T]] = []
@@ -129,7 +129,7 @@ def play(
         finally:
             await channel.close()
 
-    async def all_parts() -> None:  # without a result, because asyncio.run formats it as text
+    async def all_parts() -> None:  # returns nothing, because asyncio.run would format a result as text
         for name, part in parts.items():
             tasks.append(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)))
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,7 +141,10 @@ def play(
 
 
 def _run(work: Awaitable[T]) -> T:
-    """Run a coroutine; use another thread if an event loop is already running, as in a notebook."""
+    """Run a coroutine and return its result.
+
+    The coroutine runs in another thread if an event loop is already running in this thread, as in a notebook.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -161,6 +164,6 @@ def _run(work: Awaitable[T]) -> T:
             return found.result()
         except BaseException:  # Ctrl-C interrupts only this thread, so cancel the task on the other thread
             for loop, task in begun:
-                with contextlib.suppress(RuntimeError):  # the loop has already ended
+                with contextlib.suppress(RuntimeError):  # the other thread's event loop has already ended
                     loop.call_soon_threadsafe(task.cancel)
             raise

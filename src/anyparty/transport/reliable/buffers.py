@@ -1,19 +1,19 @@
 """Packets and buffers of one pair of parties.
 
-An envelope holds a piece of a message and the receipts of its sender.  The buffers hold messages that wait for an
-acknowledgement, and messages that wait to be read.
+A packet is an envelope and a piece of a message.  The envelope also carries receipts, which acknowledge messages in the
+opposite direction.  The buffers hold messages that wait for an acknowledgement, and messages that wait to be read.
 
 Sending.  A message is cut into pieces.  Elapsed time alone never causes a repetition, because a message may still be on
 its way on a slow line.  If the receipt of a message takes long, the sender sends a receipt request.  Receipt requests
 are numbered and follow the message on the line.  The message was therefore lost if the answer to a later request does
 not acknowledge the message.  The sender then repeats the message from its first missing piece.  A carrier that keeps
 the order and loses nothing carries each piece once, however slow the carrier is.  Over any other carrier, a message is
-sent twice if a receipt request overtakes it.
+sent twice if a receipt request overtakes the message.
 
 Receiving.  Pieces are joined to messages, and messages wait in order until they are read.  Each sender has a budget of
 bytes for the unread messages and the pieces of incomplete messages of all its tags.  A piece beyond the budget is
-dropped and not acknowledged, and the sender repeats the piece later.  A sender that continues to send large amounts
-instead of waiting does not run this code, and causes an error.
+dropped and not acknowledged, and the sender repeats the piece later.  A sender that runs this code waits while many of
+its bytes are not acknowledged.  A sender that continues to send large amounts causes an error.
 """
 
 from __future__ import annotations
@@ -38,19 +38,21 @@ class Envelope:
     """The header of a packet.  The names of the fields are also used in the packet.
 
     Attributes:
-        life: the incarnation of the sender: a random name of its process.  A restarted process has another one.
+        life: the incarnation of the sender: a random name of its process.  A restarted process has a new name.
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
-        acks: by tag, the number of the next message that the sender expects: it has received all earlier ones.
-        parts: by tag, the number of leading pieces that have arrived of the message that ``acks`` names.
+        acks: by tag, the number of the next message that the sender of the envelope expects.  It has received all
+            earlier messages of the tag.
+        parts: by tag, the count of leading pieces that have arrived of the next message, which ``acks`` names.
         ask: the number of this receipt request, from 1; 0 if the packet is not a request.  A receipt request asks for
             an immediate report of all messages and pieces that have arrived.
-        answers: in such a report, the number of the receiver's latest receipt request; 0 in other packets.
+        answers: in a report of all messages and pieces that have arrived, the number of the receiver's latest receipt
+            request; 0 in other packets.
         bye: the reason why the sender leaves; it will send nothing more.
         gone: the reason why the sender has given the receiver up.
         wait: True if the sender does not accept messages yet, because the receiver still has to be readmitted.
         tag: the tag of the message to which the piece in the packet belongs; empty if the packet has no piece.
         number: the number of the message among the messages with its tag.
-        piece: the number of the piece, from 0.
+        piece: the index of the piece, from 0.
         pieces: the number of pieces of the message.
 
     """
@@ -79,7 +81,10 @@ class Envelope:
         return json.dumps(changed, separators=(",", ":"))
 
     def for_former_incarnation(self, *, wait: bool) -> Envelope:
-        """Return the fields that stay valid in a packet to an earlier process: ``life``, ``ask`` and ``bye``."""
+        """Return an envelope with only the fields that stay valid if the packet was sent to a party's former process.
+
+        These fields are ``life``, ``ask`` and ``bye``.
+        """
         return Envelope(life=self.life, ask=self.ask, bye=self.bye, wait=wait)
 
     @classmethod
@@ -121,8 +126,8 @@ LONG_AGO = float("-inf")
 MOST_ON_THE_WAY = 64 << 20  # ``send`` waits while more bytes to a party are unacknowledged
 WINDOW = 1024  # maximum number of unread messages of a tag
 MOST_TAGS = 256
-HELD_MESSAGES = 2  # the budget, in messages of the maximum size: one to read, one that arrives meanwhile
-OVERHEAD_BYTES = 1024  # memory of a message, a tensor or a piece in addition to its own bytes
+HELD_MESSAGES = 2  # the budget, in messages of the maximum size: one is read while the next one arrives
+OVERHEAD_BYTES = 1024  # the memory that a message, a tensor or a piece takes in addition to its own bytes
 
 
 @dataclass
@@ -174,7 +179,7 @@ class Outgoing:
         self.ready |= self.asks_before < ask and self.acked < self.pieces
 
     def unacked_pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the number and the bytes of each piece that is not acknowledged."""
+        """Yield the index and the bytes of each piece that is not acknowledged."""
         for piece in range(self.acked, self.pieces):
             whole = self.pieces == 1
             yield piece, self.data if whole else self.data[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
@@ -216,11 +221,11 @@ class Incoming:
     ) -> bytes | None:
         """Store a piece of a message; return the whole message if no piece is missing.
 
-        If a coroutine waits for the message (``awaited``), there is room for one more message beyond the budget: the
-        coroutine reads this message at once, and can then read the others.
+        If a coroutine waits for the message (``awaited``), there is room for one more message beyond the budget.  The
+        coroutine reads this message at once, and then has the chance to read the stored messages.
 
         Raises:
-            MessageError: the sender does not wait for room; ``source`` names it in the error.
+            MessageError: the sender continues to send although there is no room; ``source`` names it in the error.
         """
         key = (envelope.tag, envelope.number)
         if envelope.pieces == 1 and len(data) > most_bytes + MOST_HEADER_BYTES:
@@ -242,13 +247,13 @@ class Incoming:
         if len(pieces) < envelope.pieces:
             return None
         whole = b"".join(pieces.get(place, b"") for place in range(envelope.pieces))
-        # Empty pieces remain until the message is decoded, so that a report does not present the message as lost.
+        # Empty bytes replace the pieces until the message is decoded, so that a report does not show them as missing.
         self.pieces[key] = dict.fromkeys(pieces, b"")
         self.held_bytes -= sum(map(len, pieces.values()))
         return whole
 
     def _is_beyond_window(self, envelope: Envelope) -> bool:
-        """Return True if a piece must be dropped: its message is too far ahead, or its tag is one too many."""
+        """Return True if a piece must be dropped, because its message is too far ahead or there are too many tags."""
         unread = envelope.number - self.expected[envelope.tag] + len(self.inbox.get(envelope.tag, ()))
         return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
 
@@ -258,7 +263,7 @@ class Incoming:
         A sender that runs this code waits when ``MOST_ON_THE_WAY`` bytes and one message are unacknowledged.
 
         Raises:
-            MessageError: there was no room for more than twice that amount.
+            MessageError: the rejected messages have more than twice as many bytes.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):
@@ -289,7 +294,7 @@ class Incoming:
         return item
 
     def put_back(self, tag: str, items: Iterable[Item]) -> None:
-        """Return taken but unused messages to the front of the inbox."""
+        """Put messages that were taken but not used back at the front of the inbox."""
         for item in items:
             self.inbox.setdefault(tag, deque()).appendleft(item)
             self.held_bytes += bytes_of(item)

@@ -38,7 +38,7 @@ class Carrier(Protocol):
     """An unreliable network."""
 
     def put(self, to: str, envelope: str, data: bytes) -> None:
-        """Send a packet if possible; it may not arrive."""
+        """Try to send a packet, which is an envelope and the bytes of a piece of a message; the packet may be lost."""
 
 
 class ReliableEndpoint:
@@ -80,7 +80,7 @@ class ReliableEndpoint:
         self._thread = threading.Thread(target=self._work, name=f"anyparty-endpoint-{me}", daemon=True)
 
     def start(self, greet: Sequence[str] = ()) -> None:
-        """Start the sending thread; announce this party to the parties ``greet``."""
+        """Start the endpoint's thread, which also announces this party to the parties in ``greet``."""
         for name in greet:
             self.sessions[name].report_due = True
         self._thread.start()
@@ -100,7 +100,9 @@ class ReliableEndpoint:
         return accepted
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message; ``ContractChannel`` checks names, shapes and numbers.
+        """Wait for the next message with the tag ``tag`` from the party ``frm``.
+
+        The tensors are not compared with ``expect`` here; ``ContractChannel`` checks their names, shapes and numbers.
 
         Raises:
             PartyLost: the sender left, gives no sign of life, or sends nothing for too long.
@@ -121,7 +123,7 @@ class ReliableEndpoint:
         return item
 
     async def close(self) -> None:
-        """Wait until all messages have arrived, then leave."""
+        """Wait until the other parties have received all messages of this party, then leave the run."""
         await asyncio.to_thread(self.leave)
 
     # ---- sending and receiving without waiting, from any thread
@@ -151,12 +153,13 @@ class ReliableEndpoint:
             return self._session(to).backlog
 
     def collect(self, frm: str, tag: str, given: list[Item], wake: Callable[[], object]) -> Callable[[], None]:
-        """Append the next message to ``given``, or the error that explains why no message will come.
+        """Append the next message of a sender and tag to ``given``, or the error that explains why none will come.
 
-        If neither is available yet, another thread appends it later and calls ``wake``.
+        If neither a message nor an error is available yet, another thread appends it later and calls ``wake``.
 
         Returns:
-            A function that ends the wait.  A message that was appended in the meantime becomes the next message again.
+            A function that ends the wait.  If a message has been appended by then, the message is not lost: the next
+            receive gets it.
         """
 
         def give(item: Item) -> None:
@@ -182,7 +185,10 @@ class ReliableEndpoint:
 
     @contextlib.contextmanager
     def _blocked_by(self, to: str) -> Iterator[None]:
-        """Let a silent party be given up while ``send`` waits for it, as while ``recv`` waits."""
+        """Record during a ``with`` block that ``send`` waits for the party ``to``.
+
+        The endpoint gives up a silent party only while a coroutine waits for it in ``send`` or ``recv``.
+        """
         with self._lock:
             session = self._session(to)
             session.blocked_since.append(since := self.clock())
@@ -193,11 +199,14 @@ class ReliableEndpoint:
                 session.blocked_since.remove(since)
 
     def leave(self, why: str = "its part is done") -> None:
-        """Wait until all messages have arrived, or progress stops; then send a farewell and stop."""
+        """Wait until all messages have arrived, or no more arrive; then send a farewell and stop the endpoint's thread.
+
+        ``why`` is the reason that the farewell gives to the other parties.
+        """
         with self._lock:
             if self._bye:
                 return
-            for session in self.sessions.values():  # send receipts now: no later message carries them
+            for session in self.sessions.values():  # send receipts now, because no later message can carry them
                 session.receipts_due |= dict.fromkeys(session.receipts_due, LONG_AGO)
             self._lock.notify_all()
             begun = self.clock()
@@ -215,11 +224,11 @@ class ReliableEndpoint:
 
     @property
     def door(self) -> ReliableEndpoint:
-        """The membership interface of this channel: parties that left or wait to be readmitted."""
+        """The channel itself, which also lists the parties that left or wait to be readmitted, and readmits them."""
         return self
 
     def lose(self, name: str, why: str) -> None:
-        """Give a party up."""
+        """Give up the party ``name`` for the reason ``why``: exchange no more messages with it."""
         with self._lock:
             self._session(name).lose(why)
             self._lock.notify_all()
@@ -250,7 +259,7 @@ class ReliableEndpoint:
             return bool(session.gone) and (session.gave_us_up or session.silent)
 
     def stop_reason(self) -> str:
-        """Return the reason if the run was stopped from outside; otherwise an empty string."""
+        """Return the reason why the run was stopped from outside; an empty string if it was not stopped."""
         return self._stop_reason()
 
     def gone(self) -> dict[str, str]:
@@ -259,7 +268,7 @@ class ReliableEndpoint:
             return {session.name: session.gone for session in self.sessions.values() if session.gone}
 
     def traffic(self) -> dict[str, Traffic]:
-        """Return the traffic to each party."""
+        """Return the counts of messages and bytes sent to each party."""
         return {session.name: session.traffic for session in self.sessions.values()}
 
     def _session(self, name: str) -> Session:
@@ -270,7 +279,7 @@ class ReliableEndpoint:
     # ---- arriving packets, on the carrier's threads
 
     def arrived(self, frm: str, text: object, data: bytes) -> None:
-        """Process a packet; the carrier guarantees that ``frm`` has sent it."""
+        """Process a packet with the envelope ``text``; the carrier guarantees that the party ``frm`` has sent it."""
         if frm not in self.sessions:
             self.refused[frm] += 1
             return
@@ -284,7 +293,7 @@ class ReliableEndpoint:
         with self._lock:
             if envelope.life in session.former:
                 return
-            if envelope.to not in {"", self.incarnation}:  # a late packet for an earlier incarnation
+            if envelope.to not in {"", self.incarnation}:  # a late packet for an earlier incarnation of this party
                 envelope = envelope.for_former_incarnation(wait=session.paused or session.last_heard is None)
             if session.gone and not self._bye and envelope.life != session.incarnation:
                 farewell = self._register_applicant(session, envelope)
@@ -315,13 +324,19 @@ class ReliableEndpoint:
         return message.tensors
 
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
-        """Record a new incarnation of a party that was given up; answer a request of it with ``wait``."""
+        """Record a new incarnation of a party that was given up.
+
+        Return the answer to a receipt request of the new incarnation, which must wait; ``None`` if there is no request.
+        """
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)
         return (session.name, answer, b"") if session.applicant and envelope.ask else None
 
     def _farewell(self, session: Session, to: str) -> Packet:
-        """Return the packet that tells the other party that this party leaves or has given it up."""
+        """Return the packet that informs another party that this party leaves, or that it has given that party up.
+
+        ``to`` is the incarnation of the other party.
+        """
         gone = "" if self._bye else session.gone
         acks = dict(session.incoming.expected)
         return session.name, Envelope(life=self.incarnation, to=to, acks=acks, bye=self._bye, gone=gone), b""
@@ -334,7 +349,7 @@ class ReliableEndpoint:
                 self._put(*packet)
 
     def _next(self) -> list[Packet]:
-        """Wait for packets to send; return an empty list when this party has left."""
+        """Wait until packets are due, and return them; return an empty list when this party leaves."""
         with self._lock:
             while True:
                 now, packets, stopped = self.clock(), list[Packet](), self.stop_reason()

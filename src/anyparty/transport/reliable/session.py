@@ -1,12 +1,12 @@
-"""One party's state of its connection to one other party: messages on their way, in both directions.
+"""The state of one party's connection to one other party: messages on their way, in both directions.
 
 The messages of one sender, receiver and tag are numbered.  The sender keeps a message until the receiver has
-acknowledged it.  The receiver accepts each number once, in order.  The receipt travels on the next message in the other
-direction, so a round of embeddings and gradients needs no third message.
+acknowledged it.  The receiver accepts each number once, in order.  The receipt, which acknowledges a message, travels
+with the next message in the opposite direction.  A round of embeddings and gradients therefore needs no third message.
 
-A large message may need more time on a slow line than a sender waits for a sign of life.  While the message arrives,
+On a slow line, a large message may need more time than a sender waits for a sign of life.  While the message arrives,
 the receiver reports the progress from time to time, so the sender knows that the receiver is alive.  The sender infers
-a loss from an answer, never from elapsed time: see ``buffers``.
+the loss of a message from an answer of the receiver, never from elapsed time (``buffers`` explains this).
 
 This module has no thread, no lock and no clock: ``endpoint`` holds its lock around every call and passes ``now``, in
 seconds.
@@ -22,7 +22,7 @@ from typing import Any
 from anyparty.errors import MessageError, PartyLost
 from anyparty.transport.reliable.buffers import LONG_AGO, Envelope, Incoming, Item, Outgoing, check_piece
 
-Packet = tuple[str, Envelope, bytes]  # receiver, envelope, a piece of a message or nothing
+Packet = tuple[str, Envelope, bytes]  # receiver, envelope, and a piece of a message or no bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Timeouts:
     Attributes:
         join_s: the longest wait for the first sign of life of another party.
         silent_s: the longest wait for a further sign of life of another party.
-        message_s: the longest wait for a message from a party that gives signs of life, or for its acceptance of
+        message_s: the longest wait until a party that gives signs of life sends the next message, or accepts further
             messages.
         retry_s: the delay before a receipt request for a message; it doubles with each repetition of the message.
         receipt_s: the longest delay of a receipt, which waits for a message that can carry it.
@@ -52,7 +52,7 @@ class Timeouts:
 
 @dataclass
 class PendingReceive:
-    """A coroutine that waits for a message."""
+    """A coroutine that has waited for a message since the time ``since``; ``give`` passes the message to it."""
 
     give: Callable[[Item], None]
     since: float
@@ -60,7 +60,7 @@ class PendingReceive:
 
 @dataclass
 class Traffic:
-    """The traffic to one party: the number of messages, of their bytes with headers, and of repetitions.
+    """The counts of messages sent to one party, of their bytes with headers, and of repetitions.
 
     A repetition is counted as one more message, with the bytes that were sent again.
     """
@@ -152,7 +152,7 @@ class Session:
         self.deliver()
 
     def lose(self, why: str) -> None:
-        """Give the peer up, because it may have missed messages."""
+        """Give the peer up for the reason ``why``: drop all messages on their way, and wake the waiting coroutines."""
         if not self.gone:
             self.gone = why
             self.outgoing.clear()
@@ -178,7 +178,7 @@ class Session:
     # ---- receiving
 
     def read(self, envelope: Envelope, now: float) -> None:
-        """Process the envelope of a packet."""
+        """Process the envelope of a packet from the peer."""
         if self.incarnation and self.incarnation != envelope.life:
             self.lose("its process was restarted during the run")
             self.applicant = envelope.life
@@ -212,7 +212,7 @@ class Session:
         """Store a piece of a message; return the whole message if no piece is missing."""
         tag, number = envelope.tag, envelope.number
         if self.incoming.has(tag, number):
-            self.receipts_due[tag] = LONG_AGO  # send it at once: a repetition shows that the receipt was lost
+            self.receipts_due[tag] = LONG_AGO  # the receipt is due at once, because a repetition shows that it was lost
             return None
         awaited = tag in self.waiting and number == self.incoming.expected[tag]
         try:
@@ -283,7 +283,7 @@ class Session:
             yield self.name, envelope, data
 
     def _receipts(self) -> dict[str, Any]:
-        """Return the due receipts of some tags, or a full report, and record that no receipt is due any more."""
+        """Return the fields of an envelope for a full report or the due receipts; record that no receipt is due now."""
         expected = self.incoming.expected
         if self.report_due:
             parts = self.incoming.progress()
