@@ -19,7 +19,7 @@ _CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True)
 class DatasetForm:
-    """One form of a data set on disk: its files and their reader."""
+    """One form in which a data set may be on disk: its files and the function that reads them."""
 
     files: tuple[File, ...]
     read: Callable[[Sequence[Path]], Fields]
@@ -27,7 +27,7 @@ class DatasetForm:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueEntry:
-    """A data set: its description, source, licence and forms, the preferred form first."""
+    """A data set of the catalogue: its title, source, licence and forms, the preferred form first."""
 
     title: str
     task: Literal["classification", "regression"] = "classification"
