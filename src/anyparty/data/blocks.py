@@ -37,7 +37,7 @@ class Block:
         assert self.position.ndim == 1
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features [B_k, ...] of the party's rows among ``rows`` [B], and their indices [B_k] in ``rows``."""
+        """Return the features [B_k, ...] of those ``rows`` [B] that the party holds, and their indices in ``rows``."""
         own = self.position[rows]
         held = (own >= 0).nonzero().squeeze(1)
         if len(held) == len(rows):

@@ -92,7 +92,7 @@ def assign(
     else:
         part = {"group": rows.by_group, "time": rows.by_time}.get(plan.kind, rows.listed)()
         part[~labelled & (part != TRAIN)] = UNUSED
-    part[~seen] = TRAIN  # rows that no party holds have no cell and, in training, no label
+    part[~seen] = TRAIN  # rows that no party holds: they have no cells, and no labels for training
     use = np.full(len(position), TRAIN, dtype=np.int8)
     use[held] = part[position[held]]
     return use
@@ -114,7 +114,7 @@ def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
-    """Return, for each of the active party's n rows, an index of the set of parties that hold it; 0 if not aligned."""
+    """Return, for each of the active party's n rows, an index of the set of parties that hold it, 0 if not aligned."""
     found = np.zeros(n, dtype=np.int64)
     there = position >= 0
     found[position[there]] = np.unique(observed[there], axis=0, return_inverse=True)[1].ravel() + 1
@@ -147,7 +147,10 @@ class _OwnRows:
         return f"party {self.table.party!r}, label column {self.table.label.name!r}"
 
     def codes(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return the index of each row's class [n], and the classes' names; labels that are numbers are one class."""
+        """Return the index of each row's class [n], and the names of the classes.
+
+        The index is -1 for a row without a label. If the labels are numbers, all rows have one class without a name.
+        """
         if self.classes is None:
             return np.zeros(len(self.table), dtype=np.int64), [""]
         names = self.classes.drop_nulls().unique().sort().to_list()
@@ -167,7 +170,7 @@ class _OwnRows:
         """
         usable = self.labelled
         part = self._stratified(usable, patterns)
-        if self.lacks(np.where(self.seen, part, UNUSED)):  # a class has only rows in this part that no party holds
+        if self.lacks(np.where(self.seen, part, UNUSED)):  # in a part, a class has only rows that no party holds
             part = self._stratified(usable & self.seen, patterns)
         return part
 

@@ -260,7 +260,7 @@ def draw_recorded_scores(by_count: Mapping[str, Mapping[str, Any]], metric: str,
 
 
 def _labelled_lines(axis: Axes, values: Mapping[str, float]) -> None:
-    """Draw a dashed line at the height of each value that is not NaN; only the highest line has its label above."""
+    """Draw a dashed line at the height of each value that is not NaN; only the highest has its label above it."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     highest = max(finite.values(), default=0.0)
     for place, (name, value) in enumerate(finite.items()):
@@ -377,7 +377,7 @@ def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
 def draw_encoder_check(
     epochs: Sequence[int], losses: Sequence[float], raw: Floats, embedded: Floats, metric: str
 ) -> Figure:
-    """Draw two curves by epoch: an encoder's loss, and the scores of classifiers on its embeddings and on the columns.
+    """Draw, by epoch, an encoder's loss, and the scores of classifiers that use its embeddings or the columns.
 
     Bands show one standard deviation over the folds of cross-validation (divisor n - 1).
 

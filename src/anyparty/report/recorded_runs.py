@@ -60,7 +60,7 @@ class RecordedRun:
         rows: number of rows, N.
         overlap: numbers of rows by set of parties, from ``Overlap.to_json``; ``None`` if not recorded.
         evaluation: the test scores, from ``Evaluation.to_json``; ``None`` if not recorded.
-        ledger: the messages sent, as far as recorded.
+        ledger: numbers and bytes of the messages sent, as far as they are recorded.
         published: rounds and bytes of each passive party by the published formulas, as in ``core.costs``.
         tables: by party, the fingerprint of the party's table.
         versions: versions of packages, by the party that recorded them.
@@ -177,9 +177,8 @@ def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
     tables = dict(values.get("tables", {}))
     ledger = Ledger.of(values.get("ledger", []))
     parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
-    on_disk = all(
-        "table" in party for party in settings.get("parties", {}).values()
-    )  # a data frame has no path in the settings
+    # a table that was a data frame has no path in the settings
+    on_disk = all("table" in party for party in settings.get("parties", {}).values())
     command = ""
     if settings and on_disk:
         command = _command(path, _modules(settings), method_in_settings=_method_in_settings(settings))

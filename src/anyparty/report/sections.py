@@ -247,7 +247,7 @@ def _distinct_versions(versions: Mapping[str, Mapping[str, str]]) -> Mapping[str
     return {"": each[0]} if each and all(other == each[0] for other in each) else versions
 
 
-MAX_CLASSES = 20  # the most classes for which a confusion matrix is drawn
+MAX_CLASSES = 20  # largest number of classes for which a confusion matrix is drawn
 FEW_ROWS = 30
 
 

@@ -1,7 +1,7 @@
 """The messages between parties: totals from a run's ledger, declarations, and costs by published formulas.
 
-The formulas are those of Irureta et al. (APC-VFL), appendix E.  They count each direction as a round: an embedding and
-its gradient are two rounds.
+The formulas are those of Irureta et al. (APC-VFL), appendix E.  In the formulas, each direction counts as a round:
+an embedding and its gradient are two rounds.
 """
 
 from __future__ import annotations
@@ -187,7 +187,10 @@ def render_costs(run: RecordedRun) -> list[Table]:
 
 
 def render_ledger(run: RecordedRun) -> RenderableType:
-    """Return tables of a run's messages, by flow and by pair of parties; an unfinished run's status comes first."""
+    """Return tables of a run's messages by sender, receiver and tag, and by pair of parties.
+
+    The run's status comes before the tables, unless the run is done.  Values that the records lack are listed last.
+    """
     state = [] if run.status == "done" else [Text(f"{run.name}: {run.outcome}", style="red" * (run.status == "failed"))]
     messages = _ledger_tables(run) if run.ledger.flows else [Text(f"The records of {run.name} hold no message.")]
     return Group(*state, *messages, *(Text(f"Not recorded: {each}.") for each in run.missing))

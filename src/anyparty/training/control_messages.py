@@ -265,7 +265,7 @@ async def gather_marks(net: Channel, names: Iterable[str]) -> tuple[dict[str, st
     """Receive the marks (SHA-256) of the parties' parts of the model; called at the active party.
 
     Returns:
-        By party, its mark; and by party that was lost before it sent a mark, the reason.
+        The mark of each party, by name; and the reason for each party that was lost before it sent a mark, by name.
     """
     found, lost = {}, {}
     for name in names:
@@ -277,7 +277,7 @@ async def gather_marks(net: Channel, names: Iterable[str]) -> tuple[dict[str, st
 
 
 async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
-    """Wait until the parties have written all their files; return, by lost party, the reason for the loss.
+    """Wait until the parties have written all their files; return the lost parties, each with the reason.
 
     Called at the active party.  A party sends "finished" as its last message, so the result includes a party that
     stopped while test rows were scored.

@@ -34,7 +34,8 @@ async def verdict(
 ) -> EpochDecision:
     """Return the decision on an epoch: the active party makes and sends it, another party receives it.
 
-    No party rejoins after the ``last`` epoch of a stage, because its networks could not catch up.
+    No party rejoins after the ``last`` epoch of a stage, because the networks of a party that rejoins
+    could not catch up.
     """
     if part.leads:
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
@@ -49,7 +50,7 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Record the parties that are gone, readmit the parties that came back, and return the names of the latter.
+    """Record the parties that are gone, readmit parties that came back, and return the names of those readmitted.
 
     If ``shut`` is true, no party is readmitted.  This function is called at the active party.
     """

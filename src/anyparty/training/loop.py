@@ -120,7 +120,8 @@ def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
 def _chosen(part: PartyRun, progress: RunPosition) -> int:
     """Return the best epoch's position in the history, counted from 1, or 0 if no epoch was chosen.
 
-    Passive parties have no history.  At a passive party, the result is the position of the best epoch in its stage.
+    Passive parties have no history.  At a passive party, the result is the position of the best epoch in its
+    stage, or 0.
     """
     if part.settings.keep != "best":
         return 0
@@ -176,7 +177,7 @@ def _weights(state: State) -> StoredStages:
 
 
 def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: int) -> StoredStages:
-    """Return the mean of the weights over the stage's last epochs, up to the current one; empty before these."""
+    """Return the mean of the weights over the last quarter of a stage's epochs so far; empty before that quarter."""
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
     before = progress.averaged if mean else 0  # a party that was absent starts again with an empty mean
     progress.averaged = before + 1
@@ -383,10 +384,11 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Predict the rows ``wanted`` [n] as one party; return the predictions, in this order, at the active party only.
+    """Predict the rows ``wanted`` [n] as one party, together with the parties ``asked``.
 
-    The other parties get ``None``.  If the model was trained with class weights, ``Predictions.unweighted`` makes the
-    probabilities fit the classes' shares of the training rows.
+    The active party gets the predictions in the order of ``wanted``; all other parties get ``None``.  If the model was
+    trained with class weights, ``Predictions.unweighted`` makes the probabilities fit the classes' shares of the
+    training rows.
     """
     state.train(False)
     answered = []

@@ -25,7 +25,7 @@ class Membership(Protocol):
     run: str
 
     def gone(self) -> dict[str, str]:
-        """Return, by party that is gone, the reason."""
+        """Return the parties that are gone, each with the reason for its absence."""
 
     def waiting_to_rejoin(self) -> list[str]:
         """Return the lost parties whose new process waits to rejoin the run."""

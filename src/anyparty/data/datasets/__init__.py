@@ -3,8 +3,8 @@
     >>> load("breast-cancer").X_train.shape
     (569, 30)
 
-``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``tabular``, ``images`` and
-``gated`` read these files.
+The module ``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``public`` and ``gated``
+read these files.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> DatasetForm:
 
 # The addresses have not been tested, because the first version was written without a network connection. The checksums
 # of official files are copied from public records: UCI's from public repositories, those of Fashion-MNIST and CIFAR
-# from TensorFlow Datasets. The checksum of credit_default/data.csv was also recomputed from the same rows; it is equal.
+# from TensorFlow Datasets. A checksum of credit_default/data.csv, recomputed from the same rows, equals the copied one.
 CATALOGUE: dict[str, CatalogueEntry] = {
     "credit": CatalogueEntry(
         title="Default of Credit Card Clients",
