@@ -1,7 +1,7 @@
-"""One party's share of the aligned rows, and batches of rows.
+"""One party's data of the aligned rows, and batches of rows.
 
-A batch is the same at every party, because all parties share the seed. Absence is stored as a mask, never as a number.
-A party has no cells for a row that it does not hold, so that no zeros are computed in their place.
+A batch contains the same rows at every party, because all parties share the seed. A mask stores which rows a party does
+not hold. No zeros take the place of such rows, and nothing is computed for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Block:
 
     Attributes:
         x: [N_k, ...] float32, the party's own rows in its own order.
-        position: [N] int64, aligned row n is ``x[position[n]]``; -1 if the party does not hold row n.
+        position: [N] int64, the index in ``x`` of each aligned row; -1 if the party does not hold the row.
         gaps: [N_k, width] bool, True for cells that were empty and have been imputed; ``None`` if no cell was empty.
     """
 
@@ -37,7 +37,7 @@ class Block:
         assert self.position.ndim == 1
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features [B_k, ...] of the party's rows among ``rows`` [B], and their places [B_k] in ``rows``."""
+        """Return the features [B_k, ...] of those ``rows`` [B] that the party holds, and their indices in ``rows``."""
         own = self.position[rows]
         held = (own >= 0).nonzero().squeeze(1)
         if len(held) == len(rows):
@@ -47,7 +47,8 @@ class Block:
     def known(self, rows: Tensor, held: Tensor) -> Tensor | None:
         """Return the mask [B_k, width] of cells from ``take`` that were not empty; ``None`` if the block has no gaps.
 
-        ``rows`` [B] may be on the CPU, as in prediction; ``held`` [B_k] is on the block's device.
+        ``held`` [B_k] contains the indices in ``rows`` that ``take`` returned, on the block's device. ``rows`` [B] may
+        be on the CPU, as in prediction.
         """
         return None if self.gaps is None else ~self.gaps[self.position[rows][held]]
 
@@ -60,13 +61,14 @@ class Rows:
         n: N, known to all parties.
         block: the party's features, if it holds columns.
         y: [N] int64 class, or float32 standardized number, at parties that hold labels; arbitrary for unlabelled rows.
-        labeled: [N] bool, at parties that hold labels.
-        observed: [N, K] bool, True if party k holds row n; only at parties that host heads, because they match rows.
-        key: [N] int64 at the active party, a number that identifies the row in any order; it breaks ties.
-        ids: [N_k] String at the active party: its own ids, in the order of its block. They never leave the party.
-        names: [N] String at the active party: the rows' ids, null if it does not know the id. They never leave the
+        labeled: [N] bool, True if the party has a label of the row; at parties that hold labels.
+        observed: [N, K] bool, True if party k holds row n; only at label holders, because heads need it.
+        key: [N] int64 at the active party, a number that identifies the row whatever the order of rows; it breaks ties.
+        ids: [N_k] String at the active party: the ids of its own rows, in the order of its block. They never leave the
             party.
-        labeled_at: by host of heads, [N] bool at the active party: the rows for which that host reports a label.
+        names: [N] String at the active party: the ids of the aligned rows, null for ids that it does not know. They
+            never leave the party.
+        labeled_at: at the active party, by host of heads, [N] bool: the rows for which that host reports a label.
     """
 
     n: int
@@ -81,13 +83,13 @@ class Rows:
 
     @property
     def teaching(self) -> Tensor:
-        """[N] bool: rows for which at least one host of heads has a label, as far as the active party knows."""
+        """The rows, [N] bool, for which at least one host of heads has a label, as far as the active party knows."""
         assert self.labeled is not None
         return torch.stack([self.labeled, *self.labeled_at.values()]).any(dim=0)
 
 
 def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of ``rows`` [n] in random order, whatever their patterns of presence.
+    """Yield batches of ``rows`` [n] in random order; a batch may mix rows that different parties hold.
 
     The last batch may be smaller.
     """
@@ -96,12 +98,12 @@ def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tenso
 
 
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches in random order; all rows of a batch have the same pattern of presence.
+    """Yield batches of ``rows`` [n] in random order; the same parties hold all rows of a batch.
 
-    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n] is the number of each row's pattern, on any device. The
-    last batch of a pattern may be smaller.
+    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n] has, for each row, the index of the set of parties that
+    hold it, on any device. The last batch of a pattern may be smaller than ``size``.
     """
-    pattern = pattern.cpu()  # the permutation is on the CPU
+    pattern = pattern.cpu()  # the random permutation is on the CPU
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
     shuffled = shuffled[pattern[shuffled].argsort(stable=True)]
     counts = torch.unique_consecutive(pattern[shuffled], return_counts=True)[1]
@@ -111,7 +113,7 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
 
 
 def patterns(observed: Tensor) -> Tensor:
-    """Return the number of each row's pattern of presence: [n, K] bool -> [n] int64, numbered in an arbitrary order.
+    """Return the index of each row's pattern of presence: [n, K] bool -> [n] int64, in an arbitrary order of patterns.
 
     >>> patterns(torch.tensor([[True, False], [True, True], [True, False]]))
     tensor([0, 1, 0])
@@ -121,20 +123,20 @@ def patterns(observed: Tensor) -> Tensor:
 
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
-FEWEST = 4  # the fewest usable rows of which every share has one: two rows for training, one of each share
+FEWEST = 4  # from this number of usable rows on, every share above 0 has a row
 
 
 def _rows_of(share: float, n: int) -> int:
-    """Return the number of rows of a share of n rows: at least one for a share above 0 of ``FEWEST`` rows or more."""
+    """Return round(share * n), but at least 1 if the share is above 0 and n is at least ``FEWEST``."""
     return max(round(share * n), int(share > 0 and n >= FEWEST))
 
 
 def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
     """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
 
-    All other rows are for training. A share above 0 has at least one row, unless fewer than ``FEWEST`` rows are usable:
-    without a row, the metric, the patience or the test scores would be left out. Rows without a label, and rows that no
-    party holds, are not usable for validation or test. A method may still learn from them.
+    All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 has at least one row,
+    because validation metrics, early stopping and test scores need a row. Rows without a label, and rows that no party
+    holds, are not usable for validation or test. A method may still learn from them.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3

@@ -1,4 +1,4 @@
-"""Build each party's ``Rows`` from an alignment and the party's prepared features."""
+"""Build each party's ``Rows`` from an alignment and the party's preprocessed features."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ def own_rows(
 
     Args:
         position: [N], the party's own row of each aligned row, -1 if it has none.
-        blocks: [N], as ``position``, but also -1 if all cells of the own row are empty; by default ``position``.
-        features: the party's prepared block of n_k rows; ``None`` without columns.
-        labels: the labels of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
-        observed: [N, K], True if party k holds row n, at hosts of heads.
-        key: [N], a number that identifies each row, at the active party.
-        ids: [n_k], the party's own ids, at the active party.
-        names: [N], the rows' ids, at the active party; by default from ``ids``, null if the party lacks the row.
+        blocks: [N], ``position`` with -1 also for rows whose cells are all empty; by default ``position``.
+        features: the preprocessed features of the party's n_k rows; ``None`` if the party has no columns.
+        labels: the labels of the party's own rows, (y [n_k], labeled [n_k]); ``None`` if the party has no labels.
+        observed: [N, K], True if party k holds row n; given at label holders.
+        key: [N], a number that identifies each row; given at the active party.
+        ids: [n_k], the ids of the party's own rows; given at the active party.
+        names: [N], the ids of the aligned rows, at the active party. By default they are taken from ``ids``, and null
+            for rows that the party does not hold.
         device: the device for the tensors.
 
     """
@@ -62,7 +63,7 @@ def own_rows(
 
 
 def block_of(features: Features, position: Tensor, device: torch.device | str = "cpu") -> Block:
-    """Return the block of the prepared rows, with the ``position`` [N] of each aligned row among them."""
+    """Return the block of preprocessed rows, with the ``position`` [N] of each aligned row among the party's own."""
     gaps = None if features.gaps is None else torch.from_numpy(features.gaps).to(device)
     return Block(torch.from_numpy(features.x).to(device), position.to(device), gaps)
 
@@ -79,7 +80,7 @@ def assemble(
     Args:
         alignment: the alignment of all parties.
         roster: the parties.
-        features: by party, its prepared block of n_k rows; a party that is not listed is absent and holds no row.
+        features: by party, the preprocessed features of its n_k rows; a party that is not a key holds no row.
         labels: by label holder, the labels of its own rows, (y [n_k], labeled [n_k]).
         device: the device for the tensors.
 
@@ -105,7 +106,7 @@ def assemble(
 
 
 def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Map a party's labels from its own rows to the N aligned rows."""
+    """Return a party's labels and their mask in the order of the N aligned rows, from the order of its own rows."""
     (y, labeled), at = labels, torch.from_numpy(position)
     held = at >= 0
     whole_y, whole_labeled = torch.zeros(len(at), dtype=y.dtype), torch.zeros(len(at), dtype=torch.bool)
@@ -116,7 +117,7 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
     """Return a party's ids [n_k] in the order of its own rows, null for a row without any cell or label.
 
-    The result is ``None`` under private alignment.
+    The result is ``None`` after a private alignment, which reveals no ids.
     """
     if alignment.ids is None:
         return None
@@ -134,7 +135,7 @@ def named(ids: pl.Series, position: NDArray[np.int64]) -> pl.Series:
 def row_keys(alignment: Alignment) -> Tensor:
     """Return a number for each row that depends only on the row's id: [N] int64.
 
-    Under private alignment, which has no ids, it is the row's place.
+    After a private alignment, which has no ids, the number is the row's position in the alignment.
     """
     if alignment.ids is None:
         return torch.arange(alignment.n)

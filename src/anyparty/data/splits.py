@@ -1,11 +1,12 @@
 """Assign the rows to training, validation and test, before anything is fitted.
 
-The active party assigns its labelled rows. By default ("stratified"), a row's part depends on its id, on the labels and
-on the seed: it depends neither on the order of the rows nor on which parties hold the row. Every class has the same
-share of each part. Rows without a label are for training. A row that no party holds is not used.
+The active party assigns its labelled rows to these three parts. By default ("stratified"), the part of a row depends on
+the row's id, on the labels and on the seed. It depends neither on the order of the rows nor on which parties hold the
+row. Each part gets the same share of every class. Rows without a label are for training. A row that no party holds is
+not used.
 
-At a site, the draws also depend on the active party's secret. Otherwise a party that knows the seed and the ids of its
-rows could compute, from the part of each row, something about the row's class.
+At a site, the random draws also depend on a secret of the active party. Without the secret, a party that knows the seed
+and the ids of its rows could infer something about a row's class from the row's part.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ from anyparty.tables.target import AskedKind, infer_task
 Kind = Literal["stratified", "random", "group", "time", "file", "ids"]
 Part = NDArray[np.int8]
 
-UNUSED = 3  # rows in no part: those without a label in a held-out group, time or part, and other than ``train.rows``
+# the use of rows in no part: unlabelled rows in held-out groups, times or parts, and rows that ``train.rows`` excludes
+UNUSED = 3
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-ATTEMPTS = 100  # draws of groups before an error says that a part lacks a class
+ATTEMPTS = 100  # draws of the groups' order before an error reports that a part lacks a class
 DATE = r"^\d{4}-\d{2}-\d{2}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitPlan:
-    """How to split the rows.
+    """The kind and the shares of a split of the rows.
 
     Attributes:
         kind: "stratified" by class; "random", the rows in random order; "group", "time" or "file" by a column of the
             active party's table; "ids", parts that the caller listed.
-        parties: whether each set of parties that hold a row also has the same share of each part.
+        parties: whether each part also gets the same share of the rows of every set of parties.
         validation: the share of the labelled rows for validation.
         test: the share of the labelled rows for test.
         task: the kind of task that the settings request.
@@ -56,7 +58,7 @@ class SplitPlan:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares of training, validation and test that are not zero."""
+        """The shares of training, validation and test by name, without shares of zero."""
         each = {"training": 1 - self.validation - self.test, "validation": self.validation, "test": self.test}
         return {name: share for name, share in each.items() if share > 0}
 
@@ -64,14 +66,14 @@ class SplitPlan:
 def assign(
     table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_], plan: SplitPlan, seeds: Seeds
 ) -> Part:
-    """Return the use of each aligned row: [N] int8.
+    """Return the use of each aligned row, [N] int8: training, validation, test or unused.
 
     Args:
         table: the active party's table, with labels and, if the kind needs it, the column ``table.part_by``.
         position: [N], the active party's own row of each aligned row, -1 if it has none.
         observed: [N, K], True if party k holds row n.
         plan: the kind of split, and the shares of validation and test.
-        seeds: the streams of the seed and, at a site, of the active party's secret.
+        seeds: the random streams, which depend on the seed and, at a site, on the active party's secret.
 
     Raises:
         TableError: a class has fewer rows than there are parts, or the column cannot be used.
@@ -90,14 +92,14 @@ def assign(
     else:
         part = {"group": rows.by_group, "time": rows.by_time}.get(plan.kind, rows.listed)()
         part[~labelled & (part != TRAIN)] = UNUSED
-    part[~seen] = TRAIN  # such rows have no cell and, in training, no label
+    part[~seen] = TRAIN  # rows that no party holds: they have no cells, and no labels for training
     use = np.full(len(position), TRAIN, dtype=np.int8)
     use[held] = part[position[held]]
     return use
 
 
 def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
-    """Return the use of each row [N], with only the rows of the mask ``rows`` [N] for training."""
+    """Return the use of each row [N]; training rows outside the mask ``rows`` [N] become unused."""
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
@@ -106,13 +108,13 @@ def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
     assert table.label is not None
     try:
         task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
-    except TableError:  # the labels cannot be used: ``task_of`` raises the same error with more details
+    except TableError:  # ``task_of`` later raises the same error with more details
         return None
     return names_of(table.label) if task.kind == "classification" else None
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
-    """Return a number for the set of parties that hold each of the active party's n rows; 0 if no party holds it."""
+    """Return, for each of the active party's n rows, an index of the set of parties that hold it, 0 if not aligned."""
     found = np.zeros(n, dtype=np.int64)
     there = position >= 0
     found[position[there]] = np.unique(observed[there], axis=0, return_inverse=True)[1].ravel() + 1
@@ -121,14 +123,14 @@ def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) 
 
 @dataclass(frozen=True)
 class _OwnRows:
-    """The active party's n rows.
+    """The active party's n rows, and the ways to assign them to parts.
 
     Attributes:
-        table: the table.
+        table: the active party's table.
         labelled: [n], True if the row has a label.
         seen: [n], True if a party has a cell of the row.
-        classes: [n], the classes; ``None`` if the labels are numbers.
-        plan: the kind of split.
+        classes: [n], the class of each row as text; ``None`` if the labels are numbers.
+        plan: the kind and the shares of the split.
         seeds: the random streams.
     """
 
@@ -145,7 +147,10 @@ class _OwnRows:
         return f"party {self.table.party!r}, label column {self.table.label.name!r}"
 
     def codes(self) -> tuple[NDArray[np.int64], list[str]]:
-        """Return the number of each row's class [n], and the names of the classes; one class if labels are numbers."""
+        """Return the index of each row's class [n], and the names of the classes.
+
+        The index is -1 for a row without a label. If the labels are numbers, all rows have one class without a name.
+        """
         if self.classes is None:
             return np.zeros(len(self.table), dtype=np.int64), [""]
         names = self.classes.drop_nulls().unique().sort().to_list()
@@ -159,10 +164,13 @@ class _OwnRows:
         return np.frombuffer(b"".join(drawn), dtype="<u8") / 2.0**64
 
     def stratified(self, patterns: NDArray[np.int64] | None) -> Part:
-        """Split each class by the shares; with ``patterns`` [n], also each set of parties within a class."""
+        """Return each row's part [n]; each part gets its share of every class.
+
+        With ``patterns`` [n], each part also gets its share of the rows of every set of parties within a class.
+        """
         usable = self.labelled
         part = self._stratified(usable, patterns)
-        if self.lacks(np.where(self.seen, part, UNUSED)):  # a row that no party holds was the only one of its class
+        if self.lacks(np.where(self.seen, part, UNUSED)):  # in a part, a class has only rows that no party holds
             part = self._stratified(usable & self.seen, patterns)
         return part
 
@@ -185,10 +193,10 @@ class _OwnRows:
         return part
 
     def _check_sizes(self, sizes: NDArray[np.int64], names: list[str]) -> None:
-        """Reject a class that has fewer labelled rows than there are parts.
+        """Check that every class has at least as many labelled rows as there are parts.
 
         Raises:
-            TableError: there is such a class; the message says how many rows are needed.
+            TableError: a class has fewer labelled rows; the message tells how many are needed.
         """
         parts = list(self.plan.shares)
         if self.classes is None or sizes.min() >= len(parts):
@@ -202,7 +210,7 @@ class _OwnRows:
         )
 
     def lacks(self, part: Part) -> list[tuple[str, str]]:
-        """Return the classes that have labelled rows but none in a part: (class, part)."""
+        """Return the pairs (class, part) of a class that has labelled rows and a part that has none of them."""
         codes, names = self.codes()
         if self.classes is None:
             return []
@@ -217,7 +225,7 @@ class _OwnRows:
         ]
 
     def by_group(self) -> Part:
-        """Assign whole groups in random order to test, then to validation, until the shares are reached.
+        """Return each row's part [n]: whole groups, in random order, fill test, then validation, then training.
 
         Raises:
             TableError: a row has no group, or no draw gives every part a row of every class.
@@ -246,16 +254,17 @@ class _OwnRows:
         return [TRAIN, *([VALIDATION] if plan.validation else []), *([TEST] if plan.test else [])]
 
     def _fill(self, sizes: NDArray[np.int64], key: NDArray[np.float64]) -> Part:
-        """Return the part of each group: [G]; ``sizes`` [G] are the numbers of labelled rows."""
+        """Return the part of each group [G], filled in order of ``key`` [G]; ``sizes`` [G] counts labelled rows."""
         part = np.full(len(sizes), TRAIN, dtype=np.int8)
         order, total = key.argsort(), sizes.sum()
-        before = np.concatenate([[0], sizes[order].cumsum()[:-1]]) + sizes[order] / 2  # the middle of each group
+        # the number of rows before the middle of each group
+        before = np.concatenate([[0], sizes[order].cumsum()[:-1]]) + sizes[order] / 2
         part[order[before < (self.plan.test + self.plan.validation) * total]] = VALIDATION
         part[order[before < self.plan.test * total]] = TEST
         return part
 
     def by_time(self) -> Part:
-        """Use the latest labelled rows for test, those before them for validation, and earlier ones for training.
+        """Return each row's part [n]: the latest rows are test rows, those before them validation, the rest training.
 
         Rows with the same time are in the same part.
 
@@ -275,7 +284,7 @@ class _OwnRows:
         return part
 
     def _times(self, column: pl.Series) -> NDArray[np.float64]:
-        """Return the rank of each row's time [n]."""
+        """Return the rank of each row's time [n]; equal times have equal ranks."""
         text = cells.as_text(column)
         self._check_complete(text)
         numbers, bad = cells.as_numbers(column) if not column.dtype.is_temporal() else (text, pl.Series([True]))
@@ -288,10 +297,12 @@ class _OwnRows:
         return numbers.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:
-        """Use the part that the column gives each row: train, validation or test; otherwise a row is not used.
+        """Return each row's part [n] as the column gives it: train, validation or test.
+
+        If the column gives none, a labelled row is not used, and a row without a label is for training.
 
         Raises:
-            TableError: the column has another text, or a labelled row has none.
+            TableError: the column has another text or, with the kind "file", gives a labelled row no part.
         """
         column = self.column()
         text = cells.as_text(column).str.to_lowercase()
@@ -313,7 +324,7 @@ class _OwnRows:
         return self.table.part_by
 
     def _check_complete(self, text: pl.Series) -> None:
-        """Reject a row without a group or a time.
+        """Check that every row has a group or a time.
 
         Raises:
             TableError: a cell is empty.
@@ -324,12 +335,12 @@ class _OwnRows:
 
 
 def _numbers(rows: pl.Series) -> str:
-    """Return the numbers of the first five rows in a mask, counted from 1."""
+    """Return the positions of the first five rows in a mask, counted from 1, as text."""
     return ", ".join(str(row + 1) for row in rows.arg_true().head(5).to_list())
 
 
 def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return numbers in [0, 1) by which a share of the sorted rows contains the same share of every pattern."""
+    """Return sort keys in [0, 1) for rows: the rows below any limit are about the same share of every pattern."""
     order = np.empty(len(key))
     for pattern in np.unique(patterns):
         rows = np.flatnonzero(patterns == pattern)
@@ -339,7 +350,7 @@ def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[
 
 
 def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many rows of each class are for test and for validation.
+    """Return the numbers of each class's rows for test and for validation; ``sizes`` counts each class's rows.
 
     The totals are the rounded shares of all rows, by the method of largest remainders. A share above 0 gives every
     class at least one row, and every class keeps at least one row for training.

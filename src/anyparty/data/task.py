@@ -22,9 +22,9 @@ from anyparty.tables.target import AskedKind, described, encode, infer_task
 
 
 def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_]) -> Table:
-    """Remove the labels of rows that are empty at all parties from a label holder's table.
+    """Return a label holder's table without the labels of rows that are empty at all parties.
 
-    These rows cannot train a model. They remain in the returned table, without labels.
+    Such rows cannot train a model. They remain in the returned table, without labels.
 
     Args:
         table: the label holder's table.
@@ -48,7 +48,7 @@ def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]
 def predicted(table: Table, kind: AskedKind, positive: str | None) -> str:
     """Describe in one line the task of all known labels in a table: the classes, or the range of numbers.
 
-    ``kind`` and ``positive`` are as in ``task_of``.
+    ``kind`` is "auto", "classification" or "regression"; ``positive`` is the positive class of two, if one was chosen.
 
     Raises:
         TableError: the labels cannot be used, such as a single class.
@@ -68,10 +68,10 @@ def task_of(
     Args:
         table: the active party's table.
         position: [N], the party's own row of each aligned row, -1 if it has none.
-        use: [N], the use of each row.
+        use: [N], the use of each row: training, validation, test or none.
         kind: "auto", "classification" or "regression".
         positive: the positive class of a binary task, if one was chosen.
-        without: accept a table without labels. The task then has no outputs.
+        without: whether a table without labels is accepted. The task then has no outputs.
 
     Raises:
         TableError: there are no labels, or all have the same class.
@@ -89,7 +89,7 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Yield a hint if the training rows have fewer than two different labels, and held-out rows have other labels."""
+    """Yield a hint if the rows ``trained`` have fewer than two labels, and the held-out rows ``others`` have more."""
     there, elsewhere = (names_of(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):
@@ -105,12 +105,12 @@ def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8
     Args:
         table: the active party's table.
         position: [N], the party's own row of each aligned row, -1 if it has none.
-        use: [N], the use of each row.
+        use: [N], the use of each row; rows that ``train.rows`` excludes are not for training.
         task: the task.
-        rows: the value of ``train.rows``.
+        rows: the value of the setting ``train.rows``, for the error message.
 
     Raises:
-        TableError: there is no such row with a label, or none of a class.
+        TableError: none of these rows has a label, or a class has none of these rows.
     """
     assert table.label is not None
     labels = table.label[position[(position >= 0) & (use == TRAIN)]].drop_nulls()
@@ -125,7 +125,8 @@ def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
     """Return class weights that give all classes the same total weight: rows / (classes x rows of the class).
 
-    Classes without a training row are not counted, so that the mean weight of the training rows is 1.
+    "rows" and "classes" are the numbers of training rows and of classes. Classes without a training row are not
+    counted, so that the mean weight of the training rows is 1.
     """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)

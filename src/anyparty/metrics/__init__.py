@@ -1,4 +1,4 @@
-"""Metrics of predictions: overall, by the parties present, and averaged over parties as in the papers."""
+"""Metrics of predictions: over all rows, by the parties present, and averaged over parties as in the papers."""
 
 from anyparty.metrics.breakdowns import by_count, by_pattern, client_accuracy, client_classes, client_f1
 from anyparty.metrics.evaluation import Evaluation, evaluate

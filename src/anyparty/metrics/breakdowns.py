@@ -10,7 +10,8 @@ Metrics:  accuracy = 1/N sum_n 1/|O_n| sum_{k in O_n} 1(yhat^n(k) = y^n);
           F1       = 1/K sum_k 2 P_k R_k / (P_k + R_k),   P_k, R_k precision and recall on the rows that party k holds.
 
 Known differences
-    - A party may have no answer of its own for a row. It then gets the row's answer. The paper does not have this case.
+    - A party may have no answer of its own for a row. The joint answer for the row then counts as the party's answer.
+      The paper does not have this case.
     - Metrics are between 0 and 1, not per cent.
     - F1 has the factor 2 that is missing in the paper; the paper's program has it.
     - For more than two classes a party's F1 is the macro F1.
@@ -30,7 +31,7 @@ from anyparty.metrics.scores import LabelledPredictions, ScoreTable, f1_by_class
 def by_count(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None
 ) -> dict[int, ScoreTable]:
-    """Return the ``score`` of rows by their number of present parties, largest number first.
+    """Return the scores of rows by number of present parties, largest number first.
 
     A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked.
     """
@@ -43,9 +44,9 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return the ``score`` of rows by the parties present (``"bank + shop"``), most frequent pattern first.
+    """Return the scores of rows by set of present parties (``"bank + shop"``), most frequent set first.
 
-    Rarer patterns than the first ``most`` patterns are left out.
+    Only the ``most`` most frequent sets are returned. A party is present for a row if it holds the row and was asked.
     """
     rows, present = _labelled(predictions, y, observed, labeled)
     distinct, which = patterns(present)
@@ -58,10 +59,11 @@ def by_pattern(
 def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     """Return yhat^n(k), [n, K] int64: the class that party k predicts for row n.
 
-    A party may have no answer of its own for a row, because it has no head, an untrained head, or a silent host. Such a
-    party gets the row's answer, even if it has its own answers for other rows. The result for a row therefore does not
-    depend on other rows. If the row has no answer either, the class is a random guess, uniform over the classes of
-    training. One guess is always drawn for each row, so that two methods with the same seed get the same guesses.
+    A party may have no answer of its own for a row, because it has no head, an untrained head, or a silent host. The
+    joint answer for the row then counts as its answer, even if it has its own answers for other rows. The result for a
+    row therefore does not depend on other rows. If there is no joint answer either, the class is a random guess,
+    uniform over the classes of training. One guess is always drawn for each row, so that two methods with the same seed
+    get the same guesses.
 
     Raises:
         ConfigError: the task is a regression.
@@ -80,12 +82,12 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
 def client_accuracy(
     predictions: Predictions, y: Tensor, observed: Tensor, guess: torch.Generator, labeled: Tensor | None = None
 ) -> float:
-    """Return the accuracy of Appendix D, in [0, 1]; NaN if no party has a labelled row.
+    """Return the accuracy of LASER-VFL's Appendix D, in [0, 1]; NaN if no party has a labelled row.
 
     Args:
         predictions: predictions for n rows.
         y: [n] int64 classes.
-        observed: [n, K] bool, which party holds which row.
+        observed: [n, K] bool, True if party k holds row n.
         guess: the generator of guesses for rows without an answer.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.
     """
@@ -95,7 +97,7 @@ def client_accuracy(
 def client_f1(
     predictions: Predictions, y: Tensor, observed: Tensor, guess: torch.Generator, labeled: Tensor | None = None
 ) -> float:
-    """Return the F1 of Appendix D. The positive class is the second of ``task.classes``.
+    """Return the F1 of LASER-VFL's Appendix D. The positive class is the second of ``task.classes``.
 
     For more than two classes, the result is the mean of the parties' macro F1. The arguments are those of
     ``client_accuracy``.
@@ -106,7 +108,7 @@ def client_f1(
 def client_metrics(
     predictions: Predictions, y: Tensor, observed: Tensor, guess: torch.Generator, labeled: Tensor | None = None
 ) -> dict[str, float]:
-    """Return the accuracy and the F1 of Appendix D by name, both computed with the same guesses."""
+    """Return ``client_accuracy`` and ``client_f1`` by name, both computed with the same random guesses."""
     chosen, counted = client_classes(predictions, guess), _counted(predictions, observed, labeled)
     f1 = _f1_of(predictions, chosen, y, counted)
     return {"client_accuracy": accuracy_of(chosen, y, counted), "client_f1": f1}
@@ -124,7 +126,7 @@ def accuracy_of(chosen: Tensor, y: Tensor, counted: Tensor) -> float:
 
 
 def _f1_of(predictions: Predictions, chosen: Tensor, y: Tensor, counted: Tensor) -> float:
-    """Return the mean over parties of the F1 on each party's rows."""
+    """Return the mean, over parties, of the F1 on each party's rows; parties whose F1 is undefined are left out."""
     task, two = predictions.task, trained(predictions.task, predictions.unseen).outputs == 2
     each = [f1_by_class(y[rows], chosen[rows, k], task.outputs) for k, rows in enumerate(counted.unbind(dim=1))]
     parties = torch.stack([f1[1] if two else f1.nanmean() for f1 in each])

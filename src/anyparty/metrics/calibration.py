@@ -24,11 +24,11 @@ class Calibration:
     predicted class is correct.
 
     Attributes:
-        confidence: mean predicted probability of each bin that holds rows.
-        correct: share of the bin's rows for which the event occurred.
-        rows: number of rows in the bin.
-        event: description of the probability.
-        share_label: description of ``correct``.
+        confidence: for each bin that holds rows, the mean predicted probability.
+        correct: for each such bin, the share of rows for which the event occurred.
+        rows: for each such bin, the number of rows.
+        event: description of the predicted probability, for readers.
+        share_label: description of ``correct``, for readers.
     """
 
     confidence: NDArray[np.float64]
@@ -45,7 +45,7 @@ class Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassScores:
-    """Scores of one class."""
+    """Precision, recall and F1 of one class, and the number of its rows."""
 
     name: str
     precision: float
@@ -55,12 +55,12 @@ class ClassScores:
 
 
 def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
-    """Keep the rows that have an answer."""
+    """Return the rows that have an answer."""
     return answers.where(answers.answered)
 
 
 def calibration_of(answers: LabelledPredictions) -> Calibration:
-    """Compute the calibration of the positive class's probability; with more classes, of the predicted class's."""
+    """Compute the calibration of the probability of the positive class or, with over two classes, the predicted one."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
@@ -77,7 +77,7 @@ def calibration_of(answers: LabelledPredictions) -> Calibration:
 
 
 def confusion_counts(answers: LabelledPredictions) -> NDArray[np.int64]:
-    """Count rows by true class (rows) and predicted class (columns): [C, C]."""
+    """Return the confusion matrix [C, C]: numbers of rows by true class (first axis) and predicted class (second)."""
     labels = list(range(answers.task.outputs))
     counts: NDArray[np.int64] = confusion_matrix(answers.y.numpy(), answers.chosen.numpy(), labels=labels)
     return counts

@@ -33,18 +33,19 @@ class Evaluation:
     Attributes:
         task: the task.
         predictor: a description of the predictor.
-        asked: the parties that were asked.
-        silent: the asked parties that did not answer.
+        asked: the parties that were asked to take part in the predictions.
+        silent: the parties in ``asked`` that did not answer.
         overall: the ``score`` of all labelled rows.
-        by_count: the score by number of parties present, largest number first.
-        by_pattern: the score by the parties present, most frequent first, at most 32 patterns.
+        by_count: the score by number of parties present, largest number first. A party is present for a row if it holds
+            the row and was asked.
+        by_pattern: the score by set of parties present, for the 32 most frequent sets at most, most frequent first.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
         unseen: by class that did not occur in training, the number of its rows. Every answer for these rows is wrong.
         constant: the score of a constant answer on the answered rows: the accuracy of the most frequent label, or the
             RMSE of the mean.
         commonest: the most frequent label; empty for a regression.
-        absent: the classes of training without an answered row, if training saw more than two; the area under the ROC
-            curve is the mean over the other classes.
+        absent: the classes that training saw but no answered row has, if training saw more than two classes. The area
+            under the ROC curve is the mean over the classes that answered rows have.
         rows: the labelled rows and their predictions, for plots; not in ``to_json``.
     """
 
@@ -78,7 +79,7 @@ class Evaluation:
         return self.task.classes[1] if two else None
 
     def to_json(self) -> dict[str, object]:
-        """Return values for JSON: NaN becomes ``None``, numbers of rows become integers."""
+        """Return the evaluation as values for JSON: NaN becomes ``None``, numbers of rows become integers."""
         return {
             "task": self.task.kind,
             "classes": list(self.task.classes),
@@ -96,9 +97,10 @@ class Evaluation:
         }
 
     def frame(self) -> pl.DataFrame:
-        """Return a row for all rows, for each number of parties present and for each set of parties present.
+        """Return the scores as a frame: overall, by number of parties present and by set of parties present.
 
-        The column ``group`` is "overall", "count" or "parties"; the column ``present`` has the number or the names.
+        The column ``group`` is "overall", "count" or "parties". The column ``present`` has the number or the names of
+        the parties.
         """
         groups = [("overall", "", self.overall)]
         groups += [("count", str(count), scores) for count, scores in self.by_count.items()]
@@ -107,14 +109,14 @@ class Evaluation:
                             infer_schema_length=None)  # fmt: skip
 
     def plot(self, metric: str | None = None, axes: Axes | None = None) -> Axes:
-        """Draw a metric by the parties present, with the score of a constant answer if it is known.
+        """Draw a metric as a bar for each set of parties present, and the score of a constant answer if it is known.
 
         Args:
             metric: by default accuracy, or RMSE for a regression.
             axes: where to draw; by default new axes.
 
         Raises:
-            ConfigError: the metric does not exist.
+            ConfigError: the evaluation does not have the metric.
         """
         name = metric or ("accuracy" if self.task.kind == "classification" else "rmse")
         if name not in self.overall:
@@ -198,7 +200,7 @@ class Evaluation:
         return table
 
     def _notes(self) -> Iterator[str]:
-        """Yield remarks on the numbers."""
+        """Yield remarks that explain the scores."""
         if self.positive:
             yield f"positive class: {self.positive}"
         for name, value in self.constant.items():
@@ -227,7 +229,7 @@ def evaluate(
         predictions: predictions for n rows.
         y: [n] int64 class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
-        observed: [n, K] bool, which party holds which row.
+        observed: [n, K] bool, True if party k holds row n.
         seeds: the source of random numbers. In the client metrics, a row without an answer gets a random guess from the
             stream ``("evaluate", "guess")``.
         unseen: classes that did not occur in training. In ``y`` they are numbered after the classes of the task. The
@@ -270,7 +272,7 @@ def _constant(rows: LabelledPredictions) -> tuple[ScoreTable, str]:
 
 
 def _absent(rows: LabelledPredictions) -> tuple[str, ...]:
-    """Return the classes of training without an answered row; empty for at most two classes."""
+    """Return the classes that training saw but no answered row has; empty if training saw at most two classes."""
     known = rows.trained.classes
     if rows.task.kind == "regression" or len(known) <= 2:
         return ()
@@ -300,7 +302,8 @@ def _table(
     table = Table(title=_title(title), caption=_title(note), title_justify="left")
     table.add_column(first, overflow="fold")
     for name in next(iter(groups.values()), {}):
-        table.add_column(name.replace("_", "\n"), justify="right")  # to fit 80 columns
+        # headings have line breaks, so that the table fits 80 columns
+        table.add_column(name.replace("_", "\n"), justify="right")
     for key, scores in groups.items():
         table.add_row(Text(str(key)), *(_shown(name, value) for name, value in scores.items()))
     return table

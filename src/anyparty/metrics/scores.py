@@ -50,10 +50,10 @@ class LabelledPredictions:
 
     Attributes:
         task: the task.
-        scores: [n, C] as in ``Predictions``.
+        scores: [n, C] the predicted probabilities or, in a regression, numbers, as in ``Predictions``.
         y: [n] int64 class, or float64 number in the label's own units.
         answered: [n] bool, rows with an answer.
-        unseen: the number of classes that the model does not know. They are the last classes of the task.
+        unseen: the number of classes that did not occur in training. They are the last classes of the task.
     """
 
     task: Task
@@ -64,7 +64,7 @@ class LabelledPredictions:
 
     @classmethod
     def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> LabelledPredictions:
-        """Convert y to the label's own units and select the labelled rows."""
+        """Return the labelled rows with their predictions; in a regression, y is converted to the label's own units."""
         task = predictions.task
         if len(y) != len(predictions):
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
@@ -75,22 +75,22 @@ class LabelledPredictions:
         return rows if labeled is None else rows.where(labeled)
 
     def where(self, rows: Tensor) -> LabelledPredictions:
-        """Select the rows of the mask [n]."""
+        """Return the rows that a mask [n] or indices select."""
         return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
 
     @property
     def trained(self) -> Task:
-        """The task without the classes that the model does not know."""
+        """The task without the classes that did not occur in training."""
         return trained(self.task, self.unseen)
 
     @cached_property
     def chosen(self) -> Tensor:
-        """[n] int64, the predicted class; -1 without an answer."""
+        """The index of the predicted class, [n] int64; -1 for rows without an answer."""
         return predicted_class(self.task, self.scores)
 
     @cached_property
     def errors(self) -> Tensor:
-        """[n] float64, the predicted number minus the true number."""
+        """The predicted number minus the true number, [n] float64."""
         return self.scores[:, 0].double() - self.y
 
 
@@ -131,7 +131,7 @@ def _auroc(rows: LabelledPredictions) -> float:
 
 
 def _rank(p: Tensor, c: int) -> Tensor:
-    """Return a number [m] that increases with a class's probability p [m, C]: log p, or -log(1 - p) if p is near 1.
+    """Return values [m] that increase with the probability of class ``c`` in p [m, C]: log p, or -log(1 - p) near 1.
 
     In single precision, p rounds to 1 if the logit is 17 or more. Near 1, the sum of the other classes' probabilities
     therefore replaces 1 - p. For smaller p this sum is not used, because its rounding would order rows with equal p.
@@ -141,7 +141,7 @@ def _rank(p: Tensor, c: int) -> Tensor:
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(a positive row scores above another row) + P(equal scores) / 2; NaN if one of the kinds has no rows."""
+    """Return P(positive row scores above negative row) + P(equal scores) / 2; NaN without positive or negative rows."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -188,7 +188,7 @@ class Metric:
 
     @property
     def wants(self) -> str:
-        """A description of the tasks that it fits."""
+        """A description of the tasks that the metric fits."""
         return "a classification into two classes" if self.two_classes else f"a {self.kind} task"
 
 
@@ -205,7 +205,7 @@ METRICS: dict[str, Metric] = {
 
 
 def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
-    """Return the name of the metric that selects a model, and whether greater is better.
+    """Return the name of the metric that compares epochs or models, and whether greater values are better.
 
     The default metric is log_loss for classification, and rmse for regression.
 
@@ -226,7 +226,7 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
 
 
 def constant_score(name: str, task: Task, y: Tensor) -> float:
-    """Return the best value of a metric that one constant class reaches on the labels ``y`` [n] int64.
+    """Return the best value of a metric that predicting one class for all rows reaches on the labels ``y`` [n] int64.
 
     The result is minus infinity if the metric is undefined for every constant class.
 
@@ -285,7 +285,7 @@ def _value(name: str, rows: LabelledPredictions) -> float:
 
 
 def metric_label(metric: str) -> str:
-    """Return the name of a metric for readers.
+    """Return a metric's name as it is shown to readers.
 
     >>> metric_label("auroc"), metric_label("macro_f1"), metric_label("accuracy")
     ('AUROC', 'macro F1', 'accuracy')

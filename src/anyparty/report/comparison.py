@@ -1,10 +1,11 @@
 """The comparison of several runs: one table with a line for each run, and differences between variants by seed.
 
 Runs that differ only in their seed belong to one *variant*.  Each variant is compared with one reference variant over
-the seeds that both have, and only on equal test rows.  If models were scored again, the rows' ids and labels are
-compared, and a run whose model was not scored again takes no part in differences.  If no model was scored again, the
-recorded scores are compared: of runs that scored all their test rows, with equal tables and equal settings that choose
-the test rows.  A recorded score that covers only some test rows is neither drawn nor compared.
+the seeds that both variants have, and only if their test rows are equal.  If models were scored again, the ids and the
+labels of the rows show whether the test rows are equal, and a run whose model was not scored again takes no part in
+differences.  If no model was scored again, the recorded scores are compared.  The test rows then count as equal if the
+tables are equal and the settings that choose the test rows are equal.  A recorded score that covers only some test rows
+is neither drawn nor compared.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # depends on which class is positive; AUROC does not
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which class is positive; AUROC does not
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
-"""Groups of settings that do not choose the test rows."""
+"""Groups of settings that have no influence on which rows are test rows."""
 OTHER_THAN_ROWS_IN_TRAIN = {
     "epochs", "batch_size", "batches", "rows", "validation", "score_training", "metric", "patience", "keep", "balance",
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
-MAX_OPEN_RUNS = 24  # a longer table of runs is folded
+MAX_OPEN_RUNS = 24  # a table of more runs is folded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,8 @@ class VariantDifference:
     """The score of one variant minus the score of another.
 
     Attributes:
-        one, other: the variants.
-        each: the difference for each seed that both have.
+        one, other: the names of the variants.
+        each: the difference for each seed that both variants have.
         better: number of seeds for which ``one`` is better.
     """
 
@@ -66,7 +67,7 @@ class VariantDifference:
     better: int
 
     def against(self, reference: str) -> VariantDifference:
-        """Return the same difference with ``reference`` as ``other``."""
+        """Return this difference with ``reference`` as ``other``; the signs change if the variants change places."""
         if self.one != reference:
             return self
         worse = sum(value != 0 for value in self.each) - self.better
@@ -79,7 +80,7 @@ class VariantDifference:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the differences; NaN for a single one."""
+        """The standard deviation of the differences; NaN if there is only one difference."""
         return statistics.stdev(self.each) if len(self.each) > 1 else float("nan")
 
     @property
@@ -91,7 +92,7 @@ class VariantDifference:
 
 
 def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> Section:
-    """Compare several runs."""
+    """Make the section that compares several runs: figures, the table of runs, and differences between variants."""
     metrics = sorted({each.sets.metric for each in scores if each.sets})
     recorded = sorted({name for run, each in zip(runs, scores, strict=True) if (name := _recorded_only(run, each))})
     every = list(dict.fromkeys([*metrics, *recorded]))
@@ -142,7 +143,7 @@ def _run_table(
 
 
 def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
-    """Return the variant that uses own columns only if it is compared, otherwise that of the first compared run."""
+    """Return the variant to compare the others with: the first that uses own columns only, else the first variant."""
     compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     labels = _variant_labels(runs)
     own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]
@@ -157,7 +158,10 @@ def _digits(run: RecordedRun, scores: RunScores, metric: str) -> int:
 
 
 def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str) -> PageFigure | None:
-    """Draw a metric in a row for each variant if a variant has several seeds, otherwise in a row for each run."""
+    """Draw a metric: one row for each variant if a variant has several seeds, else one row for each run.
+
+    The result is ``None`` if fewer than two runs have a score.
+    """
     digits, labels = 0, _variant_labels(runs)
     by_run, by_variant = dict[str, list[Estimate]](), dict[str, dict[int, Estimate]]()
     found = {run.name: (estimate, each) for run, each in zip(runs, scores, strict=True)
@@ -194,7 +198,10 @@ def _method_of(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
-    """Return a run's score with all parties: the model's with its interval, or a recorded score of all test rows."""
+    """Return a run's score with all parties: of the model, with an interval, or as recorded for all test rows.
+
+    The result is ``None`` if the run has no such score.
+    """
     sets, recorded = scores.sets, (run.evaluation or {}).get("overall", {})
     if sets is not None:
         defined = sets.metric == metric and not math.isnan(float(sets.values(sets.all_parties)[0]))
@@ -205,7 +212,7 @@ def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | No
 
 
 def _coverage(run: RecordedRun) -> float:
-    """Return the share of test rows that a recorded score covers."""
+    """Return the share of test rows that a run's recorded score covers; 1 if the share is not recorded."""
     part = (run.evaluation or {}).get("overall", {}).get("coverage")
     return 1.0 if part is None else float(part)
 
@@ -255,12 +262,12 @@ def _score_cell(scores: RunScores, metric: str) -> str:
 
 
 def _recorded_only(run: RecordedRun, scores: RunScores) -> str | None:
-    """Return the recorded metric to show for a run whose model was not scored again."""
+    """Return the recorded metric to show for a run whose model was not scored again; ``None`` for other runs."""
     return recorded_metric(run, scores.metric) if scores.sets is None else None
 
 
 def _recorded_cell(run: RecordedRun, scores: RunScores, metric: str) -> str:
-    """Return a recorded score as text, with the share of test rows that have an answer if some have none."""
+    """Return a recorded score as text; if some test rows have no answer, the text gives the share that has one."""
     if _recorded_only(run, scores) != metric or run.evaluation is None:
         return "–"
     overall = run.evaluation["overall"]
@@ -271,10 +278,10 @@ def _recorded_cell(run: RecordedRun, scores: RunScores, metric: str) -> str:
 def compare_variants(
     runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str
 ) -> tuple[list[VariantDifference], list[str]]:
-    """Compute the differences of all pairs of variants.
+    """Compute the differences in ``metric`` of all pairs of variants.
 
     Returns:
-        The differences, and the reasons why other pairs, seeds or runs could not be compared.
+        The differences, and the reasons why some pairs of variants, seeds or runs could not be compared.
     """
     models = any(each.sets for each in scores)
     found_scores = {run.name: (run, each, estimate) for run, each in zip(runs, scores, strict=True)
@@ -313,10 +320,10 @@ def _positive(run: RecordedRun, scores: RunScores) -> Sequence[str]:
 
 
 def recorded_test_rows(run: RecordedRun) -> object:
-    """Return a value that is equal for two runs whose records show that their test rows are equal.
+    """Return a value that is equal for two runs if their records show that their test rows are equal.
 
-    It consists of the fingerprints of the tables, all settings that may choose the test rows, and the number of rows.
-    If the record lacks tables or settings, the value is equal only to itself.
+    The value consists of the fingerprints of the tables, all settings that may choose the test rows, and the number of
+    rows.  If the record lacks tables, settings or scores, the value is equal only to itself.
     """
     if not (run.settings and run.tables and run.evaluation):
         return object()
@@ -330,7 +337,7 @@ def recorded_test_rows(run: RecordedRun) -> object:
 
 
 def labelled_test_rows(scores: RunScores) -> list[tuple[str, str]]:
-    """Return the ids of the test rows, each with its label as text."""
+    """Return the id of each test row and its label as text, as pairs."""
     assert scores.sets is not None
     tested = scores.sets.tested
     assert tested.model.held_out is not None
@@ -343,7 +350,7 @@ def labelled_test_rows(scores: RunScores) -> list[tuple[str, str]]:
 
 
 def _variant_labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
-    """Return each run's variant: its method and the settings in which runs of that method differ."""
+    """Return, by run, the name of its variant: the method, and the settings in which runs of that method differ."""
     flat = {run.name: _without_duplicates(_flat(run.settings)) for run in runs}
     every = {key for each in flat.values() for key in each}
     keys = sorted(key for key in every if ".".join(key) not in NOT_IN_VARIANT)
@@ -359,13 +366,13 @@ def _variant_labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
 
 
 def _comparable(run: RecordedRun, key: tuple[str, ...], value: Any) -> str:
-    """Return a comparable value for a setting; a table's path is replaced by the fingerprint of its content."""
+    """Return a setting's value as comparable text; a table's path is replaced by the fingerprint of its content."""
     table = run.tables.get(key[1]) if key[0] == "parties" and key[-1] == "table" else None
     return table or repr(value)
 
 
 def _without_duplicates(flat: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """Remove the settings of a user-defined method that ``method.own`` repeats with defaults."""
+    """Return the settings without those of a user-defined method that ``method.own`` repeats, completed by defaults."""
     own = {part for key in flat if key[:2] == ("method", "own") for part in key[2:]}
     return {key: each for key, each in flat.items() if key[0] != "method" or key[1] == "own" or key[1] not in own}
 

@@ -10,19 +10,19 @@ from matplotlib.figure import Figure
 
 from anyparty.report.shapley import Estimate
 
-MAX_PARTIES_LISTED = 5  # with more parties, a report does not list every set of them
+MAX_PARTIES_LISTED = 5  # with more parties, a report does not list every set of parties
 BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageFigure:
-    """A figure.
+    """A figure of a report page.
 
     Attributes:
-        name: the name of its file, without a suffix.
+        name: the name of the figure's file, without a suffix.
         figure: the drawing.
         alternative: the text that a screen reader reads instead of the drawing.
-        caption: shown below the drawing.
+        caption: the text below the drawing.
     """
 
     name: str
@@ -33,13 +33,13 @@ class PageFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class PageTable:
-    """A table.
+    """A table of a report page.
 
     Attributes:
-        headers: one for each column.
-        rows: cells as text.
+        headers: the headings of the columns.
+        rows: the cells of each row, as text.
         text_columns: positions of columns that hold text; other columns hold numbers and are right-aligned.
-        caption: shown above the table.
+        caption: the text above the table.
     """
 
     headers: Sequence[str]
@@ -50,15 +50,15 @@ class PageTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of the page.
+    """A section of a report page.
 
     Attributes:
-        id: its name in links.
-        title: its heading.
+        id: the section's name in links.
+        title: the section's heading.
         text: paragraphs.
-        figures, tables: shown after the text.
-        code: settings as text.
-        missing: the reason why a part of the section is absent.
+        figures, tables: figures and tables, which are shown after the text.
+        code: the run's settings in TOML, shown as code.
+        missing: the reason why some content of the section is absent.
         beside: whether figures and tables stand side by side if the window is wide enough.
         details: sections inside this one that are folded until the reader opens them.
     """
@@ -74,7 +74,7 @@ class Section:
     details: Sequence[Section] = ()
 
     def all_figures(self) -> list[PageFigure]:
-        """Return the figures of the section and of its details."""
+        """Return the figures of the section and of the folded sections in it."""
         return [*self.figures, *(figure for each in self.details for figure in each.all_figures())]
 
 
@@ -92,7 +92,7 @@ def format_number(value: float | None, digits: int = 3, *, sign: bool = False) -
 
 
 def format_estimate(estimate: Estimate, *, sign: bool = False, digits: int = 3) -> str:
-    """Format a value with its interval, if it has one.
+    """Format a value, followed by its interval unless a limit of the interval is NaN.
 
     >>> format_estimate(Estimate(value=0.5, low=0.4, high=0.6))
     '0.500 (0.400 to 0.600)'
@@ -108,7 +108,7 @@ def format_estimate(estimate: Estimate, *, sign: bool = False, digits: int = 3) 
 
 
 def decimal_places(metric: str, value: float) -> int:
-    """Return the number of decimals for scores of about this size.
+    """Return the number of decimals to show for scores of ``metric`` that are about as large as ``value``.
 
     RMSE and MAE, which have the label's unit, get four significant digits.  Other metrics get three decimals.
 
@@ -123,7 +123,7 @@ def decimal_places(metric: str, value: float) -> int:
 
 
 def format_score(metric: str, value: float | None) -> str:
-    """Format the value of a metric.
+    """Format the value of a metric, or a dash for ``None`` and NaN.
 
     >>> format_score("accuracy", 0.5), format_score("rmse", 4.3e-5), format_score("f1", None)
     ('0.500', '0.00004300', '–')

@@ -38,17 +38,17 @@ from anyparty.transport.ledger import Ledger, Tally
 if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScore
 
-ROW = 0.24  # inches
-FEWEST_ROWS = 10  # a recorded score of fewer rows is not drawn
+ROW = 0.24  # height of one row of a figure, in inches
+FEWEST_ROWS = 10  # a recorded score of fewer rows than this is not drawn
 MAX_FULL_NUMBERS = 10  # greatest number of bars that have room for all digits of their numbers
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset points"}
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
 
-# From records
+# Figures drawn from records
 
 
 def draw_overlap(counted: Mapping[str, Any]) -> Figure:
-    """Draw the number of rows of each set of parties as an UpSet plot, with labelled rows in full colour."""
+    """Draw, as an UpSet plot, how many rows each set of parties has, with labelled rows in full colour."""
     blocks, patterns = list(counted["blocks"]), list(counted["patterns"])
     K, P = len(blocks), len(patterns)
     with styled():
@@ -71,7 +71,7 @@ def draw_overlap(counted: Mapping[str, Any]) -> Figure:
 
 
 def _annotate_bar(axis: Axes, x: float, y: float, text: str, *, left: bool = False) -> None:
-    """Write a number at the end of a bar."""
+    """Write ``text`` at the end of a bar, to the right or, with ``left``, to the left."""
     axis.annotate(text, (x, y), xytext=(-4 if left else 4, 0), textcoords="offset points", va="center",
                   ha="right" if left else "left", fontsize=7.5, color=INK)  # fmt: skip
 
@@ -162,7 +162,7 @@ def draw_tags(tallies: Mapping[str, Tally]) -> Figure:
     return figure
 
 
-# From the model's scores
+# Figures of scores, errors and encoders
 
 
 def draw_set_scores(
@@ -192,14 +192,14 @@ def draw_set_scores(
 
 
 def _mark_constant(axis: Axes, value: float, row: int) -> None:
-    """Mark the score of the constant prediction, if it is not NaN; its label is in ``row``, below all sets."""
+    """Draw a line at the score of the constant prediction, unless it is NaN, with its label at the height ``row``."""
     if math.isfinite(value):
         axis.axvline(value, zorder=0, **DASHED)
         axis.annotate("no party", (value, row), xytext=(4, 0), ha="left", va="center", **SMALL)
 
 
 def _intervals(axis: Axes, estimates: Sequence[Estimate], digits: int, *, sign: bool = False) -> None:
-    """Draw a value and its interval in each row, and write the value at the right."""
+    """Draw one row for each estimate: the value with its interval, and the value as text at the right."""
     for row, estimate in enumerate(estimates):
         axis.plot(
             [estimate.low, estimate.high], [row, row], color=SOFT, linewidth=4.0, solid_capstyle="round", zorder=1
@@ -240,9 +240,10 @@ def draw_scores_by_size(
 
 
 def draw_recorded_scores(by_count: Mapping[str, Mapping[str, Any]], metric: str, constant: float | None) -> Figure:
-    """Draw recorded scores against the number of parties that have the row; a dot's area grows with its rows.
+    """Draw recorded scores against the number of parties that have the row.
 
-    Numbers of parties with fewer than ``FEWEST_ROWS`` rows are left out.
+    The area of a dot grows with the number of rows that were scored.  Scores of fewer than ``FEWEST_ROWS`` rows are
+    left out.
     """
     kept = {int(count): each for count, each in by_count.items()
             if each.get(metric) is not None and each["rows"] >= FEWEST_ROWS}  # fmt: skip
@@ -259,7 +260,7 @@ def draw_recorded_scores(by_count: Mapping[str, Mapping[str, Any]], metric: str,
 
 
 def _labelled_lines(axis: Axes, values: Mapping[str, float]) -> None:
-    """Draw a dashed horizontal line for each value that is not NaN; two close lines get labels above and below."""
+    """Draw a dashed line at the height of each value that is not NaN; only the highest has its label above it."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     highest = max(finite.values(), default=0.0)
     for place, (name, value) in enumerate(finite.items()):
@@ -282,7 +283,7 @@ def _count_axis(axis: Axes, sizes: Sequence[int], metric: str) -> None:
 
 
 def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int) -> Figure:
-    """Draw a signed value with its interval for each party, greatest first."""
+    """Draw each party's signed value with its interval, greatest value first."""
     ordered = sorted(by_party, key=lambda name: -by_party[name].value)
     cut = dict(zip(by_party, distinct_labels(list(by_party)), strict=True))
     with styled():
@@ -301,9 +302,9 @@ def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int
 def draw_runs(
     rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int, *, own: float = math.nan
 ) -> Figure:  # fmt: skip
-    """Draw a row for each variant: the metric of one run with its interval, or mean and deviation of several runs.
+    """Draw one row for each key: the metric of one run with its interval, or mean and deviation over several runs.
 
-    ``own`` is the score of own columns only; it is drawn as a line unless it is NaN.
+    ``own`` is the score of the active party's columns only; it is drawn as a line unless it is NaN.
     """
     P = len(rows)
     with styled():
@@ -352,7 +353,7 @@ def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str]) -> Figure:
 
 
 def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
-    """Draw a histogram of the errors of predicted numbers, and the errors against the predictions."""
+    """Draw a histogram of the errors of a regression, and the errors against the predicted numbers."""
     with styled():
         figure = Figure(figsize=(WIDTH, 2.6))
         left, right = figure.subplots(1, 2)
@@ -376,16 +377,16 @@ def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
 def draw_encoder_check(
     epochs: Sequence[int], losses: Sequence[float], raw: Floats, embedded: Floats, metric: str
 ) -> Figure:
-    """Draw, by epoch, an encoder's loss, and the scores of its embeddings beside the scores of the columns.
+    """Draw, by epoch, an encoder's loss, and the scores of classifiers that use its embeddings or the columns.
 
-    Bands show one standard deviation over the folds (divisor n - 1).
+    Bands show one standard deviation over the folds of cross-validation (divisor n - 1).
 
     Args:
-        epochs: [E], the epochs that were scored.
+        epochs: [E], the epochs at which the embeddings were scored.
         losses: [E], reconstruction losses.
-        raw: [E, folds], scores of the columns.
-        embedded: [E, folds], scores of the embeddings.
-        metric: name of the score.
+        raw: [E, folds], scores of classifiers that use the columns.
+        embedded: [E, folds], scores of classifiers that use the embeddings.
+        metric: the metric's name in ``METRICS``.
     """
     with styled():
         figure = Figure(figsize=(WIDTH, 2.6), layout="tight")

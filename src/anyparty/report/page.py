@@ -1,4 +1,4 @@
-"""The report page: one self-contained HTML file; in a folder, its figures are separate files beside it.
+"""The report page: one self-contained HTML file; if the output is a folder, the figures are also separate files.
 
 write(["runs/credit-laser-seed0"], "report")         # report/index.html, report/figures/*.png and *.svg
 write(["runs/credit-laser-seed0"], "report.html")    # this file only
@@ -44,9 +44,9 @@ class RunArticle:
 
     Attributes:
         run: the run.
-        slug: the run's name in links and file names.
-        facts: the numbers at the top, as (label, value).
-        sections: the sections, in order.
+        slug: the run's name as it is written in links and file names.
+        facts: the key numbers above the sections, as (label, value).
+        sections: the open sections, in order.
         details: sections that are folded until the reader opens them.
     """
 
@@ -65,23 +65,23 @@ def write(
     """Write the page of one or several runs, and return its path.
 
     Args:
-        paths: as for ``find_runs``.
+        paths: folders of runs or of federations, or files of records, as ``find_runs`` takes them.
         out: the folder for index.html and figures, or a file that ends in .html or .htm.  An earlier page there is
             overwritten, and its figures that the new page does not have are removed.
-        metric: the metric by set of parties if models are loaded, otherwise the recorded metric to show; by default
-            accuracy, or RMSE for a regression.
+        metric: the metric to show; by default accuracy, or RMSE for a regression.  If models are loaded, the metric is
+            computed for every set of parties.  If not, it must be a recorded metric.
         model: whether to load models and score them again, if their tables can be read.  ``methods`` and ``encoders``
             imply ``model=True``.  With ``model=False`` the page is made only from records, and no method or encoder is
             imported.
-        methods: by run (its name on the page, or its folder), the trained method if it is user-defined and the settings
-            do not name it.  If the method is not given, the page shows the run's recorded scores.
-        encoders: by run and party, the factory of a network that the settings do not name.
+        methods: by run (its name on the page, or its folder), the trained method, if it is user-defined and the
+            settings do not name it.  If the method is not given, the page shows the run's recorded scores.
+        encoders: by run and by party, the factory of a network that the settings do not name.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:
         ModelError: a path holds no run, or a method differs from the trained one.
         ConfigError: the metric does not fit the task, or is not recorded and no model is loaded; ``out`` is
-            neither a folder nor an HTML file; ``methods`` or ``encoders`` name a run that is not on the page.
+            neither a folder nor an HTML file; or ``methods`` or ``encoders`` name a run that is not on the page.
         StorageError: the page cannot be written.
     """
     page, folder = _place(user_path(out))
@@ -118,10 +118,11 @@ def write(
 
 
 def _place(out: Path) -> tuple[Path, Path | None]:
-    """Return the page's file and the folder of figures; an HTML file has no folder.
+    """Return the path of the page and the folder for its figures; the folder is ``None`` if ``out`` is an HTML file.
 
     Raises:
-        ConfigError: ``out`` is a file or has the suffix of another kind of file, or the page's file is a folder.
+        ConfigError: ``out`` is a file that is not HTML, has the suffix of such a file, or is a folder with the suffix
+            of a page.
     """
     if out.is_dir():
         if out.suffix.lower() in PAGES:
@@ -137,7 +138,7 @@ def _place(out: Path) -> tuple[Path, Path | None]:
 
 
 def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argument: str) -> dict[str, T]:
-    """Return ``values`` by the names of runs; the keys of ``values`` may be names or folders of runs.
+    """Return ``values`` keyed by the names of runs; the keys of ``values`` may be names or folders of runs.
 
     Raises:
         ConfigError: ``values`` is not a mapping, or a key matches no run; the message names ``argument``.
@@ -161,7 +162,7 @@ def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -
     """Check that each run's method in ``methods`` is the method that was trained.
 
     Raises:
-        ModelError: a method differs.
+        ModelError: a method differs from the trained one.
     """
     for run in runs:
         if run.name in methods and run.folder is not None:
@@ -169,13 +170,13 @@ def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -
 
             try:
                 about = ModelSummary.load(run.folder / "model.json")
-            except ModelError:  # the page shows this error
+            except ModelError:  # the page shows this error in the section with scores
                 continue
             about.make(run.folder, methods[run.name])
 
 
 def _figures_of(page: Path) -> set[str]:
-    """Return the names of the figures that a page lists in its head."""
+    """Return the file names of the figures that an existing page lists in its HTML head; empty without a page."""
     if not page.is_file():
         return set()
     found = re.search(r'<meta name="figures" content="([^"]*)">', page.read_text(encoding="utf-8", errors="replace"))
@@ -189,7 +190,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _distinct_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Add a number to the name of each run that shares its name with another run."""
+    """Return the runs with different names: runs that share a name get a number after it."""
     names = [run.name for run in runs]
     return [
         replace(run, name=f"{run.name} ({names[: k + 1].count(run.name)})") if names.count(run.name) > 1 else run
@@ -198,7 +199,7 @@ def _distinct_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 
 def unique_slugs(runs: Sequence[RecordedRun]) -> list[str]:
-    """Return a distinct name for each run, for links and file names; "all" is reserved for the comparison."""
+    """Return a different name for each run, for links and file names; "all" is reserved for the comparison."""
     taken = ["all"]
     for run in runs:
         slug = re.sub(r"\W+", "-", run.name).strip("-").lower() or "run"
@@ -220,7 +221,7 @@ def article(run: RecordedRun, scores: RunScores, slug: str) -> RunArticle:
 
 
 def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
-    """Return the numbers at the top of a run's part, as (label, value)."""
+    """Return the key numbers at the top of a run's part of the page, as (label, value)."""
     facts = []
     sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
     # a recorded score covers only rows with an answer; the section with scores by set of parties covers all rows
@@ -234,7 +235,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     if sets is not None and (own := sets.own_columns()) is not None:
         label = f"{metric_label(sets.metric)}, own columns only"
         facts.append((label, format_number(own.value, sets.decimals)))
-    holders = (run.overlap or {}).get("blocks", run.parties)  # a party with labels alone is not counted
+    holders = (run.overlap or {}).get("blocks", run.parties)  # a party that has labels but no columns is not counted
     facts += [("method", run.title or run.method or "–"), ("parties", str(len(holders)))]
     if run.rows is not None:
         facts.append(("rows", f"{run.rows:,}"))
@@ -252,8 +253,8 @@ def render_page(
     Args:
         articles: one for each run.
         comparison: the section that compares the runs, if there are several.
-        pictures: the figures as SVG.
-        files: names of the figures' files.
+        pictures: the SVG of each figure.
+        files: names of the separate files of the figures.
     """
     environment = Environment(loader=PackageLoader("anyparty.report", "."), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)  # fmt: skip

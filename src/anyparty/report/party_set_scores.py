@@ -1,8 +1,8 @@
 """Scores of a run's model on its test rows, for every set of parties that may take part.
 
 Every set is scored on the same test rows.  Rows that a set of parties cannot answer get a constant prediction: the
-class shares, or the mean label, of the training rows.  The score of no party is the score of this constant prediction
-on all test rows.  Intervals come from resamples of the test rows, which are the same for all sets.
+class shares, or the mean label, of the training rows.  The score of the empty set is the score of this constant
+prediction on all test rows.  Intervals come from resamples of the test rows.  All sets use the same resamples.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class ModelWithTestRows:
 
     Attributes:
         model: the model, with its held-out rows loaded.
-        test_rows: [n] int64, the labelled test rows, or a random part of them.
-        held_out: number of all labelled test rows.
-        y: [n], the labels of the test rows, as in ``Rows``.
-        constant: [C], the constant prediction.
+        test_rows: [n] int64, indices of the labelled test rows, or of a random sample of them.
+        held_out: number of all labelled test rows, of which ``test_rows`` may be a sample.
+        y: [n], the labels of ``test_rows``, encoded as in ``Rows.y``.
+        constant: [C], the constant prediction: a probability for each class, or one number in a regression.
     """
 
     model: Model
@@ -60,7 +60,7 @@ class ModelWithTestRows:
 
     @property
     def rows(self) -> str:
-        """A description of the rows that are scored."""
+        """A description, for readers, of the test rows that are scored."""
         if len(self.test_rows) == self.held_out:
             return f"{self.held_out:,} test rows"
         return f"{len(self.test_rows):,} of the {self.held_out:,} test rows, drawn at random"
@@ -71,7 +71,7 @@ class ModelWithTestRows:
         return self.model.roster.blocks
 
     def predict(self, asked: Iterable[str]) -> Predictions:
-        """Predict all test rows with these parties."""
+        """Predict all test rows with the parties named in ``asked``."""
         model, (rows, _, _) = self.model, self.model.held_out or ({}, None, None)
         chosen = [name for name in self.parties if name in set(asked)]
 
@@ -84,7 +84,7 @@ class ModelWithTestRows:
         return answered
 
     def answers_for_all(self, asked: Iterable[str]) -> LabelledPredictions:
-        """Predict all test rows with these parties; rows without an answer get the constant prediction."""
+        """Predict all test rows with the parties in ``asked``; rows without an answer get the constant prediction."""
         chosen = frozenset(asked)
         if chosen:
             answers = LabelledPredictions.of(self.predict(chosen), self.y, None)
@@ -101,7 +101,8 @@ def load_with_test_rows(
 ) -> ModelWithTestRows:  # fmt: skip
     """Load a run's model, and read its test rows from the run's tables.
 
-    ``method``, ``encoders`` and ``allow_code`` are as in ``model_for_run``.
+    If there are more than ``most`` test rows, ``most`` of them are drawn at random.  ``method``, ``encoders`` and
+    ``allow_code`` are passed to ``model_for_run``.
 
     Raises:
         ModelError: the run has no model, or its tables are absent or have changed.
@@ -148,7 +149,7 @@ def _constant_prediction(model: Model, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PartySetScore:
-    """The score of a set of parties."""
+    """The score of a set of parties, with its interval."""
 
     parties: tuple[str, ...]
     score: Estimate
@@ -156,13 +157,13 @@ class PartySetScore:
 
 @dataclass
 class PartySetScores:
-    """A metric by set of parties; each set's values are computed when they are first needed.
+    """The values of one metric for sets of parties; the values of a set are computed when they are first needed.
 
     Attributes:
-        tested: model and test rows.
-        metric: a name in ``METRICS``.
+        tested: the model and its test rows.
+        metric: the metric's name in ``METRICS``.
         resamples: [R, n] int64, indices of the test rows in each resample.
-        computed: the values by set of parties, [1 + R]: on all test rows, then on each resample.
+        computed: by set of parties, the metric's values so far: [1 + R], on all test rows, then on each resample.
     """
 
     tested: ModelWithTestRows
@@ -172,7 +173,7 @@ class PartySetScores:
 
     @classmethod
     def of(cls, tested: ModelWithTestRows, metric: str | None = None) -> PartySetScores:
-        """Choose the metric (accuracy or RMSE by default) and draw the resamples.
+        """Choose the metric (accuracy or RMSE by default) and draw the resamples of the test rows.
 
         Raises:
             ConfigError: the metric does not fit the task.
@@ -192,7 +193,7 @@ class PartySetScores:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals of scores, from the score of all parties or, if it is 0, from that of no party."""
+        """The number of decimals to show, from the score of all parties or, if that is 0, of the empty set."""
         return decimal_places(
             self.metric, float(self.values(self.all_parties)[0]) or float(self.values(frozenset())[0])
         )
@@ -203,7 +204,7 @@ class PartySetScores:
         return METRICS[self.metric].greater
 
     def values(self, members: frozenset[str]) -> Floats:
-        """Compute v(S) on the test rows and on each resample of them: [1 + R]."""
+        """Return the metric of the set ``members``, [1 + R]: on all test rows, then on each resample of them."""
         if members not in self.computed:
             answers, metric = self.tested.answers_for_all(members), METRICS[self.metric].of
             whole = [metric(answers)]
@@ -212,24 +213,24 @@ class PartySetScores:
         return self.computed[members]
 
     def score(self, members: Iterable[str]) -> PartySetScore:
-        """Compute the score of a set, with its interval."""
+        """Return the score of the set ``members`` on all test rows, with its interval."""
         chosen = frozenset(members)
         parties = tuple(name for name in self.tested.parties if name in chosen)
         return PartySetScore(parties=parties, score=percentile_interval(self.values(chosen)))
 
     def own_columns(self) -> Estimate | None:
-        """Compute the score of the active party's columns alone; ``None`` if that party has no columns."""
+        """Return the score of the active party's columns alone; ``None`` if the active party has no columns."""
         active = self.tested.model.roster.active
         return self.score({active}).score if active in self.tested.parties else None
 
     def every_set(self) -> list[PartySetScore]:
-        """Compute the scores of all sets with at least one party, small sets first."""
+        """Return the scores of all sets with at least one party, in the order of their size, smallest first."""
         parties = self.tested.parties
         sets = chain.from_iterable(combinations(parties, size) for size in range(1, len(parties) + 1))
         return [self.score(members) for members in sets]
 
     def shapley(self) -> ShapleyValues:
-        """Compute each party's Shapley value; it is positive for an improvement, also if a lower metric is better."""
+        """Compute each party's Shapley value; a positive value is an improvement, even if a lower metric is better."""
         sign = 1.0 if self.greater else -1.0
         rng = Seeds(self.tested.model.seed).numpy("report", "orders")
         return shapley_values(self.tested.parties, lambda members: sign * self.values(members), rng=rng, orders=ORDERS)
@@ -244,7 +245,7 @@ class PartySetScores:
         }
 
     def by_size(self) -> dict[int, Estimate]:
-        """Return the mean score of the computed sets of each size, with the interval of that mean."""
+        """Return, by number of parties, the mean score of the sets in ``computed``, with the interval of the mean."""
         sizes: dict[int, list[Floats]] = {}
         for members, values in self.computed.items():
             sizes.setdefault(len(members), []).append(values)

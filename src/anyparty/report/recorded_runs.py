@@ -1,6 +1,6 @@
-"""Recorded runs: found on disk, checked against one another, and merged; and the scores that a report shows.
+"""Recorded runs, as found on disk, and the scores that a report shows.
 
-A run in one process has one record.  A federated run has one record at each party.  Before the given records are
+A run in one process has one record.  A federated run has one record at each party.  Before the parties' records are
 merged, they are checked to belong to one run: the job, the alignment and every group of settings must be equal.
 """
 
@@ -48,7 +48,7 @@ class RecordedRun:
     """A run as its records describe it.
 
     Attributes:
-        name: its name in the report.
+        name: the run's name in the report.
         folder: the run's folder, if one process trained it.
         status: "done", "running" (or killed), "stopped" or "failed".
         error: the reason of a failure, as recorded by the party that noticed the failure.
@@ -58,11 +58,11 @@ class RecordedRun:
         history: one record for each epoch.
         best_epoch: the chosen epoch, counted from 1; 0 if no epoch was chosen.
         rows: number of rows, N.
-        overlap: as ``Overlap.to_json``; ``None`` if not recorded.
-        evaluation: as ``Evaluation.to_json``; ``None`` if not recorded.
-        ledger: the messages sent, as far as recorded.
-        published: costs by the formulas of a paper, as ``artifacts.recorder`` recorded them.
-        tables: fingerprint of each party's table.
+        overlap: numbers of rows by set of parties, from ``Overlap.to_json``; ``None`` if not recorded.
+        evaluation: the test scores, from ``Evaluation.to_json``; ``None`` if not recorded.
+        ledger: numbers and bytes of the messages sent, as far as they are recorded.
+        published: rounds and bytes of each passive party by the published formulas, as in ``core.costs``.
+        tables: by party, the fingerprint of the party's table.
         versions: versions of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
         command: the command that repeats the run, or a line of Python with METHOD in place of a user-defined method.
@@ -108,7 +108,7 @@ class RecordedRun:
 
     @property
     def method_in_settings(self) -> bool:
-        """True if the settings name the method; otherwise it was passed in Python."""
+        """True if the settings name the method; false if the method was passed as a Python object."""
         return _method_in_settings(self.settings)
 
     @property
@@ -118,14 +118,15 @@ class RecordedRun:
 
 
 PartyRecord = tuple[Path, dict[str, Any]]
-"""The file of a party's record, and its values."""
+"""The path of a party's record file, and the values in the file."""
 
 
 def find_runs(paths: Iterable[Path | str] | Path | str) -> list[RecordedRun]:
     """Find the runs at one or several paths.
 
-    A path is a run's folder, a federation's folder with kits on this machine, a party's record, or the folder of that
-    record.  Records of parties are merged into one run.
+    A path is a run's folder, a federation's folder with parties' kits on this machine, the file of a party's record, or
+    the folder of that file.  The records of a federation's kits are merged into one run; so are all parties' records
+    that are given by their paths.
 
     Raises:
         ModelError: a path holds no run, or the parties' records belong to different runs.
@@ -148,7 +149,7 @@ def find_runs(paths: Iterable[Path | str] | Path | str) -> list[RecordedRun]:
 
 
 def _records_in_kits(folder: Path) -> list[PartyRecord]:
-    """Read the records of all kits on this machine.
+    """Read the record of each party whose kit is in the federation's folder on this machine.
 
     Raises:
         ModelError: no kit has a record.
@@ -167,7 +168,7 @@ def _records_in_kits(folder: Path) -> list[PartyRecord]:
 
 
 def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
-    """Return the run that one process left in a folder."""
+    """Return the run that one process recorded in ``folder``; ``values`` are the values of its record."""
     missing = _missing(values, ("ledger", "overlap", "versions", "tables", "declared"))
     path = inside(folder, "config.toml")
     settings = _toml(path.read_bytes()) if path.exists() else {}
@@ -176,9 +177,8 @@ def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
     tables = dict(values.get("tables", {}))
     ledger = Ledger.of(values.get("ledger", []))
     parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
-    on_disk = all(
-        "table" in party for party in settings.get("parties", {}).values()
-    )  # otherwise the tables were data frames
+    # a table that was a data frame has no path in the settings
+    on_disk = all("table" in party for party in settings.get("parties", {}).values())
     command = ""
     if settings and on_disk:
         command = _command(path, _modules(settings), method_in_settings=_method_in_settings(settings))
@@ -200,12 +200,12 @@ def _declared(values: Mapping[str, Any]) -> tuple[MessageSpec, ...]:
 
 
 def _method_in_settings(settings: Mapping[str, Any]) -> bool:
-    """Return True if the settings name the method, so that it was not passed in Python."""
+    """Return True if the settings name the method, False if it was passed as a Python object."""
     return not str(settings.get("method", {}).get("name", "")).startswith("own: ")
 
 
 def _modules(settings: Mapping[str, Any]) -> list[str]:
-    """Return the modules of user code that settings name."""
+    """Return the names of the modules with user code that the settings name."""
     groups = [settings.get("method", {}), settings.get("encoder", {})]
     groups += [party.get("encoder", {}) for party in settings.get("parties", {}).values()]
     return sorted({str(group["factory"]).partition(":")[0] for group in groups if "factory" in group})
@@ -222,7 +222,7 @@ def _command(settings: Path, modules: Sequence[str], *, method_in_settings: bool
 def _active_party(folder: Path, settings: Mapping[str, Any]) -> str:
     active = settings.get("federation", {}).get("active")
     if active is None and (folder / "model.json").exists():
-        with contextlib.suppress(ModelError):  # reported where the model is loaded
+        with contextlib.suppress(ModelError):  # this error is reported when the model is loaded
             active = read_json(folder / "model.json").get("roster", {}).get("active")
     return str(active or "")
 
@@ -267,13 +267,16 @@ def _merge(party_records: Sequence[PartyRecord], name: str, command: str) -> Rec
 
 
 def _published(lead: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Evaluate the formulas; some formulas need values from a passive party's own record."""
+    """Return the costs by published formulas that can be computed from the active party's record ``lead``.
+
+    Some formulas also need the shape of a passive party's data, which is in that party's own record.
+    """
     shapes = {party: PartyShape(**values["shape"]) for party, values in records.items() if "shape" in values}
     counted = published(lead.get("costs", {}).get("published", []), shapes)
     return [each for each in counted if "bytes_sent" in each]
 
 
-SAME = ("job", "active", "parties", "alignment")  # equal in all records of a run
+SAME = ("job", "active", "parties", "alignment")  # keys of values that are equal in all records of a run
 
 
 def _check_one_run(party_records: Sequence[PartyRecord]) -> list[str]:
@@ -297,7 +300,7 @@ def _check_one_run(party_records: Sequence[PartyRecord]) -> list[str]:
 
 
 def _difference(key: str, values: Mapping[str, Any]) -> str:
-    """Describe the parties whose values differ; empty if all recorded values are equal."""
+    """Describe which parties have different values of ``key``; return "" if all recorded values are equal."""
     parties: dict[str, list[str]] = {}
     for party, value in values.items():
         if value:
@@ -318,7 +321,7 @@ def _missing(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
 
 
 class _CheckedGroup(Settings):
-    """A group of a run's settings; only the settings that a report reads are checked."""
+    """A group of a run's settings, of which only the settings that a report reads are checked."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -349,18 +352,18 @@ class _CheckedSettings(_CheckedGroup):
 
 
 def _toml(text: str | bytes) -> dict[str, Any]:
-    """Parse settings; return an empty dictionary if they are not TOML or a value has a wrong type."""
+    """Parse settings in TOML; return an empty dictionary if they are not TOML or a value has a wrong type."""
     try:
         values = tomllib.loads(text if isinstance(text, str) else text.decode())
         _CheckedSettings.of(values)
-        json.dumps(values, default=str)  # the page shows settings, which fails if they are nested too deeply
-    except (ValueError, RecursionError):  # includes ConfigError
+        json.dumps(values, default=str)  # the page writes settings as JSON, which fails if they are nested too deeply
+    except (ValueError, RecursionError):  # ConfigError is a ValueError
         return {}
     return values
 
 
 def _printable(value: Any) -> Any:
-    """Escape lone surrogates in a record's values, because files and terminals cannot encode them."""
+    """Return a record's values with lone surrogates escaped, because files and terminals cannot encode them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -369,7 +372,7 @@ def _printable(value: Any) -> Any:
 
 
 def _sum_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
-    """Sum several ledgers."""
+    """Return one ledger with the messages of several ledgers."""
     whole = Ledger()
     for ledger in ledgers:
         whole.merge(ledger)
@@ -403,7 +406,7 @@ class RunScores:
             model: whether to load the model.  Methods are imported only if the model is loaded.
             method: the trained method, if it is user-defined.
             encoders: by party, the factory of its network, if it is user-defined.
-            allow_code: modules that the run's settings may load: see ``model_for_run``.
+            allow_code: modules that the run's settings may load, as in ``model_for_run``.
 
         Raises:
             ConfigError: the metric is unknown, does not fit the task, or is not recorded and ``model`` is false.
@@ -415,12 +418,12 @@ class RunScores:
         if run.folder is None:
             return cls(reason="each party keeps its own part of the model, so that this report cannot score sets of "
                               "parties", metric=metric)  # fmt: skip
-        # a report on records alone imports no method
+        # imported here, because a report from records alone imports no method
         from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows  # noqa: PLC0415
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # about the tables: training has shown these warnings
+                warnings.simplefilter("ignore", UserWarning)  # training has shown these warnings
                 tested = load_with_test_rows(run.folder, method=method, encoders=encoders, allow_code=allow_code)
         except NotGiven as error:
             name, _, value = error.argument.partition("=")
@@ -432,13 +435,17 @@ class RunScores:
 
 
 def recorded_metric(run: RecordedRun, metric: str | None = None) -> str | None:
-    """Return the recorded metric to show: ``metric`` if it is recorded, else accuracy or RMSE."""
+    """Return the recorded metric to show: ``metric`` if it is recorded, else accuracy or RMSE; ``None`` without any."""
     recorded = (run.evaluation or {}).get("overall", {})
     return next((name for name in (metric, "accuracy", "rmse") if name in recorded), None)
 
 
 def _check_metric(run: RecordedRun, metric: str | None, *, model: bool) -> None:
-    """Reject a metric that does not fit the recorded task or, if the model is not loaded, is not recorded."""
+    """Check that a metric fits the recorded task and, if the model is not loaded, that the metric is recorded.
+
+    Raises:
+        ConfigError: the metric is unknown, does not fit the task, or is not recorded and ``model`` is false.
+    """
     if metric is None:
         return
     found = run.evaluation

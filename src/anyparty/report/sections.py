@@ -1,6 +1,7 @@
 """Sections of the page about one run: overlap, training, messages, and scores.
 
-Without the model, the section of scores shows the recorded scores, and the other two sections do not exist.
+If the model was not scored again, the section with scores shows the recorded scores, and the sections about
+contributions and errors do not exist.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from anyparty.report.traffic import (
 if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScores
 
-MAX_OPEN_NOTES = 4  # more remarks or changes of attendance are folded
-MAX_NAMES = 4  # more parties are counted in the table of messages
+MAX_OPEN_NOTES = 4  # if there are more remarks or changes of attendance, they are folded
+MAX_NAMES = 4  # for more parties, the table of messages shows their number
 
 
 def overlap_section(run: RecordedRun) -> Section:
-    """Show which party has which rows."""
+    """Make the section that shows which party has which rows."""
     section, overlap = partial(Section, id="overlap", title="Rows of each party"), run.overlap
     if overlap is None:
         return section(missing="Not recorded here: only the active party's record has the overlap.")
@@ -74,7 +75,7 @@ def overlap_section(run: RecordedRun) -> Section:
 
 
 def training_section(run: RecordedRun) -> Section:
-    """Show loss and metrics by epoch."""
+    """Make the section that shows the loss and the metrics by epoch."""
     section = partial(Section, id="training", title="Training")
     if not run.history:
         return section(missing="No epoch is recorded: the run ended before its first, or the active party's record is "
@@ -110,7 +111,7 @@ def _attendance_changes(epoch: Mapping[str, Any]) -> str:
 
 
 def messages_section(run: RecordedRun) -> Section:
-    """Show in one table who sent what, and what each message reveals; sums by party and pair are folded."""
+    """Make the section that shows who sent which messages and what each reveals, with folded sums by party and pair."""
     section = partial(Section, id="crossed", title="Who sent what")
     if not run.ledger.flows:
         return section(missing="The records hold no message.")
@@ -146,7 +147,7 @@ def _tags_figure(run: RecordedRun) -> PageFigure:
 
 
 def _by_message(run: RecordedRun, known: Mapping[str, Sequence[MessageSpec]]) -> PageTable:
-    """List the messages by tag and direction: to the active party, from it, or between other parties."""
+    """Make the table of messages by tag and direction: to the active party, from it, or between other parties."""
     rows = []
     for tag in traffic_by_tag(run.ledger):
         flows = [flow for flow in sorted(run.ledger.flows) if flow.tag == tag]
@@ -167,7 +168,10 @@ def _by_message(run: RecordedRun, known: Mapping[str, Sequence[MessageSpec]]) ->
 
 
 def _matching(declared: Sequence[MessageSpec], *, frm: bool, to: bool) -> Sequence[MessageSpec]:
-    """Return the declarations of one direction; ``frm`` and ``to`` are true for the active party."""
+    """Return the declarations that fit a direction, or all if none fits.
+
+    ``frm`` is true if the active party sends the message, ``to`` is true if the active party receives it.
+    """
 
     def fits(end: str, active: bool) -> bool:
         return end not in {"active", "passive"} or (end == "active") == active
@@ -176,7 +180,7 @@ def _matching(declared: Sequence[MessageSpec], *, frm: bool, to: bool) -> Sequen
 
 
 def _names(parties: Iterable[str]) -> str:
-    """List parties, or count them if there are many."""
+    """Return the parties' names as text, or their number if there are more than ``MAX_NAMES``."""
     distinct = list(dict.fromkeys(parties))
     return ", ".join(distinct) if len(distinct) <= MAX_NAMES else f"{len(distinct)} parties"
 
@@ -212,7 +216,7 @@ def _all_flows(run: RecordedRun) -> PageTable:
 
 
 def remarks_section(run: RecordedRun) -> list[Section]:
-    """Show the warnings and remarks of the run, if there are any; many remarks are folded."""
+    """Make the section with the run's warnings and remarks, of which only the first are open; empty without remarks."""
     section = partial(Section, id="remarks", title="Warnings and remarks")
     shown, rest = run.remarks[:MAX_OPEN_NOTES], run.remarks[MAX_OPEN_NOTES:]
     more = [Section(id="more-remarks", title=f"{len(rest)} more", text=rest)] if rest else []
@@ -220,7 +224,7 @@ def remarks_section(run: RecordedRun) -> list[Section]:
 
 
 def reproduce_section(run: RecordedRun) -> Section:
-    """Show settings, versions, fingerprints of tables, and the command that repeats the run."""
+    """Make the section with settings, versions, fingerprints of tables, and the command that repeats the run."""
     rows = [["seed", str(run.seed)], ["began", run.began or "–"], ["ended", run.ended or "–"]]
     rows += [[f"fingerprint of {name}'s table", value] for name, value in run.tables.items()]
     rows += [
@@ -238,17 +242,17 @@ def reproduce_section(run: RecordedRun) -> Section:
 
 
 def _distinct_versions(versions: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-    """Return versions by party or, if they are equal at all parties, once with an empty text as the key."""
+    """Return package versions by party; if they are equal at all parties, return them once, with "" as the key."""
     each = list(versions.values())
     return {"": each[0]} if each and all(other == each[0] for other in each) else versions
 
 
-MAX_CLASSES = 20  # in a confusion matrix
+MAX_CLASSES = 20  # largest number of classes for which a confusion matrix is drawn
 FEW_ROWS = 30
 
 
 def scores_section(run: RecordedRun, scores: RunScores) -> Section:
-    """Show the metric by number of parties: of the model if it was scored again, else as recorded."""
+    """Make the section with scores by number of parties, from the model if it was scored again, else as recorded."""
     return _recorded_scores(run, scores) if scores.sets is None else _model_scores(scores.sets)
 
 
@@ -257,7 +261,7 @@ def _model_scores(sets: PartySetScores) -> Section:
     metric, constant = metric_label(sets.metric), float(sets.values(frozenset())[0])
     every = sets.every_set() if few else []
     if not few:
-        sets.shapley()  # computes the scores of the sets that ``by_size`` averages
+        sets.shapley()  # computes scores of sets, which ``by_size`` then averages
     sizes = sets.by_size()
     own = sets.own_columns()
     prediction = "mean label" if sets.tested.model.task.kind == "regression" else "class shares"
@@ -309,7 +313,7 @@ def _every_set(sets: PartySetScores, constant: float) -> Section:
 
 
 def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
-    """Show the recorded scores, the requested metric first."""
+    """Make the section with the recorded scores, the requested metric first."""
     section, found = partial(Section, id="sets", title="Recorded test scores"), run.evaluation
     metric = recorded_metric(run, scores.metric)
     if found is None or metric is None:
@@ -324,7 +328,7 @@ def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
     by_count = {count: found["by_count"][count] for count in sorted(found["by_count"], key=int)}
     rows = [["any", *cells(found["overall"])], *([key, *cells(each)] for key, each in by_count.items())]
     details = []
-    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # more parties: too many sets, with few rows
+    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # else too many sets, each with few rows
         named = [[key, *cells(each)] for key, each in found["by_pattern"].items()]
         tables = [PageTable(headers=["parties that have the row", *headers], rows=named)]
         details = [Section(id="each-set", title="By the parties that have the row", tables=tables)]
@@ -345,7 +349,10 @@ def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
 
 
 def contributions_section(scores: RunScores) -> list[Section]:
-    """Show each party's Shapley value, and what is lost without that party; empty without the model."""
+    """Make the section with each party's Shapley value and how much worse the metric is without that party.
+
+    The result is empty if the model was not scored again.
+    """
     section, sets = partial(Section, id="brings", title="What each party brings"), scores.sets
     if sets is None:
         return []
@@ -375,7 +382,10 @@ def contributions_section(scores: RunScores) -> list[Section]:
 
 
 def errors_section(scores: RunScores) -> list[Section]:
-    """Show calibration, confusion and scores by class, or residuals of a regression; empty without the model."""
+    """Make the section with calibration, confusion and scores by class or, for a regression, residuals.
+
+    The result is empty if the model was not scored again.
+    """
     sets = scores.sets
     if sets is None:
         return []

@@ -3,7 +3,8 @@
 L. S. Shapley: "A Value for n-Person Games", 1953; sampling by permutations: Castro, Gomez, Tejada, "Polynomial
 calculation of the Shapley value based on sampling", 2009.  Here each sampled order is used forwards and backwards.
 
-Notation  K parties, S a set of them, v(S) the metric if only S may take part, R resamples of the test rows.
+Notation  K parties, S a set of parties, v(S) the metric if only the parties in S take part, R resamples of the test
+          rows.
 Value     phi_k = sum over S without k of |S|! (K - |S| - 1)! / K! * (v(S + k) - v(S))
           so that sum_k phi_k = v(all) - v(no party)
 Interval  exact values: the 2.5 % and 97.5 % percentiles over the R resamples.
@@ -24,9 +25,9 @@ from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
 SetValue = Callable[[frozenset[str]], Floats]
-"""v(S): [1 + R] float64, the metric on all test rows, then on each resample of them."""
+"""A function that returns v(S) for a set of parties S: [1 + R] float64, on all test rows, then on each resample."""
 
-MAX_EXACT = 8  # number of parties; with more parties, orders are sampled
+MAX_EXACT = 8  # with more parties than this, values are estimated from sampled orders of the parties
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,9 @@ class ShapleyValues:
     """The Shapley values of all parties.
 
     Attributes:
-        values: by party.
+        values: by party, its Shapley value.
         gain: v(all) - v(no party), the sum of the values.
-        orders: number of sampled orders; 0 if the values are exact.
+        orders: number of sampled orders of the parties; 0 if the values are exact.
     """
 
     values: dict[str, Estimate]
@@ -56,14 +57,14 @@ class ShapleyValues:
 def shapley_values(
     parties: Sequence[str], value: SetValue, *, rng: np.random.Generator, orders: int = 32
 ) -> ShapleyValues:
-    """Compute Shapley values: exact for up to ``MAX_EXACT`` parties, else from ``orders`` sampled orders."""
+    """Compute Shapley values: exact up to ``MAX_EXACT`` parties, else from ``orders`` sampled orders of the parties."""
     if len(parties) <= MAX_EXACT:
         return exact_shapley(parties, value)
     return sampled_shapley(parties, value, rng=rng, orders=orders)
 
 
 def exact_shapley(parties: Sequence[str], value: SetValue) -> ShapleyValues:
-    """Compute Shapley values over all 2^K sets of parties."""
+    """Compute exact Shapley values from the metric of all 2^K sets of parties."""
     K = len(parties)
     values = {}
     for party in parties:
@@ -81,7 +82,10 @@ def exact_shapley(parties: Sequence[str], value: SetValue) -> ShapleyValues:
 def sampled_shapley(
     parties: Sequence[str], value: SetValue, *, rng: np.random.Generator, orders: int = 32
 ) -> ShapleyValues:
-    """Estimate Shapley values: the mean over random orders of v(S + k) - v(S), where S holds the parties before k."""
+    """Estimate each party's Shapley value from random orders of the parties.
+
+    The estimate for party k is the mean, over the orders, of v(S + k) - v(S), where S is the set of parties before k.
+    """
     pairs = max(1, orders // 2)
     found = np.zeros((pairs, len(parties)))
     for pair in range(pairs):
@@ -108,10 +112,10 @@ def _gain(parties: Sequence[str], value: SetValue) -> float:
 
 
 def percentile_interval(values: Floats) -> Estimate:
-    """Return the first value, with the 2.5 % and 97.5 % percentiles of the other values, which are from resamples.
+    """Return ``values[0]`` with the 2.5 % and 97.5 % percentiles of ``values[1:]``, the values on resamples.
 
-    NaN values are left out.  With few resamples, the interval is almost the range of the resampled values: the range of
-    40 values covers 39 / 41 of the distribution in expectation.
+    NaN values are left out of the percentiles.  With few resamples, the interval is almost the range of the resampled
+    values: the range of 40 values covers 39 / 41 of the distribution in expectation.
     """
     drawn = values[1:][~np.isnan(values[1:])]
     low, high = np.percentile(drawn, [2.5, 97.5], method="weibull") if len(drawn) else (np.nan, np.nan)

@@ -1,7 +1,7 @@
-"""The messages between parties: sums of a run's ledger, declarations, and costs by published formulas.
+"""The messages between parties: totals from a run's ledger, declarations, and costs by published formulas.
 
-The formulas are those of Irureta et al. (APC-VFL), appendix E.  They count each direction as a round: an embedding and
-its gradient are two rounds.
+The formulas are those of Irureta et al. (APC-VFL), appendix E.  In the formulas, each direction counts as a round:
+an embedding and its gradient are two rounds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from anyparty.report.recorded_runs import RecordedRun
 from anyparty.training import control_messages
 from anyparty.transport.ledger import Exchange, Ledger, Tally
 
-# Sums of a ledger
+# Totals from a ledger
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairTraffic:
-    """The messages between two parties, in both directions."""
+    """Message counts of two parties: ``there`` is from ``one`` to ``other``, ``back`` from ``other`` to ``one``."""
 
     one: str
     other: str
@@ -41,7 +41,7 @@ class PairTraffic:
 
 
 def traffic_by_pair(ledger: Ledger, parties: Iterable[str]) -> list[PairTraffic]:
-    """Sum the messages of each pair of parties, most bytes first; pairs without a message are left out."""
+    """Sum the messages of each pair of parties; return the pairs that sent messages, most bytes first."""
     pairs = [
         PairTraffic(
             one=one, other=other, there=total_traffic(ledger, one, other), back=total_traffic(ledger, other, one)
@@ -55,7 +55,7 @@ def traffic_by_pair(ledger: Ledger, parties: Iterable[str]) -> list[PairTraffic]
 def total_traffic(
     ledger: Ledger, sender: str | None = None, receiver: str | None = None, tag: str | None = None
 ) -> Tally:
-    """Sum the flows with this sender, receiver and tag; ``None`` matches all."""
+    """Sum the messages with this sender, receiver and tag; an argument of ``None`` matches all values."""
     matching = [
         tally
         for flow, tally in ledger.flows.items()
@@ -65,24 +65,24 @@ def total_traffic(
 
 
 def traffic_by_tag(ledger: Ledger) -> dict[str, Tally]:
-    """Sum the messages of each tag, most bytes first."""
+    """Return the sum of the messages of each tag, by tag, most bytes first."""
     tags = {flow.tag: total_traffic(ledger, tag=flow.tag) for flow in sorted(ledger.flows)}
     return dict(sorted(tags.items(), key=lambda each: -each[1].bytes_sent))
 
 
-# Declarations
+# Declarations of messages
 
 
 def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[MessageSpec]]:
-    """Return all messages that a run may send, by tag.
+    """Return the declarations of all messages that a run may send, by tag.
 
     Args:
-        of_method: the messages that the run's method declares.
+        of_method: the declarations of the run's method.
 
     A tag has several declarations if, for example, its message is sent in both directions.
     """
     around = [*control_messages.MESSAGES, *control_messages.PART_MESSAGES, *SCHEDULES]
-    with suppress(ImportError):  # private alignment is an extra
+    with suppress(ImportError):  # private alignment needs optional packages
         from anyparty.alignment import private  # noqa: PLC0415
         from anyparty.deployment.site import alignment_cache  # noqa: PLC0415
 
@@ -95,11 +95,11 @@ def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[Messag
 
 
 def undeclared_tags(ledger: Ledger, known: Mapping[str, Sequence[MessageSpec]]) -> list[str]:
-    """Return the tags in a ledger that have no declaration; a user-defined method may send such messages."""
+    """Return the tags in a ledger that have no declaration; a user-defined method may send undeclared messages."""
     return sorted({flow.tag for flow in ledger.flows} - known.keys())
 
 
-# Costs by formulas
+# Costs by published formulas
 
 EXCHANGE_HEADERS = ("between", "and", "message", "rounds", "messages", "bytes")
 FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes by formula", "bytes sent")
@@ -107,7 +107,7 @@ FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaComparison:
-    """One passive party's costs by a formula, and the messages sent; ``party`` is empty for the sum of all parties."""
+    """The costs of one passive party by a formula, and the messages sent; ``party`` is "" for all parties together."""
 
     party: str
     equation: str
@@ -117,14 +117,14 @@ class FormulaComparison:
 
     @property
     def cells(self) -> list[str]:
-        """The cells under ``FORMULA_HEADERS``."""
+        """The table row of this comparison, as text, in the order of ``FORMULA_HEADERS``."""
         rounds, size = sum(each.rounds for each in self.sent), sum(each.bytes_sent for each in self.sent)
         return [self.party or "all", self.equation, f"{self.rounds:,}", f"{rounds:,}", f"{self.bytes_sent:,}",
                 f"{size:,}"]  # fmt: skip
 
 
 def method_exchanges(run: RecordedRun) -> list[Exchange]:
-    """Return the exchanges of messages that the method declares, or all exchanges if no declaration is recorded."""
+    """Return the message counts of the tags that the run's method declares, or of all tags if none is recorded."""
     own = {message.tag for message in run.declared} - {message.tag for message in SCHEDULES}
     if not own:
         return run.ledger.exchanges()
@@ -134,8 +134,8 @@ def method_exchanges(run: RecordedRun) -> list[Exchange]:
 def compare_with_formulas(run: RecordedRun) -> list[FormulaComparison]:
     """Compare the formulas with the messages sent, for each passive party and for all parties together.
 
-    If other parties help a pair to compute (a server, a key generator), the pair sends less than by its formula.  The
-    last row, for all parties, includes the messages of these helpers.
+    If other parties, such as a server or a key generator, help a pair to compute, the pair sends less than its formula
+    gives.  The last item, for all parties, includes the messages of these helpers.
     """
     sent, active = method_exchanges(run), run.active
     found = [
@@ -162,7 +162,7 @@ def _exchange_rows(run: RecordedRun) -> list[list[str]]:
 
 
 def cost_tables(run: RecordedRun) -> list[PageTable]:
-    """Return the page's table of the method's messages and, if a formula covers the method, its table of costs."""
+    """Return the page's table of the method's messages and, if a formula covers the method, the table of its costs."""
     tables = [
         PageTable(headers=EXCHANGE_HEADERS, rows=_exchange_rows(run), text_columns=frozenset({0, 1, 2}),
                   caption="The method's own messages. Rounds count each direction."),
@@ -173,7 +173,7 @@ def cost_tables(run: RecordedRun) -> list[PageTable]:
     return tables
 
 
-# On the terminal
+# Tables for the terminal
 
 
 def render_costs(run: RecordedRun) -> list[Table]:
@@ -187,7 +187,10 @@ def render_costs(run: RecordedRun) -> list[Table]:
 
 
 def render_ledger(run: RecordedRun) -> RenderableType:
-    """Return a run's ledger by message and by pair of parties; the run's status comes first unless the run is done."""
+    """Return tables of a run's messages by sender, receiver and tag, and by pair of parties.
+
+    The run's status comes before the tables, unless the run is done.  Values that the records lack are listed last.
+    """
     state = [] if run.status == "done" else [Text(f"{run.name}: {run.outcome}", style="red" * (run.status == "failed"))]
     messages = _ledger_tables(run) if run.ledger.flows else [Text(f"The records of {run.name} hold no message.")]
     return Group(*state, *messages, *(Text(f"Not recorded: {each}.") for each in run.missing))
@@ -212,7 +215,7 @@ def _ledger_tables(run: RecordedRun) -> list[Table]:
 
 
 def _terminal_table(title: str, headers: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table whose first ``texts`` columns hold text; the others hold numbers."""
+    """Return a table whose first ``texts`` columns hold text; the remaining columns hold numbers."""
     table = Table(title=Text(title), title_justify="left")
     for place, header in enumerate(headers):
         table.add_column(header, justify="left" if place < texts else "right")

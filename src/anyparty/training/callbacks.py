@@ -1,4 +1,6 @@
-"""Callbacks: progress bars, trackers, records and user code follow a run through the same hooks.
+"""Callbacks, through which progress bars, trackers, records and user code follow a run.
+
+A run calls these hooks, in this order:
 
     on_run_begin: with the settings
       on_align_progress: during a private alignment, with the number of points done and the total
@@ -7,7 +9,7 @@
         on_batch_end: after every batch
         on_party_lost, on_party_joined: before on_epoch_end of the epoch in which the active party noticed the change
         on_epoch_end: after every epoch, with its entry in the history
-      on_stage_end: with the reason
+      on_stage_end: with the reason why the stage ended
     on_run_end: with the status and test scores
 
 ``Federation.train(watch=...)`` takes a callback.  With parties on their own machines,
@@ -41,23 +43,23 @@ class Callback:
 
     Hooks are called at the active party.  An exception in a hook ends the run, which is then recorded as failed.
 
-    ``embedder`` is set by a run whose parties are all in this process: see ``embeddings``.
+    A run whose parties are all in this process sets ``embedder``, which ``embeddings`` calls.
     """
 
     embedder: Callable[[Sequence[str] | None], dict[str, pl.DataFrame]] | None = None
 
     def embeddings(self, parties: Sequence[str] | None = None) -> dict[str, pl.DataFrame]:
-        """Return each party's embeddings of all rows of its table with the present weights, for use in a hook.
+        """Return each party's embeddings of all rows of its table, with the current weights; for use in a hook.
 
         Args:
-            parties: some of the parties; by default all that compute embeddings.
+            parties: the names of the parties; by default all parties that compute embeddings.
 
         Returns:
-            By party, a frame with the columns id, h0, h1, ... as ``Model.embed``.  Without validation rows, a passive
-            party may still be before its last step of the epoch.
+            By party, a frame with the columns id, h0, h1, ... as from ``Model.embed``.  If there are no validation
+            rows, a passive party may not have finished the last step of the epoch yet.
 
         Raises:
-            ConfigError: there is no such party, or the parties run on their own machines.
+            ConfigError: a named party does not exist, or the parties run on their own machines.
 
         """
         if self.embedder is None:
@@ -78,10 +80,10 @@ class Callback:
         """Handle the start of a stage with ``rows`` rows per epoch; a resumed stage continues after ``first_epoch``."""
 
     def on_batch_end(self, rows: int, loss: float) -> None:
-        """Handle the end of a batch of ``rows`` rows."""
+        """Handle the end of a batch of ``rows`` rows; ``loss`` is NaN if the active party computed no loss."""
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Handle the loss of a party; the others continue without it."""
+        """Handle the loss of a party for the reason ``why``; the other parties continue without it."""
 
     def on_party_joined(self, party: str) -> None:
         """Handle the return of a lost party, which takes part from the next epoch."""
@@ -90,7 +92,7 @@ class Callback:
         """Handle the end of an epoch; ``record`` has its stage, epoch, loss, seconds and validation scores."""
 
     def on_stage_end(self, stage: str, reason: str) -> None:
-        """Handle the end of a stage, with its reason."""
+        """Handle the end of a stage; ``reason`` says why it ended."""
 
     def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
         """Handle the end of a run.
@@ -104,28 +106,28 @@ class Callback:
 
 @dataclass
 class CallbackList(Callback):
-    """Call several callbacks in turn.
+    """A callback that calls several callbacks in turn.
 
-    Before ``on_epoch_end``, ``on_party_lost`` and ``on_party_joined`` are called for the parties that the record of the
-    epoch lists as absent or back.
+    If the record of an epoch lists parties as absent or back, each callback's ``on_party_lost`` and ``on_party_joined``
+    are called for these parties before ``on_epoch_end``.
     """
 
     each: list[Callback]
     gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Flatten nested lists, so that each callback is called once."""
+        """Replace each nested list of callbacks by the callbacks in it."""
         self.each = [one for each in self.each for one in (each.each if isinstance(each, CallbackList) else [each])]
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Call each callback, unless this loss has already been reported."""
+        """Report the loss of a party to each callback, unless this loss has already been reported."""
         if party not in self.gone:
             self.gone.add(party)
             for watch in self.each:
                 watch.on_party_lost(party, why)
 
     def on_party_joined(self, party: str) -> None:
-        """Call each callback."""
+        """Report the return of a party to each callback."""
         self.gone.discard(party)
         for watch in self.each:
             watch.on_party_joined(party)
@@ -162,16 +164,17 @@ for _hook in (
 
 @dataclass
 class Absences(Callback):
-    """Count the epochs in which each party was absent."""
+    """A callback that counts the epochs in which each party was absent."""
 
-    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # key: stage and epoch
+    # by stage and epoch, the absent parties
+    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Record the absent parties of an epoch."""
         self.epochs[record["stage"], record["epoch"]] = tuple(record.get("absent", ()))
 
     def count(self) -> dict[str, int]:
-        """Return the number of missed epochs of each party that missed at least one."""
+        """Return, by party, the number of epochs that the party missed; parties that missed none are left out."""
         return dict(Counter(name for absent in self.epochs.values() for name in absent))
 
 
@@ -179,7 +182,7 @@ class Absences(Callback):
 def reporting(watch: Callback, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Report the start and the end of a run to a callback.
 
-    The body stores the test scores in the yielded dictionary, under "evaluation".
+    The body of the ``with`` statement stores the test scores in the yielded dictionary, under "evaluation".
     """
     scores: dict[str, Any] = {"evaluation": None}
     watch.on_run_begin(settings)
@@ -192,17 +195,17 @@ def reporting(watch: Callback, settings: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def now() -> str:
-    """Return the current time for a record: ISO 8601, UTC, in seconds."""
+    """Return the current time as text for a record: ISO 8601, in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def status_of(error: BaseException) -> str:
-    """Return the status of a run that ended with ``error``."""
+    """Return the status of a run that ended with ``error``: "stopped" or "failed"."""
     return "stopped" if isinstance(error, KeyboardInterrupt | Stopped) else "failed"
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's type and message; only the message of ``Stopped``; an empty string for Ctrl-C.
+    """Return an error's type and message, only the message for ``Stopped``, or an empty string for Ctrl-C.
 
     >>> error_text(ValueError("no rows"))
     'ValueError: no rows'
@@ -218,7 +221,8 @@ OFTEN = 0.1  # minimum seconds between updates, so that fast steps do not wait f
 def progress_console() -> Console:
     """Return the console for progress bars: standard error, or a widget in a notebook.
 
-    In a notebook without ipywidgets, rich would warn and show no bar.  A line at the end of each stage is shown then.
+    In a notebook without ipywidgets, rich would warn and show no bar.  The console then shows one line at the end of
+    each stage instead.
     """
     console = Console(stderr=True)
     if console.is_jupyter:
@@ -230,7 +234,7 @@ def progress_console() -> Console:
 
 
 class Bar(Callback):
-    """A callback that shows one line per stage."""
+    """A callback that shows a progress bar for each stage."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
@@ -246,20 +250,20 @@ class Bar(Callback):
         self.loss, self.metric = "", ""
 
     def on_align_progress(self, done: int, total: int) -> None:
-        """Show the share of the private alignment that is done, and the time left."""
+        """Show how much of the private alignment is done, and the time left."""
         if self.task is None:
             self.bar.start()
             self.task = self.bar.add_task("private alignment", total=total, completed=done, seen="points")
         self.bar.update(self.task, completed=done)
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:  # noqa: ARG002
-        """End the line of the alignment."""
+        """End the progress bar of the private alignment."""
         if self.task is not None:
             self.bar.stop()
             self.task = None
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Start a line."""
+        """Start the progress bar of a stage."""
         self.bar.start()
         self.task = self.bar.add_task(stage, total=epochs, completed=first_epoch, seen="")
         self.rows, self.since = 0.0, time.perf_counter()
@@ -274,27 +278,27 @@ class Bar(Callback):
             self.rows, self.since = 0.0, now
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Print the name of the lost party and the reason above the progress line."""
+        """Print the name of the lost party and the reason above the progress bar."""
         self.bar.console.print(Text(f"{party} is gone ({why}); the others go on without it", "yellow"), soft_wrap=True)
 
     def on_party_joined(self, party: str) -> None:
-        """Print the name of the returned party above the progress line."""
+        """Print the name of the returned party above the progress bar."""
         self.bar.console.print(Text(f"{party} takes part again", "yellow"), soft_wrap=True)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Count the epoch and show the metric."""
+        """Advance the progress bar by one epoch, and show the loss and the metrics."""
         self.metric = " ".join(f"{name} {value:.4f}" for name, value in record.get("validation", {}).items())
         self.loss = f"loss {record['loss']:.4f}" if "loss" in record else ""
         if self.task is not None:
             self.bar.update(self.task, advance=1, seen=f"{self.loss} {self.metric}")
 
     def on_stage_end(self, stage: str, reason: str) -> None:
-        """Show why the stage ended, and stop updating the line."""
+        """Show why the stage ended, and stop the progress bar."""
         if self.task is not None:
             self.bar.update(self.task, description=f"{stage}: {reason}")
         self.bar.stop()
 
     def close(self) -> None:
-        """Stop the display, also if the run was interrupted."""
+        """Stop the progress bar, which still runs if the run was interrupted."""
         if self.bar.live.is_started:
             self.bar.stop()

@@ -1,7 +1,7 @@
 """Write and load one party's checkpoints.  A resumed run reaches the same weights as an uninterrupted one.
 
 A checkpoint is one safetensors file.  It is written under a temporary name and then renamed, so that a killed process
-leaves the complete old file or the complete new file.  Numbers and histories are JSON in the file's metadata; nothing
+leaves the complete old file or the complete new file.  Numbers and histories are JSON in the file's metadata.  Nothing
 is pickled.
 """
 
@@ -44,9 +44,9 @@ class RunPosition:
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
-        best_smooth: the smooth score of that epoch: see ``epoch_choice``.
-        best_stage: the name of that epoch's stage.
-        lowest: the lowest smooth score so far.
+        best_smooth: the score of the best epoch that breaks ties, as ``epoch_choice`` describes.
+        best_stage: the name of the best epoch's stage.
+        lowest: the lowest value so far of the score that breaks ties.
         moved: whether the metric has changed since its first value.
         waited: the number of epochs of this stage since the last improvement.
         history: one record per epoch, at the active party.
@@ -67,9 +67,10 @@ class RunPosition:
     averaged: int = 0
 
 
-FORMAT = 2  # files without a format counted ``best_epoch`` from 0
+FORMAT = 2  # checkpoints without a format count ``best_epoch`` from 0
 PROGRESS = TypeAdapter(RunPosition)
-SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}  # no tie is ever broken
+# values for the fields that the first versions did not save; with these values, no tie is ever broken
+SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -88,7 +89,7 @@ def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file that ``write`` wrote.
+    """Return the tensors and the JSON values of a file that ``write`` wrote.
 
     Raises:
         ModelError: the file does not exist, is incomplete or was not written by anyparty.
@@ -106,7 +107,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str, name: str = "") -> None:
-    """Load tensors into a module of the same shape; ``name`` is the module's name in errors.
+    """Load tensors into a module, whose parameters must have the same shapes; errors call the module ``name``.
 
     Raises:
         ModelError: the names or shapes of the tensors differ from those of the module.
@@ -121,7 +122,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
-    """Describe the parameters that were saved in another shape, were not saved, or are not in the network."""
+    """Describe the parameters that were saved with another shape, were not saved, or are not in the network."""
     shapes = {
         name: (_shape(kept[name]), _shape(want))
         for name, want in wants.items()
@@ -173,10 +174,10 @@ class Checkpoints:
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of each checkpoint from which the run can continue.
 
-        First, all checkpoints in the folder are deleted, unless ``resume`` is true or they belong to the run named
-        ``run``, which a party may rejoin.
+        First, all checkpoints in the folder are deleted.  They are kept if ``resume`` is true, or if they belong to the
+        run named ``run``, which this party may be rejoining.
         """
-        for left in self.folder.glob(f"*{PART}"):  # the .part file of a killed process
+        for left in self.folder.glob(f"*{PART}"):  # a .part file is left by a killed process
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"
@@ -248,13 +249,13 @@ class Checkpoints:
 
 
 def _position(about: dict[str, Any]) -> RunPosition | None:
-    """Return the progress that a checkpoint describes; ``None`` if a part of the description is missing.
+    """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
-    Earlier versions counted the best epoch from 0. The first ones did not save the parts in ``SINCE``, and chose the
-    epoch without them; such a run resumes likewise.
+    Earlier versions counted the best epoch from 0. The first versions lacked the fields in ``SINCE``, and chose the
+    epoch without them. With the values in ``SINCE``, a run of such a version resumes in the same way.
 
     Raises:
-        ValidationError: a part has another type.
+        ValidationError: a field has a wrong type.
     """
     written, about = about.get("format"), {key: value for key, value in about.items() if key != "format"}
     if written is None and isinstance(about.get("best_epoch"), int):

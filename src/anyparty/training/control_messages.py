@@ -1,9 +1,9 @@
 """Control messages of training and prediction: settings, checkpoints, stage plans, epoch decisions, and model marks.
 
-The mark of a party's part of the model is its SHA-256. A party that was lost before training ended keeps an older part,
-or has none. A folder may have been restored from a backup. Embeddings from such a part have the right shape, so
-predictions from them would be wrong without an error. The marks prevent parts of different runs from predicting
-together.
+Each party saves its own part of the model. The mark of such a part is its SHA-256. A party that was lost before
+training ended has an older part, or none. A folder may have been restored from a backup. Embeddings from an older part
+have the right shape, so predictions from them would be wrong without an error. The marks prevent parts of different
+runs from predicting together.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ Moment = tuple[int, int]  # stage and epoch, both counted from 0
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The point at which a party resumes.
+    """The point of a run at which a party resumes.
 
     Attributes:
         own: the stage and epoch of the checkpoint that the party loads; ``None`` if it loads no checkpoint.
@@ -103,10 +103,10 @@ class ResumePoint:
 async def begin(
     net: Channel, roster: Roster, settings: Mapping[str, str], moments: Sequence[Moment], *, resume: bool = False
 ) -> ResumePoint:
-    """Compare the parties' settings, and choose the latest checkpoint that all parties have.
+    """Compare the parties' settings, choose the latest checkpoint that all parties have, and return where to resume.
 
-    ``settings`` are groups of settings as text, by name; only their hashes are sent.  ``moments`` are the stages and
-    epochs of this party's checkpoints.  If there is no common checkpoint, because a party was absent too long, training
+    ``settings`` are groups of settings as text, by name.  Only their hashes are sent.  ``moments`` are the stages and
+    epochs of this party's checkpoints.  If a party was absent too long, there is no common checkpoint, and training
     resumes at the active party's last checkpoint.  Each other party then loads its own last checkpoint up to that
     epoch.  If the run ended while the first checkpoints were written, training starts from the beginning.
 
@@ -138,7 +138,7 @@ async def begin(
 
 
 async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Moment]:
-    """Check a party's settings, and receive the stages and epochs of its checkpoints; called at the active party.
+    """Check a party's settings, and return the stages and epochs of its checkpoints; called at the active party.
 
     Raises:
         ConfigError: the party's settings differ; the error names the group.
@@ -188,10 +188,10 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Send the active party's plan of a stage, or receive the plan at another party.
+    """Send the plan of a stage, if this is the active party, or receive it at another party; return the plan.
 
-    The plan contains the rows to train on, their patterns of presence, the validation rows and the training rows to
-    score.
+    The plan contains the rows to train on, the index of the set of parties that have each row, the validation rows and
+    the training rows to score.
     """
     if plan is not None:
         for name in roster.names:
@@ -207,7 +207,7 @@ class EpochDecision:
 
     Attributes:
         keep: True if the current weights are the best so far.
-        stop: True if the stage is over.
+        stop: True if the stage ends after this epoch.
         back: the parties that take part again from the next epoch.
 
     """
@@ -218,7 +218,7 @@ class EpochDecision:
 
 
 async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
-    """Send the active party's decision on an epoch, or receive the decision at another party.
+    """Send the decision on an epoch, if this is the active party, or receive it; return the decision.
 
     The decision is not sent to parties that rejoin after this epoch.
     """
@@ -257,15 +257,15 @@ HASH = {"hash": TensorSpec((32,), torch.uint8)}
 
 
 async def tell_mark(net: Channel, roster: Roster, mark: str) -> None:
-    """Send the active party the mark of this party's part."""
+    """Send the active party the mark of this party's part of the model, which is a SHA-256."""
     await net.send(roster.active, "part", {"hash": mark_tensor(mark)})
 
 
 async def gather_marks(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Receive the marks of parties' parts; called at the active party.
+    """Receive the marks (SHA-256) of the parties' parts of the model; called at the active party.
 
     Returns:
-        The mark of each party; and, for each party that was lost before it sent a mark, the reason.
+        The mark of each party, by name; and the reason for each party that was lost before it sent a mark, by name.
     """
     found, lost = {}, {}
     for name in names:
@@ -277,9 +277,10 @@ async def gather_marks(net: Channel, names: Iterable[str]) -> tuple[dict[str, st
 
 
 async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
-    """Wait at the active party until parties have written all their files; return the lost parties and the reasons.
+    """Wait until the parties have written all their files; return the lost parties, each with the reason.
 
-    A party sends "finished" last, so the result includes a party that stopped while test rows were scored.
+    Called at the active party.  A party sends "finished" as its last message, so the result includes a party that
+    stopped while test rows were scored.
     """
     lost = {}
     for name in names:
@@ -291,10 +292,10 @@ async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
 
 
 def foreign_marks(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
-    """Return the parties whose current part is not the part that training saved."""
+    """Return the parties whose current part of the model, by its mark, is not the part that training saved."""
     return [name for name, mark in said.items() if known.get(name) != mark]
 
 
 def mark_tensor(mark: str | None) -> Tensor:
-    """Return a mark as bytes: [32] uint8, zeros for None."""
+    """Return the bytes of a mark, which is hexadecimal text: [32] uint8, zeros for ``None``."""
     return torch.frombuffer(bytearray.fromhex(mark or "00" * 32), dtype=torch.uint8)

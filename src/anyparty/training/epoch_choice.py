@@ -4,7 +4,7 @@ Epochs are compared by the metric of the settings.  Accuracy and F1 change in st
 epochs have the same value, the first of them before the network has learnt anything.  Therefore
 
 - epochs with the same metric are compared by the task's smooth score: the log loss, or the RMSE of a regression;
-- all values up to that of the best constant answer count as the same value;
+- all values of the metric up to that of the best constant answer count as the same value;
 - an epoch uses up patience only if neither the metric nor the smooth score improved, and only after the metric has
   changed once;
 - an undefined value is neither better nor worse: the epoch is not kept and uses up no patience.
@@ -20,7 +20,7 @@ from typing import Any
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision
 
-SHORT = 5  # the first of a few epochs may well be the best; a remark needs more judged epochs than this
+SHORT = 5  # remarks need more scored epochs than this, because the first of a few epochs may well be the best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,10 @@ class Criterion:
     """The comparison of epochs by their validation scores.
 
     Attributes:
-        metric: the score to compare.
+        metric: the name of the score to compare.
         greater: True if greater values of the metric are better.
-        smooth: the score that breaks ties, of which smaller values are better; empty if the metric is itself smooth.
-        floor: the metric of the best constant answer; all values up to it count as the same value.
+        smooth: the name of the score that breaks ties, smaller values being better; empty if the metric is smooth.
+        floor: the metric of the best constant answer; all values up to the floor count as the same value.
 
     """
 
@@ -41,11 +41,11 @@ class Criterion:
     floor: float = -math.inf
 
     def rank(self, value: float, smooth: float) -> tuple[float, float]:
-        """Return a pair that is greater for a better epoch."""
+        """Return a pair of numbers for an epoch's two scores; the pair of a better epoch is greater."""
         return (max(value, self.floor) if self.greater else -value), -smooth
 
 
-OWN_LOSS = Criterion(metric="loss")  # a local stage is judged by its own loss
+OWN_LOSS = Criterion(metric="loss")  # the epochs of a stage with a loss of its own are compared by this loss
 
 
 def judge(
@@ -56,8 +56,8 @@ def judge(
     Args:
         criterion: the comparison of epochs.
         patience: the number of epochs without an improvement after which training stops; ``None`` for no limit.
-        progress: the progress of the run, whose best epoch is updated.
-        record: the epoch's record.
+        progress: the progress of the run; this function updates its best epoch and its patience.
+        record: the epoch's record, with its validation scores.
 
     """
     scores = record["validation"]
@@ -65,7 +65,7 @@ def judge(
     if math.isnan(value):
         return EpochDecision()
     new = criterion.rank(value, smooth)
-    if progress.best is None:  # the search starts, or starts again because a party returned
+    if progress.best is None:  # the search for the best epoch starts, or restarts because a party returned
         progress.moved, progress.lowest, better = not criterion.smooth, math.inf, True
     else:
         old = criterion.rank(progress.best, progress.best_smooth)
@@ -80,7 +80,7 @@ def judge(
 
 
 def doubts(criterion: Criterion, progress: RunPosition, stage: str) -> Iterator[str]:
-    """Yield remarks on a doubtful choice of the kept epoch in the stage named ``stage``, which has ended."""
+    """Yield remarks if the choice of the epoch whose weights are kept is doubtful, after the stage named ``stage``."""
     metric = criterion.metric
     records = [each for each in progress.history if each["stage"] == stage and "validation" in each]
     judged = [float(each["validation"][metric]) for each in records if metric in each["validation"]]

@@ -1,4 +1,4 @@
-"""Decisions after an epoch: the weights to keep, early stopping, and the parties that are gone or rejoin."""
+"""Decisions after an epoch: which weights to keep, whether to stop early, and which parties are gone or rejoin."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ async def verdict(
     validates: bool,
     last: bool,
 ) -> EpochDecision:
-    """Make the decision on an epoch at the active party, or receive the decision at another party.
+    """Return the decision on an epoch: the active party makes and sends it, another party receives it.
 
-    No party rejoins after the ``last`` epoch of a stage, because the networks of that party could not catch up.
+    No party rejoins after the ``last`` epoch of a stage, because the networks of a party that rejoins
+    could not catch up.
     """
     if part.leads:
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
@@ -49,9 +50,9 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Record the parties that are gone; readmit the parties that came back, and return their names.
+    """Record the parties that are gone, readmit parties that came back, and return the names of those readmitted.
 
-    This function is called at the active party.
+    If ``shut`` is true, no party is readmitted.  This function is called at the active party.
     """
     membership = part.hooks.membership
     gone, back = membership.gone(), []
@@ -76,7 +77,7 @@ async def _let_in(
 
 
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
-    """Check the predictions for the first ``validation`` rows, because a finite loss does not exclude NaN predictions.
+    """Check that predictions for the first ``validation`` rows are not NaN, which a finite loss does not exclude.
 
     Raises:
         Diverged: no validation row has a prediction, and the networks gave NaN for some of them.
@@ -94,13 +95,13 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
 
 
 def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
-    """Stop the active party if the run was ended, here or at another party.
+    """Check that the run was not stopped from outside, at the active party or at another party.
 
-    Otherwise the active party would save an epoch that the others did not save.  A busy server reports the end of a
-    job late, so the reasons why parties are absent are also checked.
+    Without this check, the active party would save an epoch that other parties did not save.  A busy server reports
+    the end of a job late, so the reasons why parties are absent are also checked.
 
     Raises:
-        Stopped: the run was ended.
+        Stopped: the run was stopped.
     """
     absent = record.get("absent")
     others = ENDED if absent and any(ENDED in why for why in absent.values()) else ""

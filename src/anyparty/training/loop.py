@@ -1,11 +1,11 @@
 """One party's training loop: stages, epochs, batches, validation, checkpoints, and predictions.
 
 Every party runs ``play``.  The active party plans each stage, scores the validation rows, and decides which weights to
-keep and when to stop.  A method sends its own messages inside its steps.
+keep and when to stop.  A training step of a method sends the method's own messages.
 
-If a party is lost, the steps continue without it.  If the party returns, the active party readmits it between two
-epochs (see ``membership``).  The search for the best epoch then starts again, because the returned party's
-networks are older.
+If a party is lost, the training steps continue without it.  If the party returns, the active party readmits it between
+two epochs, as the module ``membership`` describes.  The search for the best epoch then starts again, because the
+networks of the returned party are older.
 
 A *local stage* sends no messages: each party trains by itself, or only the active party trains.  In a local stage,
 parties may be at different epochs, and one may finish before another.  If a run is stopped in a local stage, each
@@ -41,16 +41,16 @@ from anyparty.training.party_run import PartyRun, TrainedParty
 from anyparty.transport.contract import at_moment
 
 StoredStages = dict[str, dict[str, Tensor]]
-AVERAGED = 0.25  # with keep = "average", the weights of this last share of the epochs are averaged
+AVERAGED = 0.25  # with train.keep = "average", the weights of the last quarter of the epochs are averaged
 
 
 async def play(part: PartyRun, net: Channel) -> TrainedParty:
-    """Run one party's training to its end.
+    """Train as one party until all stages have ended, and return the party's networks.
 
     Raises:
         ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
-        PartyLost, MessageError, Diverged: see ``anyparty.errors``.
+        PartyLost, MessageError, Diverged: for the causes that ``anyparty.errors`` describes.
     """
     stages, state, progress, best = await _begin(part, net)
     try:
@@ -79,33 +79,35 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
 
 
 async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, RunPosition, StoredStages]:
-    """Make or load the party's networks; return the stages, the networks, the progress and the best weights."""
+    """Make the party's networks or load its checkpoint; return stages, networks, progress and best weights."""
     state = checked_begin(part.method, part.seat, part.seeds)
     if part.hooks.on_begin is not None:
         part.hooks.on_begin(state, part.rows)
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    own = {meeting(stages, moment): moment for moment in moments}  # the latest checkpoint per common point
+    # by point that all parties reach together, the (stage, epoch) of this party's latest checkpoint
+    own = {meeting(stages, moment): moment for moment in moments}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
         assert part.checkpoints is not None
         progress, best = part.checkpoints.load(state, own[start.own])
-    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # the party missed epochs
+    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # this party has missed epochs
         best, (progress.stage, progress.epoch) = {}, start.now
     return stages, state, progress, best
 
 
 def is_local(stage: Stage) -> bool:
-    """Return True if a stage sends no messages."""
+    """Return True if the parties send no messages in a stage."""
     return stage.loss is not None or stage.parties == "active"
 
 
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
-    """Return the last (stage, epoch) that all parties have reached together, if this party is at ``moment``.
+    """Return the last (stage, epoch) that all parties reached together before this party reached ``moment``.
 
-    In local stages, parties do not wait for each other.  If ``moment`` is in a local stage, or at the end of a run that
-    ends with local stages, the result is therefore the start of the first of these consecutive local stages.
+    ``moment`` is a (stage, epoch).  In local stages, parties do not wait for each other.  If ``moment`` is in a local
+    stage, or at the end of a run that ends with local stages, the result is therefore the start of the first of these
+    consecutive local stages.
     """
     stage, epoch = moment
     first = stage
@@ -116,9 +118,10 @@ def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
 
 
 def _chosen(part: PartyRun, progress: RunPosition) -> int:
-    """Return the best epoch's number in the history, counted from 1, or 0 if no epoch was chosen.
+    """Return the best epoch's position in the history, counted from 1, or 0 if no epoch was chosen.
 
-    Passive parties have no history; there, the result is the number of the best epoch in its stage, or 0.
+    Passive parties have no history.  At a passive party, the result is the position of the best epoch in its
+    stage, or 0.
     """
     if part.settings.keep != "best":
         return 0
@@ -136,7 +139,7 @@ async def _repeat(
     best: StoredStages,
     plan: dict[str, Tensor],
 ) -> None:
-    """Run a stage epoch by epoch."""
+    """Train a stage epoch by epoch, save checkpoints, and finally load the weights to keep."""
     epochs = part.settings.epochs if stage.epochs is None else stage.epochs
     keep, callback = part.settings.keep, part.hooks.callback
     if stage.continues and not progress.epoch and len(plan["validation"]) and keep == "best":
@@ -174,9 +177,9 @@ def _weights(state: State) -> StoredStages:
 
 
 def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: int) -> StoredStages:
-    """Add the weights after an epoch to the mean of the weights over the stage's last epochs."""
+    """Return the mean of the weights over the last quarter of a stage's epochs so far; empty before that quarter."""
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
-    before = progress.averaged if mean else 0  # a party that was absent starts a new mean
+    before = progress.averaged if mean else 0  # a party that was absent starts again with an empty mean
     progress.averaged = before + 1
     return averaged(mean, state, before if begun else -1)
 
@@ -234,7 +237,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return the loss of a local stage on those ``wanted`` rows that the party holds, for an epoch's record."""
+    """Return the entry of an epoch's record with a local stage's loss on the ``wanted`` rows that the party holds."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():
@@ -245,7 +248,7 @@ def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dic
 async def _exchange(
     part: PartyRun, stage: Stage, net: Channel, state: State, progress: RunPosition, plan: dict[str, Tensor]
 ) -> None:
-    """Run a stage that consists of a single step over all of its rows."""
+    """Run a stage that consists of a single step over all rows of the stage."""
     rows, began = plan["train"], time.perf_counter()
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
@@ -265,14 +268,14 @@ async def _exchange(
 
 
 def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[str, Any]:
-    """Return an epoch's record; it has no key "loss" without a ``loss``."""
+    """Return an epoch's record, which lacks the key "loss" if ``loss`` is ``None``; ``began`` is the start time."""
     seconds = time.perf_counter() - began
     shown = {} if loss is None else {"loss": loss}
     return {"stage": stage.name, "epoch": epoch + 1, **shown, "seconds": seconds}
 
 
 def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
-    """Choose the rows of a stage; called at the active party."""
+    """Choose the rows that a stage trains on, validates on and scores; called at the active party."""
     rows = part.rows
     assert part.training is not None
     assert part.validation is not None
@@ -294,7 +297,7 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Draw the training rows to score together with the validation rows; called at the active party."""
+    """Draw the training rows that are scored together with the validation rows; called at the active party."""
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -339,7 +342,7 @@ async def _epoch(
 async def _validate(
     part: PartyRun, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Predict the validation rows and some training rows with all parties, and score them at the active party."""
+    """Predict the validation rows and some training rows with all parties; return their scores at the active party."""
     rows = torch.cat([plan["validation"], plan["scored"]])
     at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
@@ -357,7 +360,7 @@ async def _validate(
 
 
 def device_of(name: str, what: str = "train.device") -> torch.device:
-    """Return the torch device ``name``; ``what`` is the name of the setting, for error messages.
+    """Return the torch device called ``name``; ``what`` is the name of the setting, for error messages.
 
     Raises:
         ConfigError: this machine does not have the device.
@@ -367,9 +370,9 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
         torch.zeros(1, device=device).item()  # fails for a device that does not compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
-        if "with arguments from the" in why:  # followed by a page about PyTorch's builds
+        if "with arguments from the" in why:  # the message continues with a page about PyTorch's builds
             why = "PyTorch has no such device on this machine"
-        if why.startswith("Expected one of"):  # a list of about twenty device types follows
+        if why.startswith("Expected one of"):  # the message continues with about twenty types of devices
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device
@@ -381,9 +384,11 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Predict the rows ``wanted`` [n] as one party; only the active party gets the predictions, in this order.
+    """Predict the rows ``wanted`` [n] as one party, together with the parties ``asked``.
 
-    With class weights, the probabilities are those of the training rows' shares: see ``Predictions.unweighted``.
+    The active party gets the predictions in the order of ``wanted``; all other parties get ``None``.  If the model was
+    trained with class weights, ``Predictions.unweighted`` makes the probabilities fit the classes' shares of the
+    training rows.
     """
     state.train(False)
     answered = []
@@ -395,7 +400,7 @@ async def predict_rows(
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
-    """Join the predictions for consecutive batches."""
+    """Join the predictions for consecutive batches of rows into one, in the same order."""
     first, offset = parts[0], 0
     if len(parts) == 1:
         return first

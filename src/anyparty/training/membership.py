@@ -1,11 +1,11 @@
 """The membership of a run: the parties that are gone or wait to rejoin, and those that took part.
 
-A party that returns is a new process with the name of the party.  As at the start of a run, the process sends the
-number of its alignment and the stages and epochs of its checkpoints.  The active party readmits the party at the end of
-an epoch.  The party takes part from the next epoch with its own last networks, and does not repeat the epochs that it
-missed.
+A party that returns is a new process with the name of the lost party.  As at the start of a run, the process sends a
+number that identifies its alignment, and the stages and epochs of its checkpoints.  The active party readmits the party
+at the end of an epoch.  From the next epoch, the party takes part with its own last networks.  It does not repeat the
+epochs that it missed.
 
-A party has taken part if it was present in at least half of the epochs and its part of the model was saved at the end.
+A party counts as having taken part if it was present in at least half of the epochs and saved its part of the model.
 Epochs of local stages are not counted, because parties send no messages there.  The active party always takes part.
 """
 
@@ -20,24 +20,24 @@ from anyparty.errors import ConfigError, Incomplete
 
 
 class Membership(Protocol):
-    """The membership interface of a transport."""
+    """The interface by which a transport reports lost parties and readmits them."""
 
     run: str
 
     def gone(self) -> dict[str, str]:
-        """Return the parties that are gone, with the reasons."""
+        """Return the parties that are gone, each with the reason for its absence."""
 
     def waiting_to_rejoin(self) -> list[str]:
-        """Return the lost parties that have a new process waiting to rejoin."""
+        """Return the lost parties whose new process waits to rejoin the run."""
 
     def admit(self, name: str) -> None:
-        """Readmit a party that was gone."""
+        """Readmit the party ``name``, which was gone."""
 
     def lose(self, name: str, why: str) -> None:
-        """Drop a party, and send it the reason."""
+        """Remove the party ``name`` from the run, and send it the reason ``why``."""
 
     def stop_reason(self) -> str:
-        """Return the reason why the run was stopped from outside at this party; otherwise an empty string."""
+        """Return the reason why the run was stopped from outside at this party, or "" if it was not stopped."""
 
 
 class StaticMembership:
@@ -46,11 +46,11 @@ class StaticMembership:
     run = ""
 
     def gone(self) -> dict[str, str]:
-        """Return an empty dictionary."""
+        """Return an empty dictionary: in one process, no party is lost."""
         return {}
 
     def waiting_to_rejoin(self) -> list[str]:
-        """Return an empty list."""
+        """Return an empty list: in one process, no party rejoins."""
         return []
 
     def admit(self, name: str) -> None:
@@ -65,7 +65,7 @@ class StaticMembership:
 
 
 def door_of(net: Channel) -> Membership:
-    """Return the membership of a channel."""
+    """Return the membership of a channel's transport; a ``StaticMembership`` if the transport has none."""
     door: Membership = getattr(net, "door", None) or StaticMembership()
     return door
 
@@ -75,14 +75,14 @@ Require = Literal["all"] | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
-    """The attendance of the parties in a training.
+    """The attendance of the parties in a training run.
 
     Attributes:
         parties: all parties.
         epochs: the number of epochs in which messages were sent.
-        missed: by party, the number of these epochs that the party missed; only parties that missed at least one.
+        missed: by party, the number of those epochs that it missed; parties that missed none are left out.
         why: by party, the reason for the party's last absence.
-        gone: the parties that were still absent in the last of these epochs.
+        gone: the parties that were absent in the last of those epochs.
         unsaved: by party, the reason why the party's part of the model was not saved.
         unfinished: by party, the reason why the party stopped after saving its part, but before writing all its files.
 
@@ -101,7 +101,7 @@ class Attendance:
         cls, history: Sequence[Mapping[str, Any]], quiet: Collection[str], parties: Sequence[str],
         unsaved: Mapping[str, str], unfinished: Mapping[str, str],
     ) -> Attendance:  # fmt: skip
-        """Count absences in a run's history; ``quiet`` names the local stages, in which no message is sent."""
+        """Count the absences in a run's history; ``quiet`` names the local stages, in which no message is sent."""
         absences: list[Mapping[str, str]] = [e.get("absent") or {} for e in history if e["stage"] not in quiet]
         missed = {name: sum(name in absent for absent in absences) for name in parties}
         return cls(
@@ -111,7 +111,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a warning for each party that missed epochs; it also reports an unsaved part of the model."""
+        """Return a warning for each party that missed epochs; it also tells if its part of the model is not saved."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Run one party's whole part of a training run, from its own table to its trained networks.
+"""Run training as one party, from the party's own table to its trained networks.
 
 The same coroutine runs for every party, in one process or at the party's site.  A party can access its own table and
 the messages that it receives, but not the memory of another party.
@@ -57,14 +57,14 @@ class PartyInputs:
     Attributes:
         name: the party.
         table: the party's validated table.
-        known: the party's knowledge of the alignment.
+        known: the alignment, as far as the party knows it.
         encoder: the factory of the party's network.
         optimizer: the optimizer of the party's network.
         scale: True if the party's numeric columns are standardised.
-        max_levels: the largest number of categories of a column.
+        max_levels: the largest number of categories of a column; rarer categories are grouped into one.
         folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
-        hooks: callbacks and values from outside training.  ``hooks.welcome`` is called before the setup of a party that
-            rejoins.
+        hooks: callbacks and values from outside training.  At the active party, ``hooks.welcome`` is called before
+            the setup is sent to a party that rejoins.
 
     """
 
@@ -84,10 +84,10 @@ class PartyResult:
     """A party's result of a training run.
 
     Attributes:
-        seat: the party's context.
+        seat: the context in which the party trained: its name, the roster, the task and the settings of its network.
         trained: the party's networks; at the active party also the run's history.
         prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
-        rows: the party's part of the aligned rows.
+        rows: the party's own data of the aligned rows.
         use: [N] int8, the use of each row: training, validation, test or none.
         label: the name of the party's label column, if it has one.
         rules: how the cells of the party's table were read.
@@ -106,12 +106,13 @@ class PartyResult:
 async def take_part(
     net: Channel, *, house: PartyInputs, roster: Roster, config: Config, method: Method, resume: bool = False
 ) -> PartyResult:
-    """Run one party: exchange the setup, preprocess its table, then train.
+    """Run one party: share the setup, preprocess the party's table, then train.
 
-    The active party splits the rows and infers the task from its labels.
+    The setup is made by the active party, which splits the rows and infers the task from its labels.
 
     Raises:
-        TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: see ``anyparty.errors``.
+        TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: for the causes that
+            ``anyparty.errors`` describes.
     """
     settings, known, table, leads = config.train, house.known, house.table, house.name == roster.active
     setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
@@ -179,7 +180,7 @@ Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
 
 
 def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
-    """Split the rows, and infer the task from the labels of training rows; called at the active party."""
+    """Return the setup: the use of each row, the task, and which party has which row; called at the active party."""
     known = house.known
     assert house.table.label is not None
     assert known.observed is not None
@@ -199,12 +200,12 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
 
 
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
-    """Send the setup from the active party, or receive it at another party.
+    """Send the setup, if this is the active party, or receive it at another party; return the setup.
 
-    Every party gets the use of each row.  Label holders also get the task and the pattern of presence of each row.
+    Every party gets the use of each row.  Label holders also get the task and which parties have each row.
 
     Raises:
-        MessageError: the active party's message does not describe a task, or has another number of rows.
+        MessageError: the active party's message does not describe a task, or does not fit the number of rows.
     """
     if setup is not None:
         for name in roster.names:
@@ -224,20 +225,20 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
 
 
 def public(task: Task) -> dict[str, Any]:
-    """Return the part of the task that other label holders receive: all fields except the type of the labels."""
+    """Return the fields of the task that all label holders receive: every field except the type of the labels."""
     return {name: value for name, value in asdict(task).items() if name != "label_type"}
 
 
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
-    """Repeat the setup for a party that rejoins; called at the active party."""
+    """Send the setup again to the party ``name``, which rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        # The mask is received but not used, because the active party has this party's mask from the first setup.
+        # The party sends its mask of labelled rows again.  The active party already has it from the first setup.
         await labelled_at(net, name, len(setup[0]))
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:
-    """Send one party the parts of the setup that it may know."""
+    """Send the party ``name`` the use of each row; a label holder also gets the task and which party has which row."""
     use, task, observed = setup
     assert task is not None
     assert observed is not None
@@ -250,7 +251,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return the groups of settings that all parties must share, as text by name."""
+    """Return, by name and as text, the groups of settings that must be the same at all parties; ``n`` counts rows."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

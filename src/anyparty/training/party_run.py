@@ -32,12 +32,12 @@ class RunHooks:
 
     Attributes:
         callback: the callback that follows the training.
-        membership: the parties that are gone or wait to rejoin.
-        welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
+        membership: reports the parties that are gone or wait to rejoin, and readmits them.
+        welcome: at the active party, a function that prepares a party that rejoins: ``await welcome(net, name)``.
         secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
         on_begin: a function that is called with the party's networks and rows before the first stage.
-        on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's number in
-            the history (from 0).
+        on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's position
+            in the history, counted from 1; 0 if no epoch was chosen.
 
     """
 
@@ -54,14 +54,14 @@ class PartyRun:
     """The inputs of one party's training loop.
 
     Attributes:
-        seat: the party's context.
+        seat: the party's context: its name, the roster, the task and the settings of its network.
         method: the method to train.
-        rows: the party's part of the aligned rows.
+        rows: the party's own data of the aligned rows.
         settings: the training settings, the same at every party.
-        agreed: the groups of settings that all parties must share, as text by name.
-        validation: [n] int64, the rows to validate on, at the active party.
+        agreed: by name, the groups of settings that must be the same at all parties, as text.
+        validation: [n] int64, indices of the rows to validate on, at the active party.
         training: [N] bool, the rows that training may use, at the active party.
-        joined: [N] bool, the rows of the kind ``settings.rows``, at the active party.
+        joined: [N] bool, the rows that ``settings.rows`` selects, at the active party.
         checkpoints: the party's checkpoint folder; ``None`` keeps no checkpoints.
         resume: whether to resume from checkpoints that all parties have.
         hooks: callbacks and values from outside training.
@@ -87,7 +87,7 @@ class PartyRun:
 
     @cached_property
     def seeds(self) -> Seeds:
-        """The root of the run's shared random streams and of the party's private random streams."""
+        """The source of the run's shared random streams and of the party's private random streams."""
         return Seeds(self.settings.seed, self.hooks.secret)
 
     @cached_property
@@ -120,7 +120,7 @@ def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
 
 
 def warn_of_idle(method: Method, roster: Roster) -> None:
-    """Warn of label holders whose labels are not used."""
+    """Warn of label holders whose labels the method does not use."""
     if roster.labelers == (roster.active,) or (isinstance(method, Scheduled) and method.local.labels == "shared"):
         return
     hosts = hosts_of(method, roster)
@@ -133,10 +133,12 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send each other host's mask of labelled rows to the active party, which stores the masks in ``Rows.labeled_at``.
+    """Send the mask of labelled rows, if this party hosts heads, to the active party, or receive it there.
+
+    The result is ``rows``.  At the active party, it has the masks of the other hosts in ``Rows.labeled_at``.
 
     Raises:
-        PartyLost, MessageError: see ``anyparty.errors``.
+        PartyLost, MessageError: for the causes that ``anyparty.errors`` describes.
     """
     hosts = hosts_of(method, roster)
     if hosts == (roster.active,):
@@ -153,7 +155,7 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Receive another host's mask of labelled rows: [N] bool."""
+    """Receive the mask of labelled rows, [N] bool, from the party ``name``, which hosts heads."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 
@@ -161,8 +163,8 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
 def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
-    ``missed`` are the indices k of the parties that the active party's own heads did not train.  The heads of another
-    host train the parties whose embeddings this host reads, on the rows for which this host has labels.
+    ``missed`` holds the indices k of the parties that the active party's own heads did not train.  The heads of another
+    host train the parties whose embeddings that host reads, on the rows for which that host has labels.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
@@ -170,7 +172,8 @@ def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
         assert rows.observed is not None
         assert part.training is not None
         there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
-        read = topology.reads[host] if topology else roster.blocks  # a user-defined method may read all
+        # a user-defined method without a topology may read the embeddings of all parties
+        read = topology.reads[host] if topology else roster.blocks
         reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
         if not any(there):
             idle.append(host)

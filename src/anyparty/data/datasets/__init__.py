@@ -3,8 +3,8 @@
     >>> load("breast-cancer").X_train.shape
     (569, 30)
 
-``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``tabular``, ``images`` and
-``gated`` read these files.
+The module ``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``public`` and ``gated``
+read these files.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def load(
 
     Args:
         name: one of ``NAMES``.
-        data_dir: the only folder to search; by default ANYPARTY_DATA, then the cache.
-        download: download missing files to the cache; has no effect with ``data_dir``.
-        verify: reject files whose SHA-256 is not the known one.
-        progress: show a progress bar while downloading.
+        data_dir: the only folder to search; by default the folder that ANYPARTY_DATA names, then the cache.
+        download: whether to download missing files to the cache; without effect if ``data_dir`` is given.
+        verify: whether to reject files whose SHA-256 is not the known one.
+        progress: whether to show a progress bar while downloading.
 
     Raises:
         ConfigError: the data set is unknown.
@@ -69,7 +69,7 @@ def load(
 
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
-    """Return the first form whose files are all in one folder, with the paths of these files."""
+    """Return the first form of a data set whose files are all in one folder, with their paths; ``None`` without any."""
     for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]
@@ -101,7 +101,7 @@ def _fetched(
 
 
 def _described(form: DatasetForm) -> str:
-    """Describe the files of a form, with the docstring of their reader."""
+    """Describe the files of a data set's form by their names and the docstring of their reader."""
     listed = ", ".join(file.path for file in form.files)
     return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
 

@@ -21,20 +21,20 @@ class Dataset:
     """The rows of one data set as published: nothing is fitted, scaled, oversampled or drawn.
 
     Attributes:
-        name: as in ``load``.
+        name: the name by which ``load`` finds the data set.
         title: the name that its authors use.
         task: the kind of task.
         X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
             [n, V, C, H, W] for V views of an object.
-        y_train: [n] int64, the index in ``classes``; float32 for regression.
-        X_test: as ``X_train``; ``None`` without an official split (see ``split``).
-        y_test: as ``y_train``.
+        y_train: [n] int64, the index of the row's class in ``classes``; float32 for regression.
+        X_test: test rows in the form of ``X_train``; ``None`` without an official split, which ``split`` then draws.
+        y_test: the labels of the test rows in the form of ``y_train``.
         features: the names of the d columns, all different; empty for images.
         classes: the names of the classes, in order; empty for regression.
         blocks: groups of columns (last axis) that belong together, by name.
-        steps: T of a time series that is flattened into the first T * d columns of a row (``mimic4``), else 0.
-        groups_train: by name, other values of each row [n], such as the person, the speaker or the window.
-        groups_test: as ``groups_train``.
+        steps: the number T of time steps if a row's first columns are a flattened time series (``mimic4``), else 0.
+        groups_train: by name, values of each row [n] that are not features, such as the person or the speaker.
+        groups_test: the values of ``groups_train`` for the test rows.
         source: the publication and the address.
         licence: the terms of use.
         note: remarks on this copy, such as a subset or the split.
@@ -66,7 +66,7 @@ class Dataset:
     def split(self, seeds: Seeds, *, test: float = 0.2) -> Dataset:
         """Return the data set with its official test rows, or with drawn test rows if it has no official split.
 
-        For each class c with n_c rows, round(test * n_c) rows are drawn without replacement from the stream
+        For each class c with n_c rows, round(test * n_c) rows are drawn without replacement, with the random stream
         "test-rows". In a regression, all rows are treated as one class. Rows keep their order.
 
         Raises:

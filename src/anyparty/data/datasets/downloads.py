@@ -40,18 +40,18 @@ TIMEOUT_S = 30.0
 def download(
     url: str, to: Path, *, sha256: str = "", progress: bool = True, timeout_s: float = TIMEOUT_S, verify: bool = True
 ) -> Path:
-    """Download a file. It appears at ``to`` only when it is complete and its checksum is right.
+    """Download a file and return its path ``to``, where the file appears only when it is complete and verified.
 
-    The bytes received so far are in ``to`` + ".part"; the next call requests the rest. If another process is
-    downloading the same file, the call waits.
+    An incomplete download is kept in ``to`` + ".part", and the next call requests only the missing bytes. If another
+    process is downloading the same file, the call waits.
 
     Args:
         url: address, with https:// or http://.
         to: path of the file; an existing file is not downloaded again.
-        sha256: expected checksum; empty accepts any file.
-        progress: show a progress bar on stderr.
-        timeout_s: time-out of the connection.
-        verify: compare the checksum.
+        sha256: expected checksum; if empty, any file is accepted.
+        progress: whether to show a progress bar on stderr.
+        timeout_s: time-out of the connection, in seconds.
+        verify: whether to compare the checksum.
 
     Raises:
         TableError: there is no connection, the server reports an error, or the file is incomplete or wrong.
@@ -84,7 +84,7 @@ def download(
 
 
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
-    """Complete the .part file ``part``: request the bytes that it lacks, or all bytes if the server cannot resume."""
+    """Complete the file ``part``: request the bytes that it lacks, or all bytes if the server cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
     try:
@@ -133,13 +133,13 @@ class File:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache; it may not exist yet."""
+    """Return the folder of the cache for data sets; it may not exist yet."""
     named = os.environ.get("ANYPARTY_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "anyparty"
 
 
 def folders(data_dir: Path | None) -> list[Path]:
-    """Return the folders to search, in order."""
+    """Return the folders to search for the files of data sets, in order."""
     if data_dir is not None:
         return [Path(data_dir).expanduser()]
     named = os.environ.get("ANYPARTY_DATA")
@@ -153,7 +153,7 @@ def sha256_of(path: Path) -> str:
 
 
 def check(path: Path, sha256: str) -> None:
-    """Reject a file with a wrong checksum.
+    """Check that a file has the checksum ``sha256``, unless that is empty.
 
     Raises:
         TableError: the checksum differs.
@@ -167,9 +167,9 @@ def check(path: Path, sha256: str) -> None:
 
 
 def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Return the arrays that ``make`` reads from the files ``paths``, or load them if they are in the cache.
+    """Return the arrays that ``make`` reads from the files ``paths``, from the cache if they are there.
 
-    A file's path, size and modification time identify it. An error while writing to the cache is ignored.
+    The cache identifies a file by its path, size and modification time. An error while writing to the cache is ignored.
     """
     stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = hashlib.sha256(repr((make.__qualname__, stamps)).encode()).hexdigest()[:16]
@@ -194,13 +194,13 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
 
 
 def arrays(path: Path) -> dict[str, Array]:
-    """Return all arrays of an .npz file; pickled arrays are rejected."""
+    """Return all arrays of an .npz file by name; pickled arrays are rejected."""
     with path.open("rb") as opened, np.load(opened) as file:
         return {name: file[name] for name in file.files}
 
 
 def npz(paths: Sequence[Path]) -> dict[str, Array]:
-    """Return all arrays of the one .npz file in ``paths``, with a cache, because decompression may take seconds."""
+    """Return all arrays of the one .npz file in ``paths``; they are cached, because decompression may take seconds."""
 
     def make() -> dict[str, Array]:
         return arrays(paths[0])

@@ -1,4 +1,4 @@
-"""Read the data sets that users must obtain and prepare: gated (MIMIC, MOSEI) or large (ModelNet, ImageNet).
+"""Read the data sets that users must obtain and prepare themselves: gated (MIMIC, MOSEI) or large (ModelNet, ImageNet).
 
 The docstring of each reader specifies the files and their form. ``load`` prints the docstring if the files are absent.
 No data is copied to the cache.
@@ -123,7 +123,7 @@ def mosei(paths: Sequence[Path]) -> Fields:
 
 
 def _is_test(column: pl.Series) -> Array:
-    """Read the column that marks test rows."""
+    """Return the mask of test rows from a column of "0" and "1"."""
     if not column.is_in(["0", "1"]).fill_null(value=False).all() or column.n_unique() < 2:
         raise ValueError(f"column 'test' should hold 1 for test rows and 0 for training rows, and both of them; it has "
                          f"{some((str(cell) for cell in column.unique().sort()), 5)}")  # fmt: skip

@@ -30,8 +30,9 @@ _HAPT = {"tBodyAcc": 0, "tGravityAcc": 40, "tBodyAccJerk": 80, "tBodyGyro": 120,
 
 
 def credit(paths: Sequence[Path]) -> Fields:
-    """Read UCI 350 from a CSV file with an ID, 23 features (with their names, or X1 to X23), and the label."""
-    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # a cell is 1e+05
+    """Read UCI data set 350 from a CSV file of an ID, 23 features (by their names, or X1 to X23), and the label."""
+    # cells are read as text first, because one number is written as 1e+05
+    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()
     if cells.shape[1] != len(CREDIT) + 2:
         raise ValueError(f"{cells.shape[1]} columns, expected {len(CREDIT) + 2}")
     return {
@@ -45,14 +46,14 @@ def credit(paths: Sequence[Path]) -> Fields:
 
 
 def hapt(paths: Sequence[Path]) -> Fields:
-    """Read UCI 341 from the prepared hapt.npz, and the names of columns from features.txt beside it."""
+    """Read HAPT (UCI 341) from the prepared hapt.npz, and the names of columns from features.txt beside it."""
     arrays = downloads.npz(paths)
     names = paths[0].with_name("features.txt")
     return _hapt(arrays, names.read_text("utf-8").split("\n") if names.exists() else ())
 
 
 def hapt_zip(paths: Sequence[Path]) -> Fields:
-    """Read UCI 341 from the official archive (Train/X_train.txt and so on, in or below its root)."""
+    """Read HAPT (UCI 341) from the official archive (Train/X_train.txt and so on, in or below its root)."""
 
     def make() -> dict[str, Array]:
         with zipfile.ZipFile(paths[0]) as archive:
@@ -93,7 +94,7 @@ def _hapt(arrays: Mapping[str, Array], names: Sequence[str]) -> Fields:
 
 
 def isolet(paths: Sequence[Path]) -> Fields:
-    """Read UCI 54 from the prepared isolet.npz."""
+    """Read ISOLET (UCI 54) from the prepared isolet.npz."""
     known = downloads.npz(paths)
     X, y, test, speaker = known["X"], known["y"], known["part"] == 5, known["speaker"]
     return _isolet(X[~test], y[~test], X[test], y[test]) | {
@@ -103,7 +104,7 @@ def isolet(paths: Sequence[Path]) -> Fields:
 
 
 def isolet_zip(paths: Sequence[Path]) -> Fields:
-    """Read UCI 54 from the official archive. Its two tables are packed with Unix compress."""
+    """Read ISOLET (UCI 54) from the official archive, whose two tables are packed with Unix compress."""
 
     def make() -> dict[str, Array]:
         with zipfile.ZipFile(paths[0]) as archive:
@@ -130,7 +131,7 @@ def _isolet(X_train: Array, y_train: Array, X_test: Array, y_test: Array) -> dic
 
 
 def google_cluster(paths: Sequence[Path]) -> Fields:
-    """Read machine usage over a day. The task is ours: predict the last hour's mean CPU from the first 23 hours."""
+    """Read CPU and memory use of machines over a day; our task is to predict the mean CPU use of the last hour."""
     known = downloads.npz(paths)
     usage, machine = known["usage"], known["vm"]
     if usage.ndim != 3 or usage.shape[1] <= 12:
@@ -167,14 +168,14 @@ def _wide(X: Array, columns: int) -> NDArray[np.float32]:
 
 
 def _from_one(y: Array, classes: int) -> NDArray[np.int64]:
-    """Renumber classes from 0; the publisher counts from 1."""
+    """Return classes counted from 0; the publisher counts them from 1."""
     if len(y) and not (y.min() >= 1 and y.max() <= classes):
         raise ValueError(f"labels from {y.min()} to {y.max()}, expected 1 to {classes}")
     return y.astype(np.int64) - 1
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Make repeated column names distinct: the second column ``a`` is named ``a~2``. HAPT repeats 14 names."""
+    """Return distinct column names: a second column ``a`` becomes ``a~2``. HAPT repeats 14 names."""
     seen: Counter[str] = Counter()
     out = []
     for name in names:

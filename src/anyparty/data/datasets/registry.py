@@ -19,7 +19,7 @@ _CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True)
 class DatasetForm:
-    """One form of a data set on disk: its files and their reader."""
+    """One form in which a data set may be on disk: its files and the function that reads them."""
 
     files: tuple[File, ...]
     read: Callable[[Sequence[Path]], Fields]
@@ -27,7 +27,7 @@ class DatasetForm:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueEntry:
-    """A data set: its description, source, licence and forms, the preferred form first."""
+    """A data set of the catalogue: its title, source, licence and forms, the preferred form first."""
 
     title: str
     task: Literal["classification", "regression"] = "classification"
@@ -48,7 +48,7 @@ def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> DatasetForm:
 
 # The addresses have not been tested, because the first version was written without a network connection. The checksums
 # of official files are copied from public records: UCI's from public repositories, those of Fashion-MNIST and CIFAR
-# from TensorFlow Datasets. The checksum of credit_default/data.csv was also recomputed from the same rows; it is equal.
+# from TensorFlow Datasets. A checksum of credit_default/data.csv, recomputed from the same rows, equals the copied one.
 CATALOGUE: dict[str, CatalogueEntry] = {
     "credit": CatalogueEntry(
         title="Default of Credit Card Clients",

@@ -2,14 +2,14 @@
 
 Notation  N rows, K parties, k a party; x_k the block of party k [N, ...]; p a probability of being missing.
 
-Every row is observed by at least one party. A row that no party observes is empty. It is redrawn from the distribution
-of rows that are not empty, and ``DrawnMask.redrawn`` counts such rows. Redrawing lowers the share of missing blocks.
-For MCAR with probability p and K parties it is (p - p^K) / (1 - p^K), which is .467 and not .5 for p = .5 and K = 4
-(``MCAR.expected_rate``). ``MCAR(keep_empty=True)`` keeps empty rows instead.
+A drawn row that no party observes is empty. An empty row is redrawn from the distribution of rows that are not empty,
+so that at least one party observes each row. ``DrawnMask.redrawn`` counts the redrawn rows. Redrawing lowers the share
+of missing blocks. For MCAR with probability p and K parties, the share is (p - p^K) / (1 - p^K), which is .467 and not
+.5 for p = .5 and K = 4 (``MCAR.expected_rate``). ``MCAR(keep_empty=True)`` keeps empty rows instead.
 
-MAR 1, MAR 2 and MNAR depend on values. They expect blocks normalized as in the paper (``normalised``): the mean and the
-standard deviation of the training rows normalize the test rows too. Masks for training and test are drawn from two
-streams:
+MAR 1, MAR 2 and MNAR depend on values. They expect blocks that ``normalised`` has scaled as in the paper: the mean and
+the standard deviation of the training rows scale the test rows too. Masks for training and test are drawn from two
+random streams:
 
     >>> from anyparty.core.seeds import Seeds
     >>> seeds = Seeds(0)
@@ -19,7 +19,7 @@ streams:
 
 Sources: "Vertical Federated Learning with Missing Features During Training and Inference" (LASER-VFL, ICLR 2025),
 section 5 and appendix E (MCAR, Beta); FALSE-VFL, section 5.1 and appendix D.3 (MAR, MNAR, scarce labels), whose
-pseudo-code is lost: thresholds, step and budget are ours; APC-VFL, section 6 (alignment of two parties).
+pseudo-code we do not have: thresholds, step and budget are our choices; APC-VFL, section 6 (alignment of two parties).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
 
 
 def described(mechanism: Mechanism) -> dict[str, Any]:
-    """Return the mapping from which ``missing`` creates the same mechanism, for the run record.
+    """Return the mapping from which ``missing`` creates the same mechanism, for the record of a run.
 
     >>> described(MCAR(p=0.5))
     {'name': 'mcar', 'p': 0.5, 'keep_empty': False}

@@ -3,7 +3,8 @@
 The paper, with normalised features: "If its variance exceeds a predefined threshold, we consider it sufficiently
 informative and do not observe any additional pieces. Otherwise, we slightly lower the threshold and randomly select
 another piece" (type 1). Type 2 subtracts the excess over the threshold from a budget, and stops when the budget is
-below zero. The paper's numbers are lost. At least one block is always observed, so that no row is redrawn.
+below zero. We do not have the paper's numbers, so the defaults here are our choices. At least one block of a row is
+always observed, so that no row is redrawn.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ class SequentialMAR(ABC):
 
     @abstractmethod
     def stops(self, variance: Numbers) -> Mask:
-        """Return the mask [N, K] of blocks after which observation would stop.
+        """Return the mask [N, K] of the blocks after which no further block of the row is observed.
 
         ``variance`` [N, K] contains the variances of each row's blocks, in the order of observation.
         """
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Mechanism``."""
+        """Draw a mask from the stream ("missing", ``name``) and the blocks' variances; see ``Mechanism.draw``."""
         order, variance = self._ordered(seeds, name, n, K, blocks)
         return _until(self.stops(variance), order)
 
     def calibrated(self, seeds: Seeds, blocks: BlockArrays, *, rate: float = 0.5) -> Self:
-        """Return the mechanism with a threshold that makes about the share ``rate`` of these blocks missing.
+        """Return the mechanism with a threshold at which about the share ``rate`` of ``blocks`` is missing.
 
-        The threshold is found by bisection, because more blocks are observed with a higher threshold.
+        The threshold is found by bisection, because the number of observed blocks rises with the threshold.
 
         Raises:
-            ConfigError: the rate is out of range, or the blocks do not fit each other.
+            ConfigError: the rate is out of range, or the blocks have different numbers of rows.
         """
         K = len(blocks)
         if not 0 < rate < 1 - 1 / K:
@@ -96,7 +97,7 @@ class MAR1(SequentialMAR):
     step: float = 0.1
 
     def stops(self, variance: Numbers) -> Mask:
-        """See ``SequentialMAR``."""
+        """Return the mask [N, K] of the blocks whose variance exceeds the falling threshold."""
         return np.asarray(variance > self.threshold - self.step * np.arange(variance.shape[1]))
 
 
@@ -116,13 +117,13 @@ class MAR2(SequentialMAR):
     step: float = 0.05
 
     def stops(self, variance: Numbers) -> Mask:
-        """See ``SequentialMAR``."""
+        """Return the mask [N, K] of the blocks after which the costs of a row exceed the budget."""
         threshold = self.threshold - self.step * np.arange(variance.shape[1])
         return np.asarray(np.maximum(variance - threshold, 0).cumsum(axis=1) > self.budget)
 
 
 def _until(stops: Mask, order: NDArray[np.int64]) -> DrawnMask:
-    """Observe each row's blocks in ``order``, up to and including the first block at which ``stops`` is True."""
+    """Return the mask that observes each row's blocks in ``order``, up to the first for which ``stops`` is True."""
     seen = np.ones_like(stops)
     seen[:, 1:] = ~np.logical_or.accumulate(stops, axis=1)[:, :-1]
     observed = np.empty_like(stops)

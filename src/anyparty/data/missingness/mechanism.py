@@ -19,13 +19,13 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DrawnMask:
-    """A drawn mask, with the rate that it achieves.
+    """A drawn mask, with the share of cells that it makes missing.
 
     Attributes:
         observed: [N, K] bool, True if party k holds row n.
         rate: the share of missing cells in ``observed``.
         redrawn: the number of empty rows that were drawn again.
-        labeled: [N] bool, True if the label is known; ``None`` if the mechanism does not change labels.
+        labeled: [N] bool, True if the row keeps its label; ``None`` if the mechanism does not remove labels.
     """
 
     observed: Mask
@@ -43,11 +43,11 @@ class DrawnMask:
 
     @property
     def empty(self) -> int:
-        """The number of rows that no party holds; 0 unless the mechanism keeps them."""
+        """The number of rows that no party holds; 0 unless the mechanism keeps empty rows."""
         return int((~self.observed.any(axis=1)).sum())
 
     def __repr__(self) -> str:
-        """Describe the achieved rate and the empty rows."""
+        """Describe the share of missing blocks and the number of empty rows."""
         n, K = self.observed.shape
         rows = f"{empty} rows without any block" if (empty := self.empty) else f"{self.redrawn} empty rows redrawn"
         text = f"{100 * self.rate:.1f} % of {n} x {K} blocks missing, {rows}"
@@ -55,12 +55,14 @@ class DrawnMask:
 
 
 class Mechanism(Protocol):
-    """A mechanism: frozen parameters, and a function that draws a mask."""
+    """A missingness mechanism: frozen parameters, and a function that draws a mask."""
 
     name: ClassVar[str]
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask for n rows and K parties from the stream ("missing", ``name``), given the blocks [n, ...].
+        """Draw a mask for n rows and K parties from the random stream ("missing", ``name``).
+
+        ``blocks`` has the K parties' features [n, ...]. Mechanisms that do not depend on values ignore it.
 
         Raises:
             ConfigError: the mechanism does not fit n, K or the blocks.
@@ -68,7 +70,7 @@ class Mechanism(Protocol):
 
 
 def stream(seeds: Seeds, name: str) -> np.random.Generator:
-    """Return the random stream of the mask ``name``.
+    """Return the random stream from which the mask called ``name`` is drawn.
 
     Raises:
         ConfigError: ``seeds`` is not a :class:`Seeds`.
@@ -81,9 +83,9 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
 def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = False) -> DrawnMask:
     """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
-    An empty row is redrawn from the distribution of rows that are not empty. At first, the smallest index j of a party
-    that holds the row is drawn; its probability is proportional to (1 - p_j) times the product of p_i over i < j. The
-    parties after j are then drawn independently. With ``keep_empty``, empty rows stay.
+    An empty row is redrawn from the distribution of rows that are not empty. First, the smallest index j of a party
+    that holds the row is drawn. Its probability is proportional to (1 - p_j) times the product of p_i over i < j. The
+    parties after j are then drawn independently. With ``keep_empty``, empty rows are not redrawn.
     """
     observed = rng.random(p.shape) >= p
     empty = np.flatnonzero(~observed.any(axis=1) & (not keep_empty))
@@ -98,7 +100,7 @@ def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = Fals
 
 
 def check_sizes(n: int, K: int, blocks: BlockArrays | None) -> None:
-    """Check the numbers of rows and parties, and that there are K blocks of n rows.
+    """Check the numbers of rows and parties and, if blocks are given, that there are K blocks of n rows.
 
     Raises:
         ConfigError: n or K is out of range, or the blocks have other sizes.
@@ -119,7 +121,7 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
     if blocks is None:
         raise ConfigError(f"{mechanism} looks at values: give draw the blocks, normalised")
     check_sizes(n, K, blocks)
-    blocks = [np.asarray(block) for block in blocks]  # they may also be data frames or tensors
+    blocks = [np.asarray(block) for block in blocks]  # blocks may also be data frames or tensors
     if any(block.dtype.kind not in "fiub" for block in blocks):
         raise ConfigError(f"{mechanism} looks at values: a block has cells that are not numbers, such as ids or text; "
                           f"leave such columns out, or turn them into numbers")  # fmt: skip
@@ -133,9 +135,9 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
 
 
 def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArray[np.float32]]:
-    """Scale every feature to mean 0 and standard deviation 1 over the rows of ``by`` (default: ``blocks``).
+    """Return blocks whose features are scaled to mean 0 and standard deviation 1 over the rows of ``by``.
 
-    A feature that is constant in ``by`` is only shifted by that constant.
+    By default, ``by`` is ``blocks``. A feature that is constant in ``by`` is only shifted by that constant.
     """
     out = []
     for block, fitted in zip(blocks, blocks if by is None else by, strict=True):
@@ -150,9 +152,10 @@ class MCAR:
     """Each party misses each row with probability p, independently of values (LASER-VFL, section 5).
 
     Attributes:
-        p: the probability.
-        keep_empty: whether a row that all parties miss stays so. Then the share of missing blocks is p. Such a row
-            contributes nothing to a loss, and its prediction is empty, with a reason. By default it is redrawn.
+        p: the probability that a party misses a row.
+        keep_empty: whether rows that all parties miss are kept; by default, such rows are redrawn. If they are kept,
+            the expected share of missing blocks is p. A kept empty row contributes nothing to a loss, and its
+            prediction is empty, with a reason.
     """
 
     name: ClassVar[str] = "mcar"
@@ -164,11 +167,11 @@ class MCAR:
             raise ConfigError(f"mcar: p must be at least 0 and below 1, not {self.p}")
 
     def expected_rate(self, K: int) -> float:
-        """Return the expected share of missing blocks: (p - p^K) / (1 - p^K), or p if empty rows stay."""
+        """Return the expected share of missing blocks: (p - p^K) / (1 - p^K), or p if empty rows are kept."""
         return self.p if self.keep_empty else (self.p - self.p**K) / (1 - self.p**K)
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Mechanism``."""
+        """Draw a mask from the stream ("missing", ``name``); see ``Mechanism.draw``."""
         check_sizes(n, K, blocks)
         p = np.broadcast_to(np.float64(self.p), (n, K))
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
@@ -187,7 +190,7 @@ class BetaMCAR:
             raise ConfigError(f"beta: a and b must be positive numbers, not {self.a} and {self.b}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Mechanism``."""
+        """Draw each party's p, then a mask, from the stream ("missing", ``name``); see ``Mechanism.draw``."""
         check_sizes(n, K, blocks)
         rng = stream(seeds, name)
         p = np.minimum(rng.beta(self.a, self.b, size=K), 1 - 1e-9)
@@ -199,9 +202,9 @@ class MNAR:
     """A party misses a row more often if its own features in the row are high.
 
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
-    probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). The paper's condition is lost; > 0 is ours. With p =
-    .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, only the block's own values
-    matter.
+    probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). We do not have the paper's condition; a_k > 0 is our
+    choice. With p = .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, only the
+    block's own values matter.
     """
 
     name: ClassVar[str] = "mnar"
@@ -212,7 +215,7 @@ class MNAR:
             raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Mechanism``."""
+        """Draw a mask by the means of the blocks' features in each row; see ``Mechanism.draw``."""
         mean = row_statistic(self.name, n, K, blocks, "mean")
         return independent(stream(seeds, name), np.where(mean > 0, self.p, 1 - self.p))
 
@@ -221,13 +224,13 @@ class MNAR:
 class ScarceOverlap:
     """Two parties share only round(ratio * N) rows, drawn at random (APC-VFL, section 6 and appendix A).
 
-    If R is the number of other rows, round(active_only * R) of them belong only to the active party, and the remaining
-    ones only to the passive party. In the paper, the active party holds all 20000 rows, of which 10000 to 2500 are
+    Only one party holds each of the R remaining rows: the active party holds round(active_only * R) of them, and the
+    passive party holds the rest. In the paper, the active party holds all 20000 rows, of which 10000 to 2500 are
     aligned.
 
     Attributes:
         ratio: the share of rows that both parties hold.
-        active_only: the share of the other rows that only the active party holds.
+        active_only: of the rows that one party holds, the share that the active party holds.
         active: the index of the active party, 0 or 1.
     """
 
@@ -242,7 +245,7 @@ class ScarceOverlap:
                               f"and 1, active {self.active} must be 0 or 1")  # fmt: skip
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Mechanism``."""
+        """Draw a mask for two parties; see ``Mechanism.draw``."""
         if K != 2:
             raise ConfigError(f"alignment is for two parties, not {K}; mcar is for any number")
         check_sizes(n, K, blocks)
@@ -266,7 +269,7 @@ class ScarceLabels:
     Attributes:
         n: the number of labelled rows.
         aligned: the number of labelled rows that all parties hold.
-        rest: the mechanism for all other rows.
+        rest: the mechanism for all rows except the aligned rows.
     """
 
     name: ClassVar[str] = "labels"
@@ -283,7 +286,7 @@ class ScarceLabels:
             raise ConfigError(f"labels: aligned must lie between 0 and n = {self.n}, not {self.aligned}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Mechanism``; ``DrawnMask.labeled`` marks the labelled rows."""
+        """Draw a mask whose ``labeled`` marks the labelled rows; see ``Mechanism.draw``."""
         if self.n > n:
             raise ConfigError(f"labels: n = {self.n} exceeds the number of rows, {n}")
         drawn = self.rest.draw(seeds, name, n, K, blocks)
