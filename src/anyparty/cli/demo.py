@@ -123,7 +123,7 @@ def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]
 
 
 def counts(comparison: Comparison) -> list[int]:
-    """Return the numbers of present parties, largest first."""
+    """Return the different numbers of present parties in a comparison, largest first."""
     found: Sequence[int] = comparison.frame()["present"].drop_nulls().unique().to_list()
     return sorted(found, reverse=True)
 

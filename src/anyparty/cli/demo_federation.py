@@ -37,7 +37,7 @@ from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-ROWS_SEEN = 72_000  # rows times epochs, at which the demo takes about a minute; there are 3 to 12 epochs
+ROWS_SEEN = 72_000  # rows times epochs, for a demo of about a minute; the epochs are limited to 3 to 12
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,10 +183,10 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
 
 
 def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
-    """Make a clock that simulates time from the values of the settings group ``[clock]``, or a clock of real time.
+    """Make the clock that a schedule uses: a simulated clock, or with ``real = True`` a clock of real time.
 
-    The value ``trace`` is the path of a CSV file with the CPU use of each party.  The clock of real time takes only
-    ``timeout`` and ``grace``, in seconds.
+    ``values`` are the settings of the group ``[clock]``.  Among them, ``trace`` is the path of a CSV file with the CPU
+    use of each party.  The clock of real time takes only ``timeout`` and ``grace``, in seconds.
 
     Raises:
         ConfigError: a value is out of range, the trace cannot be read, or a setting does not apply to this clock.

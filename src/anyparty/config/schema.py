@@ -55,8 +55,9 @@ class TrainSettings(Settings):
     Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early
     stopping.
 
-    ``keep`` selects the weights that remain after training.  ``"average"`` keeps the mean of each party's weights over
-    the last quarter of the epochs.  If training stops early, before that quarter, the last weights are kept.
+    ``keep`` selects the weights that remain after training.  ``"best"`` keeps those of the epoch with the best metric
+    on validation rows, and ``"last"`` keeps those of the last epoch.  ``"average"`` keeps the mean of each party's
+    weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
 
     ``balance`` gives every class the same total weight in the loss, and when the predicted class is chosen.  The
     predicted probabilities are then corrected, so that they fit the shares of the classes among the training rows.
@@ -151,8 +152,8 @@ class SplitSettings(Settings):
     assigned to one of the three parts (training, validation, test):
 
     - ``"stratified"``: every class has the same share in each part.  The part of a row depends only on its id, the
-      labels and the seed.  With ``parties = true``, also the rows that the same parties hold have the same share in
-      each part.
+      labels and the seed.  With ``parties = true``, each part also has the same share of the rows that any
+      given set of parties holds.
     - ``"random"``: the classes are ignored, as in earlier versions.
     - ``"group"``: rows with the same value in the column that ``group`` names are in the same part.
     - ``"time"``: the latest rows are test rows, by the column that ``time`` names.
@@ -461,7 +462,7 @@ class Config(Settings):
         return (own and own.optimizer) or self.optimizer
 
     def rules_of(self, party: str) -> ReadingRules:
-        """Return the settings of how texts in a party's cells become numbers, dates, categories or missing values."""
+        """Return a party's reading rules: how texts in its cells become numbers, dates, categories or empty cells."""
         own = self.parties.get(party, PartySettings())
         asked = self.federation
         return ReadingRules(

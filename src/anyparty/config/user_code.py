@@ -94,7 +94,7 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
     """Import a user-defined class, function or object.
 
     Args:
-        reference: ``"module:Name"``.
+        reference: the module and the object's name in it, ``"module:Name"``.
         setting: the name of the setting that holds the reference, for error messages.
         allowed: the references that may be imported.
         kind: the kind of object that the reference must name.

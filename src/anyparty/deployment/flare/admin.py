@@ -25,7 +25,7 @@ from anyparty.deployment.flare.preflight import ServerAddress, await_server, che
 from anyparty.errors import ConfigError, RunError
 
 UNINTERRUPTED = {"submit", "abort"}  # not stopped by Ctrl-C, because their outcome would be unknown
-NO_CONNECTION = "NoConnection"  # the name of FLARE's error
+NO_CONNECTION = "NoConnection"  # FLARE's name for the error that the server does not answer
 T = TypeVar("T")
 POLL_S, WATCH_S, TIMEOUT_S = 0.3, 1.0, 10.0
 
@@ -107,7 +107,7 @@ def command_line(kit: Path, command: str, **arguments: Any) -> list[str]:
     return [sys.executable, "-m", "anyparty.deployment.flare.admin", str(kit), command, json.dumps(arguments)]
 
 
-# ---- in the admin client's process
+# ---- functions that run in the admin client's process
 
 
 def answers(kit: Path, command: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:

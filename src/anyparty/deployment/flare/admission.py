@@ -231,7 +231,7 @@ def answer_only_job_requests() -> None:
     FLARE checks a site's ``authorization.json`` only if the request says so, and the server writes the request.
 
     Raises:
-        RuntimeError: this version of FLARE has other handlers; the site does not start.
+        RuntimeError: this version of FLARE lacks one of the handlers in ``ANSWERED``; the site does not start.
     """
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors  # noqa: PLC0415 - an extra
 

@@ -150,7 +150,7 @@ class JobRun:
         )
 
     def play(self, order: JobOrder, stop_reason: Callable[[], str]) -> JobOutcome:
-        """Do the party's work for the job, write the outcome into the site's folder, and return it."""
+        """Do the party's work for the job, write its outcome into the site's folder, and return the outcome."""
         site = self.site
         if site.threads:
             torch.set_num_threads(site.threads)
@@ -198,8 +198,8 @@ async def _run(site: SiteConfig, config: Config, endpoint: ReliableEndpoint, ord
 def farewell(error: str, stop_reason: str = "") -> str:
     """Return the reason that a leaving party sends to the other parties.
 
-    The reason names at most the type of an error, since the message may hold data.  A party that was stopped from outside
-    sends the ``stop_reason`` instead, because the resulting error is not a failure.
+    The reason names at most the type of an error, because the error's message may hold data.  A party that was stopped
+    from outside sends the ``stop_reason`` instead, because the resulting error is not a failure.
     """
     if stop_reason:
         return stop_reason

@@ -66,7 +66,7 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
 
 @contextlib.contextmanager
 def alone(place: Path, otherwise: str) -> Iterator[None]:
-    """Lock a folder while the body runs, so that no other process starts its sites.
+    """Lock a folder while the body of the ``with`` statement runs, so that no other process starts sites in it.
 
     Raises:
         ConfigError: another process holds the lock; ``otherwise`` is the message.

@@ -204,7 +204,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 
 def remarked(table: Table, *notes: str) -> Table:
-    """Report ``notes`` about the party's data at its site, by default those from reading the table; return the table."""
+    """Report ``notes`` about the party's data at its site, by default those from reading it; return the table."""
     for note in notes or table.notes:
         remark(note)
     return table
