@@ -1,4 +1,4 @@
-"""The command line's app: all commands, and those that train, predict and show methods."""
+"""The application of the command line: it collects all commands, and defines those that train and predict."""
 
 from __future__ import annotations
 
@@ -80,9 +80,10 @@ def train(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on all parties' tables: `anyparty train bank.csv shop.csv --label default`, or a settings file.
+    """Train a model on the parties' tables: `anyparty train bank.csv shop.csv --label default`, or with settings.
 
-    Code named in your own settings file is loaded. Code named in a run's folder needs --allow-code.
+    `anyparty train CONFIG.toml` reads the tables' names from a settings file. User-defined code that your own settings
+    file names is loaded. Code that a settings file in a run's folder names needs --allow-code.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
@@ -101,7 +102,7 @@ def train(
     try:
         check(resolved)
         federation = Federation.from_config(resolved)
-        console.print(replace(federation.overlap, notes=()).render())  # training shows them as warnings
+        console.print(replace(federation.overlap, notes=()).render())  # without notes, which training shows as warnings
         console.print(federation.predicted(), soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
@@ -135,9 +136,10 @@ def predict(
     raw_csv: RawCsv = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict every row with the parties that have it and may take part.
+    """Predict every row with the parties that have the row and may take part.
 
-    Rows are in the order of the active party's table. Rows that it lacks follow in the order of the other tables.
+    The predictions are in the order of the active party's table. Predictions of rows that this table lacks follow, in
+    the order of the other parties' tables.
 
     In Python: anyparty.api.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
@@ -168,7 +170,7 @@ def evaluate(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a run on its own held-out test rows, or on the labelled rows of other tables.
+    """Score a run's model on the run's held-out test rows, or on the labelled rows of the tables given with --table.
 
     In Python: anyparty.api.runs.evaluate_run("RUN").
     """
@@ -239,7 +241,7 @@ def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Train six methods on handwritten digits in four quadrants with gaps, and compare them.
+    """Train six methods on handwritten digits, and compare them; each of four parties has one quadrant, with gaps.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """
@@ -268,12 +270,12 @@ app.add_typer(party, name="party")
 
 
 def _options(name: str, *values: object) -> list[str]:
-    """Return the words of an option, once for each value that is not ``None``."""
+    """Return the option's name and value as words of a command line, for each value that is not ``None``."""
     return [word for value in values if value is not None for word in (name, str(value))]
 
 
 def _resume_hint(words: list[str], folder: Path) -> str:
-    """Return the command that resumes a stopped run."""
+    """Return a sentence with the command that resumes a stopped run, or a sentence that nothing was saved."""
     if not (folder / "record.json").exists():
         return "Stopped before training began; nothing was saved."
     return f"Stopped. Resume with: {shlex.join(['anyparty', 'train', *words])} --resume"

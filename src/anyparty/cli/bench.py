@@ -1,4 +1,4 @@
-"""The command that runs published experiments."""
+"""The command `bench`, which repeats experiments of papers."""
 
 from __future__ import annotations
 

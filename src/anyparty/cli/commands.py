@@ -150,9 +150,9 @@ def inspect_encoder(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train one party's encoder locally, and compare a classifier on its embeddings with one on the columns.
+    """Train one party's encoder locally, and compare a classifier on its embeddings with one on its columns.
 
-    For classification. Nothing is sent, and test rows are left out. In Python:
+    The task must be classification. Nothing is sent to other parties, and test rows are not used. In Python:
     anyparty.api.encoder_inspection.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
     """
     import numpy as np
@@ -225,11 +225,12 @@ def impute(
     raw_csv: RawCsv = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fill in a party's columns for the rows that it lacks, with a run of FALSE-VFL.
+    """Fill in a party's columns for the rows that the party lacks, with a model of the method FALSE-VFL.
 
-    The output has all columns of the party's table, in its order. Columns that the model does not use are unchanged.
+    The output has all columns of the party's table, in the table's order. Columns that the model does not use are
+    unchanged.
 
-    With --cells the output also has all rows of the table, in its order, and can replace it.
+    With --cells the output also has all rows of the table, in the table's order, and can replace the table.
 
     In Python: anyparty.api.imputation.impute_run("RUN", "shop").table().
     """
@@ -258,7 +259,9 @@ def likelihood(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute each row's log-likelihood with a run of FALSE-VFL, lowest first: low is unlike the training rows.
+    """Compute each row's log-likelihood with a model of the method FALSE-VFL, lowest first.
+
+    A row with a low log-likelihood is unlike the training rows.
 
     In Python: anyparty.api.imputation.log_likelihood_run("RUN").
     """

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from anyparty.core.predictions import Predictions
     from anyparty.core.types import Capabilities
 
-LONGEST_WORD = 16  # characters of a word that is kept whole in a narrow table
-MAX_SETS = 16  # sets of parties in a summary of predictions
+LONGEST_WORD = 16  # length of the longest word that is kept whole in a narrow table
+MAX_SETS = 16  # maximum number of sets of parties in a summary of predictions
 
 
 class Screen(Console):
@@ -35,7 +35,7 @@ class Screen(Console):
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, as_json: bool = False) -> None:
-        """Make the console; with ``as_json`` only ``result`` prints."""
+        """Make the console; with ``as_json``, only the method ``result`` prints."""
         system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         super().__init__(stderr=stderr, quiet=quiet or as_json, color_system=system, emoji=False, markup=False,
                          highlight=False)  # fmt: skip
@@ -48,10 +48,10 @@ class Screen(Console):
     def result(self, values: Callable[[], Mapping[str, Any]]) -> None:
         """Print the object of ``values()`` as indented JSON on stdout, if the command was called with --json.
 
-        A number that is not finite becomes ``null``; dates and paths become text.  The keys are in ``json_keys``.
+        A number that is not finite becomes ``null``; dates and paths become text.  ``json_keys`` describes the keys.
         """
         if self.as_json:
-            from anyparty.core.storage import finite  # loads polars
+            from anyparty.core.storage import finite  # imported late, because it loads polars
 
             print(json.dumps(finite(values()), indent=2, ensure_ascii=False, default=str))
 
@@ -61,7 +61,7 @@ def screen(*, stderr: bool = False, quiet: bool = False, as_json: bool = False) 
     return Screen(stderr=stderr, quiet=quiet, as_json=as_json)
 
 
-# Width
+# Width of tables
 
 
 def _fitted(shown: Any, console: Console) -> Any:
@@ -147,7 +147,7 @@ def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path],
 
 
 def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, raw_csv: bool = False) -> None:
-    """Write rows to ``out`` (``export.write``), or print the first rows if no file is named.
+    """Write the rows of ``frame`` to ``out``, or print the first rows if no file is named.
 
     Raises:
         StorageError: the disk is full, or the folder cannot be written to.
@@ -163,12 +163,12 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
 
 
 def rows_or_file(frame: pl.DataFrame, out: Path | None) -> dict[str, Any]:
-    """Return for JSON what ``print_or_write`` shows: the file, or all rows if no file is named."""
+    """Return for JSON the file that ``print_or_write`` writes, or all rows if no file is named."""
     return {"out": out, "rows": frame.to_dicts() if out is None else None}
 
 
 def predictions_to_json(answered: Predictions) -> dict[str, Any]:
-    """Return for JSON what ``render_predictions`` shows, with all sets of parties."""
+    """Return for JSON the numbers of predictions that ``render_predictions`` shows, with all sets of parties."""
     from anyparty.core.predictions import members
 
     rows = int(answered.answered.sum())
@@ -184,7 +184,7 @@ def predictions_to_json(answered: Predictions) -> dict[str, Any]:
 
 
 def render_predictions(answered: Predictions) -> RenderableType:
-    """Show the number of rows with an answer by set of parties, and the reasons why other rows have no answer."""
+    """Show how many rows each set of parties predicted, and the reasons why the remaining rows have no prediction."""
     from anyparty.core.predictions import members
 
     n = len(answered)
@@ -207,7 +207,7 @@ def render_predictions(answered: Predictions) -> RenderableType:
 
 
 def _rows_by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the sets of parties that took part and the number of their answers, most first."""
+    """Yield each set of parties that predicted rows together, and the number of these rows, largest number first."""
     from anyparty.core.predictions import members, patterns
 
     distinct, which = patterns(answered.took_part[answered.answered])
@@ -217,7 +217,7 @@ def _rows_by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], i
 
 
 def render_head(frame: pl.DataFrame, rows: int = 8) -> RenderableType:
-    """Show the first rows as a table."""
+    """Show the first ``rows`` rows of ``frame`` as a table."""
     table = Table(title=f"The first {min(rows, len(frame))} rows", title_justify="left")
     for name in frame.columns:
         table.add_column(Text(name))
@@ -249,7 +249,7 @@ def render_methods() -> RenderableType:
 
 
 def methods_to_json() -> dict[str, Any]:
-    """Return for JSON what ``render_methods`` shows."""
+    """Return for JSON the names and capabilities of all methods."""
     from anyparty.methods.method_registry import METHODS, method
 
     return {"methods": [_capabilities_to_json(name, method(name).can) for name in METHODS]}
@@ -285,7 +285,11 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
 
 
 def method_to_json(name: str) -> dict[str, Any]:
-    """Return for JSON what ``render_method`` shows; it raises the same errors."""
+    """Return for JSON a method's capabilities, messages and parameters.
+
+    Raises:
+        ConfigError: the method is unknown, or it is a user's own and cannot be imported or created.
+    """
     can, parameters = _described_method(name)
     return {**_capabilities_to_json(name, can), "parameters": parameters}
 
@@ -294,7 +298,7 @@ def render_method(name: str) -> RenderableType:
     """Show a method's parameters with their defaults, its messages, and what each message reveals.
 
     Raises:
-        ConfigError: see ``_described_method``.
+        ConfigError: the method is unknown, or it is a user's own and cannot be imported or created.
     """
     can, described = _described_method(name)
     about = Table.grid(padding=(0, 2))
@@ -322,7 +326,7 @@ def needed_parties(can: Capabilities) -> str:
 
 
 def _default_parameters(of: Any) -> dict[str, str]:
-    """Return the parameters that settings can hold, with their defaults; parameters for functions are left out."""
+    """Return the default of each parameter that settings can store, by name; parameters for functions are left out."""
     from anyparty.core.declared_types import takes
 
     values = {name: each.default for name, each in inspect.signature(of).parameters.items()}
@@ -340,7 +344,7 @@ def _default(value: Any) -> str:
 
 
 def _documented_attributes(of: Any) -> dict[str, str]:
-    """Return the attributes that the docstrings of a class and its bases describe."""
+    """Return the description of each attribute, by name, from the docstrings of a class and its base classes."""
     if not isinstance(of, type):
         return {}
     listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in reversed(inspect.getmro(of))]

@@ -1,13 +1,14 @@
-"""The demo: four parties' blocks of handwritten digits with gaps, six methods, one table and one plot.
+"""The demo: six methods on handwritten digits, of which each of four parties has one quadrant, with gaps.
 
     from anyparty.cli import demo
     comparison = demo.run("anyparty-demo", seeds=5)
 
-``anyparty.compare`` trains the methods.  A seed draws the test rows, the gaps, the first weights and the batches, equal
-for all methods.  With 2 of the 4 parties present, an accuracy is the mean over the six pairs of parties.
+The results are one table and one plot.  ``anyparty.compare`` trains the methods.  For each seed, the test rows, the
+gaps, the first weights and the batches are drawn at random, equal for all methods.  An accuracy with 2 of the 4 parties
+is the mean over the six pairs of parties.
 
-Learning rate, widths and epochs are equal for all methods.  They were chosen on validation rows alone, by the mean
-validation log-loss over the six methods: see ``benchmarks.demo_settings``.
+Learning rate, widths of the networks and epochs are equal for all methods.  They were chosen on validation rows alone,
+by the mean validation log-loss over the six methods; ``benchmarks.demo_settings`` repeats this choice.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ INTRODUCTION = (
 
 
 def compare_methods(folder: Path | None, seeds: int, jobs: int, console: Console | None = None) -> Comparison:
-    """Train and score all methods with the settings of the demo's file."""
+    """Train and score all methods with the settings in ``demo_data.SETTINGS``."""
     settings = config.from_values(tomllib.loads(demo_data.SETTINGS), source="demo", folder=Path())
     federation = Federation.from_config(settings, demo_data.whole_tables())
     parameters = {"embedding": settings.method.parameters["embedding"]}
@@ -107,9 +108,9 @@ def result_files(comparison: Comparison) -> dict[str, bytes]:
 
 
 def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]:
-    """Return the mean and the standard deviation in percent, by method and number of present parties.
+    """Return the mean and standard deviation of the accuracy in percent, by method and number of present parties.
 
-    A method that answers no row with this number of parties is left out.  The deviation of one seed is NaN.
+    A method that cannot predict with a number of parties has no entry for it.  The deviation of one seed is NaN.
     """
     rows = comparison.frame(by="present").filter(pl.col("coverage") > 0).iter_rows(named=True)
     return {
@@ -122,7 +123,7 @@ def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]
 
 
 def counts(comparison: Comparison) -> list[int]:
-    """Return the numbers of present parties, largest first."""
+    """Return the different numbers of present parties in a comparison, largest first."""
     found: Sequence[int] = comparison.frame()["present"].drop_nulls().unique().to_list()
     return sorted(found, reverse=True)
 
@@ -143,7 +144,7 @@ def render_table(comparison: Comparison) -> Table:
 
 
 def away(present: int, parties: int) -> str:
-    """Return the heading of a column.
+    """Return the heading of a column: the number of parties that are away.
 
     >>> away(4, 4), away(2, 4)
     ('all 4 present', '2 away')
@@ -156,7 +157,7 @@ def _percent(mean: float, deviation: float) -> str:
 
 
 def caption(comparison: Comparison) -> str:
-    """Describe the numbers of the table."""
+    """Return a caption that explains the numbers of the table."""
     many = len(comparison.seeds)
     spread = f"Mean ± standard deviation over {many} seeds" if many > 1 else "One seed"
     rows = comparison.records[0]["rows"]["test"]
@@ -168,7 +169,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def firsts(comparison: Comparison) -> dict[str, list[int]]:
-    """Return by method the numbers of present parties for which its mean accuracy is the highest."""
+    """Return, for each method, the numbers of present parties with which it has the highest mean accuracy."""
     found = scores(comparison)
     best = {n: max(mean for (_, count), (mean, _) in found.items() if count == n) for n in counts(comparison)}
     return {name: [n for n in best if (name, n) in found and found[name, n][0] == best[n]]
@@ -213,7 +214,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:
-    """Draw the table's accuracies.
+    """Draw the accuracies of all methods, and return the content of the image file.
 
     Args:
         comparison: the scores.
@@ -234,7 +235,7 @@ def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:
 
 
 def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
-    """Draw a line for each method; a cross at the bottom marks that a method has no answer."""
+    """Draw a line for each method; a cross at the bottom marks a number of parties with which it cannot predict."""
     found, present, best = scores(comparison), counts(comparison), leader(comparison)
     floor = min(mean for mean, _ in found.values()) - 9
     for m, name in enumerate(comparison.methods):
@@ -261,6 +262,6 @@ def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
 def _points(
     found: Mapping[tuple[str, int], tuple[float, float]], name: str, present: Sequence[int]
 ) -> dict[int, tuple[float, float]]:
-    """Return a method's mean and deviation by the place on the x axis; an unknown deviation is 0."""
+    """Return a method's mean and standard deviation by position on the x axis, with 0 for an unknown deviation."""
     known = {place: found[name, n] for place, n in enumerate(present) if (name, n) in found}
     return {place: (mean, 0.0 if math.isnan(deviation) else deviation) for place, (mean, deviation) in known.items()}

@@ -1,11 +1,11 @@
 """The files of the demo: handwritten digits, cut into four quadrants for four parties, with gaps.
 
-Optical Recognition of Handwritten Digits, 1,797 images of 8 x 8 pixels, comes with scikit-learn.  Each party has one
-quadrant of every image that it knows: up to 16 pixels with values from 0 to 16; pixels that are blank in most images
-are left out.  Party ``top_left`` also has the digits, and
-is the active party.  A third of the images are held out, and all parties have these.  Each party lacks a random half of
-the other images.  Images that ``top_left`` lacks are unlabelled.  Ids are random, and each table has its own order of
-rows.
+The data set, Optical Recognition of Handwritten Digits, comes with scikit-learn: 1,797 images of 8 x 8 pixels.  A
+party's table contains one quadrant of each image: up to 16 pixels with values from 0 to 16.  Pixels that are blank in
+more than 90 % of the images are left out.  Party ``top_left`` also has the digits, and is the active party.
+
+A third of the images are test rows, and all parties have them.  Each party lacks a random half of the training images.
+Images that ``top_left`` lacks are unlabelled.  Ids are random, and each table has its own order of rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIVE = "top_left"
 LABEL = "digit"
 MANIFEST = ".anyparty-demo.json"
 HELD_OUT, ABSENT = 1 / 3, 1 / 2
-INKED = 0.1  # pixels that are blank in more images are left out
+INKED = 0.1  # least share of images in which a pixel is not blank; all other pixels are left out
 
 SETTINGS = """\
 # Four parties' tables with gaps, written by `anyparty demo`.  Change any setting, then run
@@ -75,7 +75,7 @@ seed = 0
 
 
 def write(folder: Path) -> None:
-    """Write the three tables, the test rows' tables and the settings.
+    """Write the parties' training tables, their tables of test rows, and the settings file.
 
     Raises:
         ConfigError: the folder has other files, or files that were changed since the demo wrote them.
@@ -88,10 +88,10 @@ def write(folder: Path) -> None:
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files, and list their hashes in a manifest.
+    """Write ``files`` (content by name) into ``folder``, and list their hashes in a manifest.
 
     Raises:
-        ConfigError: a file exists that the demo did not write, or that was changed since.
+        ConfigError: a file exists already that the demo did not write, or that was changed since the demo wrote it.
         StorageError: the disk is full, or the folder cannot be written to.
     """
     manifest = folder / MANIFEST
@@ -116,7 +116,7 @@ def _hash(content: bytes) -> str:
 
 
 def training_tables(seed: int) -> dict[str, pl.DataFrame]:
-    """Return each party's training table, with the random gaps of a seed; the demo's files have the gaps of seed 0."""
+    """Return each party's training table; ``seed`` decides which rows it lacks, and is 0 for the demo's files."""
     whole, digit = _tables()
     tables = {}
     for name, table in whole.items():
@@ -128,7 +128,7 @@ def training_tables(seed: int) -> dict[str, pl.DataFrame]:
 
 
 def whole_tables() -> dict[str, pl.DataFrame]:
-    """Return each party's table of all images, without gaps."""
+    """Return each party's table of all images, with no missing rows."""
     whole, digit = _tables()
     return {name: table.with_columns(digit) if name == ACTIVE else table for name, table in whole.items()}
 
@@ -157,7 +157,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 @cache
 def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
-    """Return each party's ids and pixels of all 1,797 images, and the digits."""
+    """Return each party's table of ids and pixels of all 1,797 images, and the digits as labels."""
     data = load_digits()
     numbers = Seeds(0).numpy("demo", "ids").choice(16**6, size=len(data.target), replace=False)
     ids = pl.Series("image", [f"D{number:06x}" for number in numbers.tolist()])

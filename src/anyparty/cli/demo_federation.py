@@ -37,19 +37,19 @@ from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-ROWS_SEEN = 72_000  # number of rows in all of the 3 to 12 epochs together; the demo takes about a minute
+ROWS_SEEN = 72_000  # rows times epochs, for a demo of about a minute; the epochs are limited to 3 to 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class FederationDemoResult:
-    """The results of the demo.
+    """The results of the demo of a federation.
 
     Attributes:
         folder: the folder of all files.
         accuracy: accuracy on held-out rows, each predicted with all parties that have the row.
-        most_frequent: share of the most frequent class in the table with the labels, the accuracy of a constant answer.
+        most_frequent: share of the most frequent class among all labels, for comparison with ``accuracy``.
         answers: the file of predictions.
-        equal: by party, whether its weights equal those of the run in one process, bit for bit.
+        equal: for each party, whether its weights equal those of the run in one process, bit for bit.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ def run(
     folder: Path | str, *, dataset: str = "credit", data_dir: Path | None = None, epochs: int | None = None,
     console: Console | None = None,
 ) -> FederationDemoResult:  # fmt: skip
-    """Train and predict with four parties in separate processes, and compare with one process.
+    """Train and predict with four parties in separate processes, and compare the weights with a run in one process.
 
     Args:
         folder: a new or empty folder.
@@ -101,7 +101,7 @@ def run(
 
 
 def write(folder: Path, dataset: str, data_dir: Path | None, epochs: int | None) -> Path:
-    """Write each party's table and the settings; return the file of the settings."""
+    """Write each party's table and the settings; return the path of the settings file."""
     data = datasets.load(dataset, data_dir=data_dir).split(Seeds(0))
     if data.task != "classification":
         raise ConfigError(f"data set {dataset!r} has numbers as labels, but the demo predicts classes; name another, "
@@ -143,7 +143,7 @@ def most_frequent_share(table: Path) -> float:
 
 
 def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
-    """Repeat a federation's last run in this process; return by party whether its weights are equal, bit for bit."""
+    """Repeat a federation's last run in this process; return, by party, True if both runs have equal weights."""
     copies = {}
     sites = {name: SiteConfig.read((federation / "kits" / name).resolve()) for name in NAMES}
     for name, site in sites.items():
@@ -152,7 +152,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
         for file in (ALIGNMENT, SECRET):
             (folder / name / file).write_bytes((site.folder / file).read_bytes())
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as at the parties, because the order of additions decides the last bit of a sum
+    torch.set_num_threads(1)  # as the parties do: the order of additions decides a sum's last bit
     try:
         memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
     finally:
@@ -167,7 +167,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
 @contextmanager
 def _started(federation: Path) -> Iterator[None]:
     try:
-        flare.start(federation, 240.0)  # the machine may be busy
+        flare.start(federation, 240.0)  # a longer time limit than usual, because the machine may be busy
         yield
     finally:
         flare.stop(federation)

@@ -39,7 +39,7 @@ EXTRAS = {
     "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow", "tune": "anyparty sweep",
 }  # fmt: skip
 MIN_DISK_BYTES, AMPLE_DISK_BYTES = 1e9, 10e9
-MAX_SKEW_S = 60.0  # between two clocks; with a greater difference, certificates and time-outs may fail
+MAX_SKEW_S = 60.0  # maximum difference of two clocks; beyond it, certificates and time-outs may fail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,13 @@ class Finding:
 def examine(place: Path | str | None = None) -> list[Finding]:
     """Check this machine, and a federation's folder or a party's kit.
 
-    All checks run, also after one that finds a problem.
+    All checks run, also after a check that finds a problem.
 
     Args:
         place: the folder of ``anyparty federate init``, or one kit in it.
 
     Raises:
-        ConfigError: ``place`` is neither.
+        ConfigError: ``place`` is neither a federation's folder nor a kit.
     """
     folder = None if place is None else Path(place).expanduser()
     checks: list[Callable[[], Iterator[Finding]]] = [
@@ -85,7 +85,7 @@ def examine(place: Path | str | None = None) -> list[Finding]:
 
 
 def _kits_in(folder: Path | None) -> list[Path]:
-    """Return the kits of parties in a folder."""
+    """Return the kits of parties in a federation's folder, or the folder itself if it is a kit."""
     if folder is None:
         return []
     if (folder / "startup").is_dir():
@@ -113,7 +113,7 @@ def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
 
 
 def requirements(extra: str = "") -> list[Requirement]:
-    """Return the packages that anyparty requires, always or for an extra."""
+    """Return the packages that anyparty always requires; with ``extra``, those that this extra adds."""
     every = [Requirement(line) for line in requires(NAME) or ()]
     if not extra:
         return [each for each in every if each.marker is None]
@@ -121,7 +121,7 @@ def requirements(extra: str = "") -> list[Requirement]:
 
 
 def problem_with(requirement: Requirement) -> str:
-    """Return why an installed package does not meet a requirement; empty if it does."""
+    """Return the reason why a required package is missing or has a wrong version, or an empty string."""
     try:
         installed = version(requirement.name)
     except PackageNotFoundError:
@@ -132,7 +132,7 @@ def problem_with(requirement: Requirement) -> str:
 
 
 def check_versions() -> Iterator[Finding]:
-    """Check the packages that anyparty always requires."""
+    """Check the versions of the packages that anyparty always requires."""
     if problems := [problem for each in requirements() if (problem := problem_with(each))]:
         yield Finding(
             check="versions", level="fix", result="; ".join(problems), advice="pip install --upgrade anyparty"
@@ -144,7 +144,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Check the packages of each extra; an extra that is not installed may be intended."""
+    """Check the packages of each extra; a missing extra is only a note, because it may be intended."""
     for extra, use in EXTRAS.items():
         install = f'pip install "anyparty[{extra}]"'
         found = {each.name: problem_with(each) for each in requirements(extra)}
@@ -165,8 +165,8 @@ def cores() -> int:
 
 
 def check_torch() -> Iterator[Finding]:
-    """Check PyTorch's threads and device."""
-    import torch  # slow to import
+    """Check that PyTorch uses at most one thread per core, and report the device on which it can compute."""
+    import torch  # imported only here, because the import is slow
 
     threads, available = torch.get_num_threads(), cores()
     result = f"{threads} on {available} cores"
@@ -206,7 +206,7 @@ def _free_port(host: str, port: int) -> str:
 
 
 def check_disk(folder: Path) -> Iterator[Finding]:
-    """Check the free space and the permissions of the folder of runs."""
+    """Check that ``folder`` can be written to, and that its disk has enough free space for runs."""
     where = folder.resolve()
     free = shutil.disk_usage(where).free
     result = f"{free / 1e9:,.1f} GB free in {where}"
@@ -225,7 +225,7 @@ def check_disk(folder: Path) -> Iterator[Finding]:
 
 
 def check_data_sets() -> Iterator[Finding]:
-    """Check the folders of public data sets."""
+    """Check that the folder of public data sets can be read, and that the cache of downloads can be written to."""
     named = os.environ.get("ANYPARTY_DATA")
     first = folders(None)[0]
     if not named:
@@ -251,7 +251,7 @@ def check_data_sets() -> Iterator[Finding]:
 
 
 def check_settings(kit: Path) -> Iterator[Finding]:
-    """Check the party's settings, and that its table exists."""
+    """Check that the party's settings in its kit are valid, and that its table exists."""
     check, path = f"{kit.name}: settings", kit / "local" / FILE
     try:
         site = SiteConfig.read(kit)
@@ -285,7 +285,7 @@ def check_kit_certificate(kit: Path) -> Iterator[Finding]:
 
 
 def check_private_key(kit: Path) -> Iterator[Finding]:
-    """Check who can read the private key."""
+    """Check that only the user who owns the kit can read its private key."""
     check, problems = f"{kit.name}: private key", list[str]()
     try:
         check_key(ServerAddress.of(kit), problems.append)
@@ -298,7 +298,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
 
 
 def check_connection(kit: Path) -> Iterator[Finding]:
-    """Check the server from a passive party's kit, or the port from the active party's."""
+    """Check that the server answers; in the active party's kit, check that the server's port is free or its own."""
     try:
         gate = ServerAddress.of(kit)
     except AnypartyError as error:
@@ -333,13 +333,14 @@ def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
 
 
 def check_clocks(kit: Path) -> Iterator[Finding]:
-    """Check, at the active party, how far the other parties' clocks differed when they last reported their time.
+    """Check how far the other parties' clocks differed from the active party's when they last reported their time.
 
-    The measured difference includes the time of the message, usually less than a second.
+    Only the active party's kit has these reports; any other kit has no finding.  The measured difference includes the
+    time that the message takes, usually less than a second.
     """
     try:
         serves = ServerAddress.of(kit).serves
-    except AnypartyError:  # reported by another check
+    except AnypartyError:  # ``check_connection`` reports this error
         return
     if not serves:
         return

@@ -25,27 +25,27 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 EXIT_ERROR = 2  # after an error that the user can correct
-EXIT_STOPPED = 130  # by Ctrl-C or SIGTERM
+EXIT_STOPPED = 130  # after Ctrl-C or SIGTERM
 
-_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports
+_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # installed after all imports
 
 
 def end_at_once() -> None:
     """Let Ctrl-C and SIGTERM end this process until ``handle_signals`` is called."""
     _handlers[signal.SIGTERM] = _as_ctrl_c
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores SIGINT
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # if SIGINT is ignored, it stays so
         _handlers[signal.SIGINT] = signal.default_int_handler
     _use_system_default()
 
 
 def handle_signals(*, import_libraries: bool = True) -> None:
-    """Import the slow libraries, then let Ctrl-C and SIGTERM raise KeyboardInterrupt.
+    """Import polars, PyTorch and scikit-learn, then let Ctrl-C and SIGTERM raise KeyboardInterrupt.
 
-    No method is imported here: a command that reads only records must not load one.
+    The training methods are not imported here, because a command that only reads records does not need them.
     """
     if _handlers and import_libraries:
         with contextlib.suppress(ImportError, OSError):  # the code that needs the library reports the error
-            import_module("polars")  # installs its own handler of Ctrl-C
+            import_module("polars")  # polars installs its own handler of Ctrl-C
             _use_system_default()
             import_module("torch")
             import_module("sklearn.linear_model")
@@ -82,7 +82,7 @@ def with_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def with_errors_at_once(command: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a command as ``with_errors`` does, but import no slow library before it."""
+    """Decorate a command as ``with_errors`` does, but do not import slow libraries before the command begins."""
     return _with_errors(command, import_libraries=False)
 
 

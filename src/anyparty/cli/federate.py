@@ -76,7 +76,7 @@ def approve(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Approve a party again.")] = False,
 ) -> None:
-    """Sign a party's request for a certificate.
+    """Sign a party's request for a certificate, and write the approval to send back to the party.
 
     In Python: anyparty.deployment.flare.federation_folder.approve("FOLDER", "PARTY.request.zip").
     """
@@ -122,7 +122,7 @@ def train(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train with the connected parties, and wait for the end.
+    """Train with the connected parties, and wait until training has ended.
 
     In Python: anyparty.deployment.coordinator.train("FOLDER", "CONFIG.toml").
     """
@@ -171,7 +171,7 @@ def train(
 
 
 def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return by party how its part of a job ended."""
+    """Return, for each party, the sentence on how its work for a job ended; after success "done"."""
     return {name: str(outcome["sentence"] or "done") for name, outcome in outcomes.items()}
 
 
@@ -232,7 +232,9 @@ def demo(
         int | None, typer.Option(min=1, help="Epochs.", show_default="3 to 12, more for smaller data sets")
     ] = None,
 ) -> None:
-    """Train and predict with four processes and mutual TLS on real data, and compare with one process.
+    """Train and predict on real data with four parties in separate processes, and compare with one process.
+
+    The processes are connected by mutual TLS.
 
     In Python: anyparty.cli.demo_federation.run("FOLDER").
     """
@@ -263,7 +265,7 @@ def status(folder: FederationFolder) -> None:
 @federate.command()
 @with_errors
 def stop(folder: FederationFolder) -> None:
-    """Stop all parties on this machine.
+    """Stop all parties of a federation that run on this machine.
 
     In Python: anyparty.deployment.flare.federation_folder.stop("FOLDER").
     """

@@ -1,4 +1,4 @@
-"""The command `init`: write a settings file for own tables."""
+"""The command `init`: write a settings file for the user's tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def init(
 
 
 def _tables_in_folder(*, asks: bool) -> list[str]:
-    """Return the tables in the current folder, or those that the user types.
+    """Return the files of tables in the current folder; with ``asks``, ask the user for the files instead.
 
     Raises:
         ConfigError: there are fewer than two tables.
@@ -82,7 +82,10 @@ def _tables_in_folder(*, asks: bool) -> list[str]:
 def _ask(
     draft: SettingsDraft, files: Mapping[str, Path], id: str | None, label: str | None  # noqa: A002
 ) -> tuple[str | None, str]:  # fmt: skip
-    """Ask for the columns that were not given; the first candidate is the default."""
+    """Ask the user for the columns of ids and labels that were not given; return both columns.
+
+    The default answer is the first candidate in ``draft``.
+    """
     from anyparty.config.draft import draft_settings
 
     if id is None and draft.shared_id is not None:
@@ -99,7 +102,7 @@ def _ask(
 
 
 def _describe(draft: SettingsDraft, out: Path, console: Console) -> None:
-    """Print the choices and the next commands."""
+    """Print the chosen parties and columns, and the commands to run next."""
     found = draft.candidates
     parties = ", ".join(f"{name} ({path})" for name, path in draft.tables.items())
     ids = draft.shared_id or ", ".join(f"{column} ({party})" for party, column in draft.ids.items())

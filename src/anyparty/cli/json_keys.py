@@ -1,7 +1,7 @@
-"""The keys of the JSON that each command prints with ``--json``, for the reference and its tests.
+"""The keys of the JSON that each command prints with ``--json``, for the reference documentation and its tests.
 
 A key below a list or an object follows a dot: ``columns.party`` is the key ``party`` of each entry of ``columns``.
-An object whose keys are names, such as those of parties, has no keys below it here.
+An object whose keys are names, such as those of parties, is listed without its keys.
 """
 
 from __future__ import annotations

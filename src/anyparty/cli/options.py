@@ -1,4 +1,4 @@
-"""Options that several commands share, their conversion, and the settings that they give."""
+"""Options and arguments that several commands share, and functions that convert them to folders and settings."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ DataFolder = Annotated[
 class HomeExpandingGroup(typer.core.TyperGroup):
     """The group of all commands; it replaces ``~`` by the home folder where a shell does not.
 
-    Shells replace it only at the start of a word, and not in ``--run=~/x``, ``--set run.folder=~/x`` or
+    Shells replace ``~`` only at the start of a word, and not in ``--run=~/x``, ``--set run.folder=~/x`` or
     ``--table bank=~/x.csv``.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments after the replacement."""
+        """Replace ``~`` in each argument, then parse the arguments."""
         return super().parse_args(ctx, [_home_expanded(word) for word in args])
 
 
 def _home_expanded(word: str) -> str:
-    """Replace ``~/`` at the start of a word or of the value after its first equals sign."""
+    """Replace ``~/`` by the home folder at the start of a word, or at the start of the value in ``KEY=VALUE``."""
     key, equals, value = word.partition("=") if not word.startswith("~/") else ("", "", word)
     return f"{key}{equals}{Path(value).expanduser()}" if value.startswith("~/") else word
 
 
 def party_names(parties: str | None) -> list[str] | None:
-    """Split the value of ``--parties``."""
+    """Split the value of ``--parties``, such as ``A,B``, into names; return None if the option is not given."""
     return None if parties is None else [name.strip() for name in parties.split(",") if name.strip()]
 
 
@@ -112,7 +112,7 @@ def announce_user_code(config: Config, folder: Path, say: Callable[[str], object
 
 
 def _origin(reference: str) -> str:
-    """Return the location of a module for a message; empty if it is not found."""
+    """Return " from FILE" for the module of a reference ``module:Name``, or an empty string if it is not found."""
     with suppress(ImportError, ValueError):
         found = importlib.util.find_spec(reference.partition(":")[0].partition(".")[0])
         return f" from {found.origin}" if found is not None and found.origin else ""
@@ -130,7 +130,13 @@ def folder_option(text: str) -> Path:
     return Path(text)
 
 
-TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet", ".tsv", ".xlsx")  # one such file alone is a table
+TABLE_ENDINGS = (
+    ".csv",
+    ".csv.gz",
+    ".parquet",
+    ".tsv",
+    ".xlsx",
+)  # a single argument with such an ending is a table, not a settings file
 
 Sources = Annotated[
     list[str],
@@ -152,7 +158,7 @@ LabelColumn = Annotated[
 def settings_from(
     sources: Sequence[str], id: str | None, label: str | None, changes: Sequence[str], allow_code: Sequence[str] = ()  # noqa: A002
 ) -> tuple[Config, Path]:  # fmt: skip
-    """Return the settings, and the path of their file; without a file, a path in the current folder that names the run.
+    """Return the settings and the path of their file; if tables are given, a path that only names the run.
 
     Raises:
         ConfigError: the file or the options cannot be used, or options are given beside a settings file.
@@ -164,7 +170,7 @@ def settings_from(
 
     files = [text for text in sources if text.lower().endswith(".toml")]
     if len(sources) == 1 and "=" not in sources[0] and not sources[0].lower().endswith(TABLE_ENDINGS):
-        files = list(sources)  # any other name of a settings file
+        files = list(sources)  # a single argument that is not a table is a settings file
     if files:
         if len(sources) > 1:
             raise ConfigError(f"{files[0]}: give one settings file, or only tables")
@@ -182,7 +188,7 @@ def settings_from(
 
 
 def _run_name(parties: Sequence[str], most: int = 4) -> str:
-    """Return a name for runs of these parties.
+    """Return a name for runs of these parties, with at most ``most`` names of parties.
 
     >>> _run_name(["bank", "shop"]), _run_name(list("abcdef"))
     ('bank-shop', 'a-b-c-d-and-2-more')

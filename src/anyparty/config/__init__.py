@@ -4,7 +4,7 @@
 [parties.NAME]          one party's table, column types, encoder, optimizer
 [encoder] [optimizer]   defaults for parties without an encoder or optimizer in [parties.NAME]
 [method]                name, and the method's parameters
-[schedule]              when parties step: name, and the schedule's parameters
+[schedule]              when parties update weights: name, and the schedule's parameters
 [clock]                 durations that the schedule uses
 [train]                 epochs, batches, shares of validation and test, early stopping
 [split]                 which rows are for training, validation and test

@@ -21,14 +21,14 @@ from anyparty.tables.roles import RoleCandidates
 
 @dataclass(frozen=True)
 class SettingsDraft:
-    """The settings that are needed to train: tables, ids and label.
+    """Draft of the settings that training needs: tables, columns of ids, and the label column.
 
     Attributes:
         tables: each party's file, by party.
         ids: the column of ids, by party.
         label: the column to predict.
         active: the party that holds the label.
-        candidates: the candidates for ids and labels.
+        candidates: the columns that may hold ids or labels.
     """
 
     tables: Mapping[str, Path]
@@ -39,11 +39,11 @@ class SettingsDraft:
 
     @property
     def shared_id(self) -> str | None:
-        """The column of ids, if all tables use the same name."""
+        """Name of the id column if it is the same in all tables, else None."""
         return next(iter(self.ids.values())) if len(set(self.ids.values())) == 1 else None
 
     def values(self) -> dict[str, Any]:
-        """Return the settings as a mapping, with absolute paths."""
+        """Return the settings as nested dicts, as in a TOML file, with the absolute paths of the tables."""
         own = {} if self.shared_id else self.ids
         return {
             "federation": ({"id": self.shared_id} if self.shared_id else {})
@@ -55,7 +55,7 @@ class SettingsDraft:
         }
 
     def to_toml(self, folder: Path) -> str:
-        """Return a settings file with comments; paths are relative to ``folder``, the folder of the file."""
+        """Return the text of a settings file with comments; its paths are relative to ``folder``, the file's folder."""
         lines = ["# Settings of anyparty, written by `anyparty init`. Lines that begin with # have no effect.", ""]
         lines += ["[federation]"]
         if self.shared_id is not None:
@@ -98,7 +98,7 @@ def _line(key: str, value: str, comment: str) -> str:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Return a path relative to a folder; an absolute path if they are on different drives."""
+    """Return ``path`` relative to ``folder``, or as an absolute path if the two are on different drives."""
     try:
         return Path(os.path.relpath(path, folder)).as_posix()
     except ValueError:
@@ -106,7 +106,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def parties_of(names: Sequence[str]) -> dict[str, Path]:
-    """Return the file of each party from ``FILE`` or ``PARTY=FILE``; the default name of a party is the file's name.
+    """Return each party's file from arguments ``FILE`` or ``PARTY=FILE``; without ``PARTY=``, the file names the party.
 
     >>> parties_of(["bank.csv", "shop=new/shop-2024.csv.gz"])
     {'bank': PosixPath('bank.csv'), 'shop': PosixPath('new/shop-2024.csv.gz')}
@@ -132,11 +132,14 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
 def draft_settings(
     tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - as in the settings
 ) -> SettingsDraft:  # fmt: skip
-    """Read the tables and draft settings; columns that are not named are chosen from the candidates.
+    """Read the parties' tables, and return draft settings for training on them.
+
+    ``id`` and ``label`` name the columns of ids and labels.  The function searches the tables for a column that is not
+    named.
 
     Raises:
-        ConfigError: no column can hold the ids or the labels, or several tables have the label column.
-        TableError: a table cannot be read, or does not have a named column.
+        ConfigError: no column can hold the ids or the labels, or several tables have the column ``label``.
+        TableError: a table cannot be read or lacks the column ``id``, or no table has the column ``label``.
     """
     columns = {party: readers.names(path, party) for party, path in tables.items()}
     if id is not None:
@@ -152,7 +155,7 @@ def draft_settings(
 
 
 def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: str | None) -> tuple[str, str]:
-    """Return the active party and its label column."""
+    """Return the active party and its label column: ``label``, or by default the best candidate."""
     if label is None:
         if not found.labels:
             raise ConfigError("no column looks like labels; name it: --label COLUMN")

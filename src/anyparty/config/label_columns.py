@@ -12,7 +12,7 @@ from anyparty.tables.file_content import DETECT
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Reject names of unknown parties, because their settings would be ignored."""
+    """Raise a ConfigError if ``given`` names a party that is not in ``known``; its settings would have no effect."""
     for name in given:
         if name not in known:
             raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
@@ -68,10 +68,10 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
 
 
 def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
-    """Reject a table whose column ``federation.label`` would become a feature, although it contains labels.
+    """Reject a table in which the column that ``federation.label`` names would be a feature, although it has labels.
 
     Raises:
-        TableError: a party has such a table; the message names the party.
+        TableError: a party's table has such a column; the message names the party.
     """
     label = config.federation.label
     for name in sorted(found):
@@ -98,7 +98,7 @@ def _columns(config: Config, name: str, source: Any) -> set[str]:
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
-    """Return the only party that has labels; raise an error if there is not exactly one."""
+    """Return the only party in ``labels`` (label columns by party); raise an error if there is not exactly one."""
     if len(labels) == 1:
         return next(iter(labels))
     if not labels:

@@ -51,12 +51,12 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
 
 
 def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: str, folder: Path) -> Config:
-    """Validate nested settings with ``changes`` applied, and resolve relative paths against ``folder``.
+    """Apply ``changes`` to settings in nested dicts, validate them, and resolve relative paths against ``folder``.
 
-    The settings may not load any code.
+    The returned settings may not load user-defined code.
 
     Raises:
-        ConfigError: as ``load``; the message begins with ``source``.
+        ConfigError: a key does not exist, or a value is out of range; the message begins with ``source``.
     """
     asked = [_parsed(change) for change in changes]
     for where, value in asked:
@@ -68,14 +68,14 @@ def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: 
 
 
 def _backslash(error: ValueError) -> str:
-    r"""Return a hint if a text in double quotes has a backslash, as in a path of Windows."""
+    r"""Return a hint if a backslash in double quotes caused the TOML error, as in a Windows path, else ""."""
     if not any(word in str(error) for word in ("Unescaped", "hex value", "Unicode")):
         return ""
     return r"; in a path, write / for each \ or use single quotes: table = 'C:\data\shop.csv'"
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Return the settings with other values, which are given by name, such as ``{"optimizer.lr": 0.01}``.
+    """Return a copy of the settings with ``changes`` applied, such as ``{"optimizer.lr": 0.01}``.
 
     Raises:
         ConfigError: a setting does not exist, or a value is out of range.
@@ -90,7 +90,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:
-    """Split ``a.b=value``, the argument of ``--set``, into the key's path and the value."""
+    """Split ``a.b=value``, the argument of ``--set``, into the key's path, ``["a", "b"]``, and the value."""
     where, equals, text = change.partition("=")
     if not equals or not where.strip():
         raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
@@ -102,7 +102,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Remove settings of the file that the newly chosen encoder or method would not use."""
+    """Remove the settings that no longer apply if setting ``where`` to ``value`` selects another encoder or method."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
@@ -115,7 +115,7 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
-    """Set one value in the nested settings."""
+    """Set ``value`` at the path ``where`` in the nested dicts ``values``."""
     *groups, key = where
     for group in groups:
         values = values.setdefault(group, {})

@@ -1,6 +1,7 @@
 """Make the method, schedule and clock that the settings name, built in or user-defined.
 
-User-defined code may be a rule, a method, or a class or a function that makes one of them.
+A user-defined object may be a method, a rule (the losses and predictions of a split method), or a class or function
+that makes one of them.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from anyparty.methods.split.topology import Schedulable
 
 
 def is_rule_class(found: type) -> bool:
-    """Return True if a class has all members of a rule's contract."""
+    """Return True if the class ``found`` has all members that a rule needs."""
     return all(callable(getattr(found, name, None)) for name in REQUIRED) and hasattr(found, "can")
 
 
 def is_method_class(found: type) -> bool:
-    """Return True if a class has all members of a method's contract."""
+    """Return True if the class ``found`` has all members that a method needs."""
     return all(callable(getattr(found, name, None)) for name in WHOLE) and hasattr(found, "can")
 
 
@@ -46,7 +47,7 @@ METHOD = CodeKind(
     is_class=lambda found: found in {Rule, Method} or is_rule_class(found) or is_method_class(found),
     is_made=lambda found: not isinstance(found, type) and (is_rule_class(type(found)) or is_method_class(type(found))),
 )
-"""Objects that a reference to a user-defined method may name."""
+"""The kinds of objects that the setting ``method.factory``, such as ``"module:Name"``, may name."""
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
@@ -96,7 +97,7 @@ def classes_of(found: Any) -> tuple[Any, ...]:
 def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> None:
     """Reject None for a parameter whose default is not None.
 
-    TOML cannot store None, so a reload would use the default.
+    TOML cannot store None.  If saved settings were read again, the parameter would have its default instead.
     """
     for key in declared_types.takes(found):
         default = inspect.signature(found).parameters[key].default
@@ -111,7 +112,7 @@ def _makes(found: Any) -> bool:
 
 
 def _is_rules(found: Any) -> bool:
-    """Return True for a rule class."""
+    """Return True if ``found`` is a class of rules, not a class of methods."""
     return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
 
 
@@ -125,13 +126,13 @@ def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -
         inspect.signature(found).bind(**values)
     except TypeError as error:
         raise ConfigError(f"method {name!r}: {error}") from None
-    except ValueError:  # a class or function in C may have no signature
+    except ValueError:  # a class or function that is written in C may have no signature
         pass
     return found(**values)
 
 
 def chosen(config: Config) -> Method:
-    """Make the method of the settings group ``[method]``, with its parameters.
+    """Make the method that the settings group ``[method]`` describes.
 
     Raises:
         ConfigError: the method does not exist, its parameters are invalid, or a user-defined method cannot be made.
@@ -158,7 +159,7 @@ TWO_WAYS = "clock: use and trace both set the parties' CPU use; set only one of 
 
 
 def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
-    """Make the schedule ``name``, and the settings of the parties' local iterations.
+    """Return the schedule called ``name``, and the settings of the local iterations that parties make under it.
 
     >>> schedule("flex", mu=0.1)
     (Flex(), LocalIterations(labels='active', mu=0.1, momentum='local', smoothness=None))
@@ -182,9 +183,10 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
 
 
 def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
-    """Make the clock that the settings describe; ``trace`` names a CSV file of CPU use.
+    """Make the clock that a schedule uses: a simulated clock, or with ``real = True`` a clock of real time.
 
-    The real clock takes only ``timeout`` and ``grace``, in seconds.
+    ``values`` are the settings of the group ``[clock]``.  Among them, ``trace`` is the path of a CSV file with the CPU
+    use of each party.  The clock of real time takes only ``timeout`` and ``grace``, in seconds.
 
     Raises:
         ConfigError: a value is out of range, the trace cannot be read, or a setting does not apply to this clock.
@@ -238,7 +240,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return the settings with the numbers of the CPU trace instead of its path, for use on another machine.
+    """Return the settings with the content of the file ``clock.trace`` instead of its path, for use on another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.
@@ -252,7 +254,7 @@ def carried(config: Config) -> Config:
 
 
 def _schedule_types(of: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's parameters, by name."""
+    """Return the type of each field of a dataclass, by the field's name."""
     hints = get_type_hints(of)
     return {field.name: hints[field.name] for field in fields(of) if get_origin(hints[field.name]) is not ClassVar}
 

@@ -1,4 +1,4 @@
-"""Settings of encoders, and the encoder factories made from them."""
+"""Settings of encoders, and the factories that build encoder networks from these settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 class Encoder(Settings):
-    """A network: ``kind`` with the settings of that kind, or ``factory = "module:name"`` for user-defined code.
+    """Settings of an encoder: ``kind`` with its settings, or ``factory = "module:name"`` for user-defined code.
 
     ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` takes shape, widths, depths; ``"lstm"``
     takes steps, memory.
@@ -39,14 +39,14 @@ class Encoder(Settings):
     factory: str | None = None
 
     def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
-        """Make the encoder's factory.
+        """Return the factory that builds the encoder network.
 
         Args:
             setting: the name of the setting that holds ``factory``, for error messages.
             allowed: the user code that may be imported.
 
         Raises:
-            ConfigError: a setting is missing or out of range, or ``factory`` cannot be loaded: see ``load_code``.
+            ConfigError: a setting is missing or out of range, or the code in ``factory`` cannot be loaded.
         """
         if self.factory is not None:
             return load_encoder(self.factory, setting, allowed)
@@ -64,7 +64,7 @@ class Encoder(Settings):
     def _ranges(self) -> Encoder:
         """Reject settings that have no effect or are out of range.
 
-        A setting with its default value is accepted, because the saved settings of a run list every default.
+        A setting without effect is accepted if it has its default value: saved settings list every default.
         """
         wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
         fields = type(self).model_fields

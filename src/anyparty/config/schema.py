@@ -1,4 +1,4 @@
-"""The groups of a settings file."""
+"""The groups of a settings file, with the type, the range and the default of each setting."""
 
 from __future__ import annotations
 
@@ -49,29 +49,36 @@ def _none(value: Any) -> Any:
 
 
 class TrainSettings(Settings):
-    """Training settings, the same for every party.
+    """Settings of training, which are equal for all parties.
 
-    ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  Training stops early
-    after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early stopping.  ``keep``
-    selects the weights that remain after training.  ``"average"`` keeps the mean of each party's weights over the last
-    quarter of the epochs.  If ``patience`` ends the stage before that quarter, the last weights are kept.  ``balance``
-    gives every class the same total weight in the loss and in the predicted class; the predicted probabilities are
-    brought back to the classes' shares of the training rows.  Batches stay random, because balanced batches would
-    reveal labels.
+    ``validation`` and ``test`` are shares of the labelled rows.  The rows are drawn before preprocessing and training.
+    Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early
+    stopping.
+
+    ``keep`` selects the weights that remain after training.  ``"best"`` keeps those of the epoch with the best metric
+    on validation rows, and ``"last"`` keeps those of the last epoch.  ``"average"`` keeps the mean of each party's
+    weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
+
+    ``balance`` gives every class the same total weight in the loss, and when the predicted class is chosen.  The
+    predicted probabilities are then corrected, so that they fit the shares of the classes among the training rows.
+    Batches stay random, because balanced batches would reveal labels.
+
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
-    rows, for learning curves; it is limited to the number of validation rows.  ``extreme`` is the reaction to a
-    message whose numbers are far outside the range of the sender's earlier messages: ``"stop"`` ends the run, and
-    ``"drop"`` continues without that party (only if the parties run on separate machines).
+    rows, for learning curves.  It is limited to the number of validation rows.
 
-    ``rows`` selects the rows that training may use, of those that are not held out: ``"any"``, rows that some party
-    holds; ``"active"``, rows of the active party's table; ``"all"``, rows that every party with columns and the active
-    party hold.  A method may use fewer rows.  Validation and test rows do not depend on ``rows``.
+    ``extreme`` is the reaction to a message whose numbers are far outside the range of the sender's earlier messages.
+    ``"stop"`` ends the run.  ``"drop"`` continues without that party, if the parties run on separate machines.
+
+    ``rows`` selects the rows that training may use, except validation and test rows.  ``"any"`` selects the rows that
+    at least one party holds.  ``"active"`` selects the rows of the active party's table.  ``"all"`` selects the rows
+    that the active party and every party with columns hold.  A method may use fewer rows.  Validation and test rows do
+    not depend on ``rows``.
 
     ``require`` is the number of parties, or "all", that must have taken part when training on separate machines ends.
-    A party has taken part if it was present in at least half of the epochs and its part of the model was saved.  If
+    A party has taken part if it was present in at least half of the epochs and its own weights were saved.  If
     fewer parties have taken part, training saves the model and then ends with an error.  Without ``require``, a warning
-    names each party that missed epochs; the record and the report contain the warning.  If a method cannot train
-    without a lost party, training stops.
+    names each party that missed epochs, and the record and the report contain the warning.  Whatever ``require`` is,
+    training stops if the method cannot train without a lost party.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -99,9 +106,9 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_do(self) -> TrainSettings:
-        """Reject settings that have no effect.
+        """Reject settings that have no effect because the run has no validation rows.
 
-        A setting with its default value is accepted, because the saved settings of a run list every default.
+        Such a setting is accepted if it has its default value, because the saved settings of a run list every default.
         """
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
@@ -139,14 +146,21 @@ Id = str | tuple[str, ...]
 
 
 class SplitSettings(Settings):
-    """How the active party splits its labelled rows; ``train.validation`` and ``train.test`` are the shares.
+    """How the active party splits its labelled rows into training, validation and test rows.
 
-    ``kind``: ``"stratified"`` gives each part the same share of every class; a row's part depends only on its id, the
-    labels and the seed.  ``parties = true`` also gives each part the same share of every set of parties that hold a
-    row.  ``"random"`` ignores classes, as earlier versions did.  ``"group"`` keeps rows with the same
-    value in the column ``group`` in one part.  ``"time"`` uses the latest rows by the column ``time`` for test.
-    ``"file"`` reads train, validation or test from the column ``file``.  These columns are in the active party's table
-    and are not features.  ``"ids"`` marks a run whose parts were listed in Python.
+    ``train.validation`` and ``train.test`` are the shares of validation and test rows.  ``kind`` selects how a row is
+    assigned to one of the three parts (training, validation, test):
+
+    - ``"stratified"``: every class has the same share in each part.  The part of a row depends only on its id, the
+      labels and the seed.  With ``parties = true``, each part also has the same share of the rows that any
+      given set of parties holds.
+    - ``"random"``: the classes are ignored, as in earlier versions.
+    - ``"group"``: rows with the same value in the column that ``group`` names are in the same part.
+    - ``"time"``: the latest rows are test rows, by the column that ``time`` names.
+    - ``"file"``: the column that ``file`` names contains train, validation or test.
+    - ``"ids"``: the three parts were listed in Python.
+
+    The columns that ``group``, ``time`` and ``file`` name are in the active party's table, and are not features.
     """
 
     kind: SplitKind = "stratified"
@@ -169,11 +183,11 @@ class SplitSettings(Settings):
 
     @property
     def column(self) -> str | None:
-        """The column of the active party's table that the split reads."""
+        """The column of the active party's table that the split reads, or None if it reads no column."""
         return self.group or self.time or self.file
 
     def plan(self, train: TrainSettings, task: AskedKind) -> SplitPlan:
-        """Return the plan for a split by these settings and the shares of ``train``."""
+        """Return the plan of a split with these settings and with the validation and test shares of ``train``."""
         return SplitPlan(
             kind=self.kind, parties=self.parties, validation=train.validation, test=train.test, task=task
         )  # fmt: skip
@@ -182,17 +196,18 @@ class SplitSettings(Settings):
 class PartySettings(ReadingSettings):
     """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
 
-    ``table`` is a file, a folder or pattern of files that are parts of one table, or "-" for standard input.  ``id`` is
-    a column, or a list of columns that together identify a row.  ``duplicates`` is the reaction to rows with the same
-    id: "error"; keep the "first" or the "last" row; or the "mean" of numbers and the most frequent category.
+    ``table`` is a file, a folder, a pattern such as "bank-*.csv", or "-" for standard input.  The files of a folder or
+    pattern are parts of one table.  ``id`` is a column, or a list of columns that together identify a row.
+    ``duplicates`` is the reaction to rows with the same id: "error" stops with an error, "first" and "last" keep one of
+    the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
+
     ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace what is
-    recognised.
-    ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label, such as
-    ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and ranges such as 10-20
-    are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind of a column:
-    "numeric", "categorical", "date" or "text".  ``dates`` says, by column, how dates are written: "day-first",
-    "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the largest number of categories of
-    a column; the rarest of more categories are one category.
+    detected in the file.  ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label,
+    such as ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and
+    ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind
+    of a column: "numeric", "categorical", "date" or "text".  ``dates`` selects, by column, how dates are written:
+    "day-first", "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the largest number of
+    categories of a column.  If a column has more categories, the rarest ones are merged into one.
     """
 
     table: UserPath | None = None
@@ -208,7 +223,7 @@ class PartySettings(ReadingSettings):
 
 
 def _as_text(value: Any) -> Any:
-    """Convert a class to text as for cells: booleans in lower case, whole numbers without a decimal point."""
+    """Convert a class to text, as cells are converted: ``True`` to "true", ``1.0`` to "1"; keep any other type."""
     value = value.item() if isinstance(value, np.generic) else value
     return as_level(pl.Series([value]))[0] if isinstance(value, bool | int | float) else value
 
@@ -216,18 +231,19 @@ def _as_text(value: Any) -> Any:
 class FederationSettings(Settings):
     """Settings of the data that all parties share.
 
-    ``id`` is the column of ids, or a list of columns.  ``id_normalize`` lists changes of ids, the same at every party,
-    such as ["strip-zeros"]; ids are not changed without it.  ``label`` is a column of the active party's table.
-    Without ``active``, the only party that has this column is the active party.  ``positive`` is the positive class of
-    a binary task, used by F1 and the area under the ROC curve; by default it is the second class in sorted order.
-    ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
-    ``{yes = ["true", 1], no = ["0"]}``; without it, the labels decide.  ``merge_spellings`` makes
-    categories that differ only in case, spaces, invisible characters or forms of Unicode one category, at every party.
-    ``salt`` enters the hashes of private alignment; it should differ between federations, and is not a secret.
+    ``id`` is the column of ids, or a list of columns.  ``id_normalize`` lists the changes that every party makes to its
+    ids before they are compared, such as ["strip-zeros"]; by default ids are not changed.  ``label`` is a column of the
+    active party's table.  If ``active`` is not set, the active party is the only party that has this column.
+
+    ``positive`` is the positive class of a binary task, for F1 and the area under the ROC curve.  By default it is the
+    second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
+    ``{yes = ["true", 1], no = ["0"]}``.  By default the classes are those among the labels.  With ``merge_spellings``,
+    every party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
+
+    ``salt`` is an input of the hashes in private alignment.  It should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
-    error.  With ``incremental``, each party keeps its secret and the state of the private alignment on its own disk, so
-    that a later alignment processes only new ids; the active party can then recognise rows from one alignment to the
-    next.
+    error.  With ``incremental``, each party keeps its secret and the state of the private alignment on its own disk.  A
+    later alignment then processes only new ids, and the active party can recognise rows of earlier alignments.
     """
 
     id: Id = "id"
@@ -249,7 +265,7 @@ class FederationSettings(Settings):
 
 
 class _Named(BaseModel):
-    """A component name plus its keyword parameters."""
+    """Base class of settings groups that name a component, such as a method, and give its keyword parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -263,7 +279,7 @@ class _Named(BaseModel):
 
     @model_validator(mode="after")
     def _held(self) -> Self:
-        """Reject values that a run's settings file cannot store."""
+        """Reject parameters whose values a run's settings file cannot store."""
         for key, value in (self.model_extra or {}).items():
             check_held(key, value)
         return self
@@ -279,8 +295,8 @@ class _Named(BaseModel):
 class MethodSettings(_Named):
     """A method name, or ``factory = "module:name"`` for a user-defined method, plus the method's parameters.
 
-    ``name`` also names a user-defined method; by default it is the factory's name in its module.  Users
-    do not set ``own``; in the saved settings of a run, ``own`` holds the parameters of a user-defined method as data.
+    ``name`` also names a user-defined method; by default it is the part of ``factory`` after the colon.  Users do not
+    set ``own``: in the saved settings of a run, it holds the parameters of a user-defined method, for information.
     """
 
     name: str = "laser"
@@ -306,10 +322,10 @@ class ScheduleSettings(_Named):
 
 
 class ClockSettings(Settings):
-    """Settings of the clock: see ``anyparty.methods.schedules.virtual_clock.VirtualClock``.
+    """Settings of the clock that schedules use; most of them are attributes of ``VirtualClock``, which simulates time.
 
     ``trace`` is a CSV file with a column of CPU use for each party.  With ``real = true`` time is measured, not
-    simulated, and ``timeout`` and ``grace`` are in seconds.
+    simulated, and only ``timeout`` and ``grace`` apply, in seconds.
     """
 
     real: bool = False
@@ -328,13 +344,17 @@ def _named(value: Any) -> Any:
 
 
 class RunSettings(Settings):
-    """The folder for results."""
+    """Settings of a run: the folder for its results."""
 
     folder: Annotated[UserPath | None, BeforeValidator(_named)] = None
 
 
 class TrackSettings(Settings):
-    """Trackers: see ``anyparty.artifacts.trackers``.  Never put a secret here: a run saves and shows all settings."""
+    """Settings of the experiment trackers TensorBoard and MLflow.
+
+    ``mlflow`` is the address of a tracking server, and ``experiment`` is the name of the experiment there.  Never put a
+    secret here, because a run saves and shows all settings.
+    """
 
     tensorboard: bool = False
     mlflow: str | None = None
@@ -382,7 +402,7 @@ class Config(Settings):
         return self
 
     def reading(self, party: str) -> dict[str, Any]:
-        """Return the settings for reading a party's table, as arguments of ``read_table``."""
+        """Return the settings for reading a party's table, as keyword arguments of ``read_table``."""
         own, federation = self.parties.get(party, PartySettings()), self.federation
         return {
             "id": own.id or federation.id,
@@ -410,7 +430,7 @@ class Config(Settings):
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
     def allowing(self, allow_code: AllowedCode | Iterable[str]) -> Config:
-        """Return the same settings with permission to load code.
+        """Return a copy of the settings with permission to load the code in ``allow_code``.
 
         Raises:
             ConfigError: ``allow_code`` is not a list of module names.
@@ -424,7 +444,7 @@ class Config(Settings):
         """Return the factory of a party's encoder: the party's own encoder, or the default for all parties.
 
         Raises:
-            ConfigError, CodeNotAllowed: a user-defined encoder cannot be loaded: see ``load_code``.
+            ConfigError, CodeNotAllowed: a user-defined encoder cannot be loaded, or the user has not allowed its code.
         """
         own = self.parties.get(party)
         shared = f"encoder.factory, for party {party!r}"
@@ -442,7 +462,7 @@ class Config(Settings):
         return (own and own.optimizer) or self.optimizer
 
     def rules_of(self, party: str) -> ReadingRules:
-        """Return the rules by which a party's cells are read."""
+        """Return a party's reading rules: how texts in its cells become numbers, dates, categories or empty cells."""
         own = self.parties.get(party, PartySettings())
         asked = self.federation
         return ReadingRules(
@@ -454,11 +474,11 @@ class Config(Settings):
         """Return the settings, defaults included, as TOML.
 
         Raises:
-            ConfigError: a table or a list in the parameters contains None, which TOML cannot store.
+            ConfigError: a dict or a list in the parameters contains None, which TOML cannot store.
         """
         values = self.model_dump(mode="json", exclude_none=True)
         if lacking := list(nones(values)):
             raise ConfigError(f"{lacking[0]} = None cannot be saved in the run's settings file (config.toml); leave "
                               "it out, or train without a folder")  # fmt: skip
-        values["train"].setdefault("patience", NONE)  # a missing key would be read as the default
+        values["train"].setdefault("patience", NONE)  # without the key, a reader would use the default
         return tomli_w.dumps(values)

@@ -50,7 +50,7 @@ class Settings(BaseModel):
         """Validate ``values`` and return them as settings; ``source`` begins every error message.
 
         Raises:
-            ConfigError: a key does not exist (the message names the nearest one), or a value is out of range.
+            ConfigError: a key does not exist (the message suggests the most similar key), or a value is out of range.
         """
         try:
             return cls.model_validate(dict(values))
@@ -61,7 +61,7 @@ class Settings(BaseModel):
 def _refuse_truth(value: Any, wanted: Any) -> None:
     """Reject a boolean where a number is expected, also inside lists and dataclasses.
 
-    Pydantic does not call the validators of ``Settings`` for the fields of a dataclass.
+    The fields of a dataclass are checked here, because pydantic does not call the validators of ``Settings`` for them.
     """
     if isinstance(value, bool) and {int, float} & _leaves(wanted):
         raise ValueError("expected a number")
@@ -82,7 +82,7 @@ def _leaves(annotation: Any) -> set[Any]:
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Describe pydantic's errors in one sentence, and suggest the nearest key for each unknown key."""
+    """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key."""
     said = []
     for found in error.errors(include_url=False):
         where = ".".join(str(part) for part in found["loc"]) or "settings"
@@ -98,7 +98,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return a question that suggests the groups with this key, or an empty string if no group has the key."""
+    """Return a question that suggests the settings groups that have ``key``, or an empty string if no group has it."""
     hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
     places = [f"{name}.NAME" if get_origin(hint) is dict else name
               for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
@@ -113,20 +113,21 @@ def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
 
 
 def _group(annotation: Any) -> type[Any] | None:
-    """Return the settings group in a type annotation, or None."""
+    """Return the first class of settings or dataclass inside a type annotation; None if it contains neither."""
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     return next((found for part in get_args(annotation) if (found := _group(part))), None)
 
 
-HELD = (str, int, float, list, tuple, dict, date, time, type(None))  # ``datetime`` is a subclass of ``date``
+# types that settings can store; ``datetime`` needs no entry, because it is a subclass of ``date``
+HELD = (str, int, float, list, tuple, dict, date, time, type(None))
 
 
 def check_held(key: str, value: Any) -> None:
-    """Reject values that TOML cannot store, also inside lists and tables.
+    """Reject a value that TOML cannot store, also inside lists and dicts.
 
-    Callables are accepted here and reported by the caller.  None is allowed at top level, and means "unset".  A nested
-    None fails only when the run is saved.
+    A callable is accepted here, because the caller reports it.  None is accepted and means "unset".  None inside a list
+    or dict causes an error only when the run is saved.
 
     Raises:
         ValueError: TOML cannot store the value; the message names its key.
@@ -143,7 +144,7 @@ def check_held(key: str, value: Any) -> None:
 
 
 def nones(value: Any, where: str = "") -> Iterator[str]:
-    """Yield the path of each None, which TOML cannot store, inside lists and tables."""
+    """Yield the path of each None inside nested lists and dicts, because TOML cannot store None."""
     named = value.items() if isinstance(value, dict) else [("", each) for each in _within(value)]
     for key, each in named:
         place = f"{where}.{key}".strip(".")
@@ -159,7 +160,7 @@ def _within(value: Any) -> list[Any]:
 
 
 class ReadingSettings(Settings):
-    """How a party's table is read; each setting replaces what is recognised."""
+    """Settings for reading a party's table; a setting that is given replaces what is detected in the file."""
 
     separator: str | None = None
     decimal: str | None = None
@@ -178,7 +179,7 @@ class ReadingSettings(Settings):
 
     @property
     def file(self) -> FileSettings:
-        """The settings of the table's file."""
+        """The settings for reading the file itself, such as its separator and encoding."""
         return FileSettings(
             separator=self.separator, decimal=self.decimal, quote=self.quote, encoding=self.encoding, sheet=self.sheet
         )

@@ -31,10 +31,10 @@ from anyparty.networks.encoders import Factory
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedCode:
-    """The references of a settings file that may be imported.
+    """The permission to import user-defined code, which a settings file names by references ``"module:Name"``.
 
     Attributes:
-        names: modules or packages (``"my_package"`` covers ``"my_package.rules:Mine"``), or whole references.
+        names: allowed modules or packages (``"my_package"`` covers ``"my_package.rules:Mine"``), or whole references.
         everything: whether every reference may be imported, as for a settings file that the user wrote.
         source: the file that names the code, for error messages.
 
@@ -56,7 +56,7 @@ NOTHING = AllowedCode()
 
 @dataclass(frozen=True, kw_only=True)
 class CodeKind:
-    """The kind of object that a reference must name.
+    """The kind of object, such as an encoder, that a reference ``"module:Name"`` in the settings must name.
 
     Attributes:
         group: the group of entry points that may be loaded without further permission.
@@ -83,7 +83,8 @@ def load_encoder(reference: str, setting: str, allowed: AllowedCode) -> Factory:
     """Import the factory of a user-defined encoder.
 
     Raises:
-        ConfigError, CodeNotAllowed: as ``load_code``.
+        CodeNotAllowed: the user has not allowed the reference.
+        ConfigError: the factory cannot be imported, or is not an encoder.
     """
     factory: Factory = load_code(reference, setting, allowed, ENCODER)
     return factory
@@ -93,7 +94,7 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
     """Import a user-defined class, function or object.
 
     Args:
-        reference: ``"module:Name"``.
+        reference: the module and the object's name in it, ``"module:Name"``.
         setting: the name of the setting that holds the reference, for error messages.
         allowed: the references that may be imported.
         kind: the kind of object that the reference must name.
@@ -120,10 +121,11 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
 
 
 def check_reference(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind) -> str:
-    """Check a reference before any import, and return its module.
+    """Check a reference ``"module:Name"`` before its module is imported, and return the module's name.
 
     Raises:
-        CodeNotAllowed, ConfigError: as ``load_code``.
+        CodeNotAllowed: the user has not allowed the reference.
+        ConfigError: the reference is malformed, or names a module of the standard library.
     """
     fails = f"{setting}: cannot import factory {reference!r}"
     module, _, name = reference.partition(":")
@@ -164,7 +166,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Describe why ``found`` is not an object of this kind; return an empty string if it is one."""
+    """Describe why ``found`` is not an object of the kind ``kind``; return an empty string if it is one."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))
@@ -187,7 +189,7 @@ def _returns(function: FunctionType) -> Any:
         return annotation
     try:
         return get_type_hints(function).get("return", inspect.Parameter.empty)
-    except (NameError, TypeError, AttributeError):  # a parameter's type is imported for type checkers only
+    except (NameError, TypeError, AttributeError):  # a type in the annotations is imported for type checkers only
         try:
             return operator.attrgetter(annotation)(_Namespace(function.__globals__))
         except AttributeError:
@@ -195,7 +197,7 @@ def _returns(function: FunctionType) -> Any:
 
 
 class _Namespace:
-    """A module's names as attributes."""
+    """An object that has a module's names as attributes, so that ``operator.attrgetter`` can read them."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.__dict__.update(names)

@@ -2,7 +2,7 @@
 
 init("federation.toml", "federation")       write one kit with certificates for each party
 site_process.start("federation")            start all sites on this machine, to try out a federation
-train("federation", "federation.toml")      train; every party runs its part at its own site
+train("federation", "federation.toml")      train; every party computes at its own site
 predict("federation", "federation.toml")    predict with the connected parties
 site_process.stop("federation")             stop all sites on this machine
 """
@@ -33,7 +33,7 @@ from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, rema
 from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
 from anyparty.training.membership import check_require
 
-COMPLETED = "FINISHED:COMPLETED"  # FLARE's status
+COMPLETED = "FINISHED:COMPLETED"  # FLARE's status of a job that ended without an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class JobResult:
     Attributes:
         job: the job's name.
         status: FLARE's status of the job.
-        outcomes: the outcome of each party's part, for parties whose kit is on this machine.
+        outcomes: how the job ended at each party, by party; only for parties whose kit is on this machine.
         absent: by party, the number of epochs of this training that the party missed; empty if the active party's kit
             is not on this machine.
         epochs: the number of epochs of this training.
@@ -69,7 +69,7 @@ def init(
     """Write one start-up kit for each party that the settings name; return the kits' folders by party.
 
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
-    key and sends a request: see ``flare.provisioning``.
+    key and requests a certificate from the active party (module ``flare.provisioning``).
 
     ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 
@@ -116,11 +116,11 @@ def train(
     Raises:
         ConfigError: the settings are invalid, or they name trackers and the active party's kit is on another machine.
         ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is set.
-        RunError: the federation cannot be reached, or the active party's part ended with an error.  The message names
-            ``Incomplete`` if a party's part of the model was not saved, or if ``train.require`` is not met.
+        RunError: the federation cannot be reached, or training ended with an error at the active party.  The message
+            names ``Incomplete`` if a party's share of the model was not saved, or if ``train.require`` is not met.
     """
     folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
-    scheduled(chosen(resolved), resolved)  # report invalid settings now
+    scheduled(chosen(resolved), resolved)  # reports invalid settings before a job is submitted
     check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
@@ -155,7 +155,7 @@ def predict(
     Args:
         folder: the federation's folder.
         config: the settings used in training.
-        parties: the parties whose blocks may take part; by default all connected parties.
+        parties: the parties whose columns may be used; by default all connected parties.
         timeout_s: the maximum time to wait for the end, in seconds.
 
     Returns:
@@ -163,7 +163,7 @@ def predict(
 
     Raises:
         ConfigError: the settings are invalid.
-        RunError: the federation cannot be reached, or the active party's part ended with an error.
+        RunError: the federation cannot be reached, or the prediction ended with an error at the active party.
 
     """
     folder, resolved = user_path(folder), settings.load(config)
@@ -213,7 +213,7 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits until the job is submitted, so that it can be aborted
+            if submitting.exception() is None:  # waits until the job is submitted, because only then it can be aborted
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
@@ -269,7 +269,7 @@ class _Reported:
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """Report the new events in a record to the callback."""
+        """Report to the callback the events in the record ``said`` that it has not received yet."""
         aligning = said.get("aligning", [])
         if aligning and aligning != self.aligning and not self.aligned:
             self.aligning = aligning
@@ -279,7 +279,7 @@ class _Reported:
             self.aligned = True
         stages, history = said.get("stages", {}), said.get("history", [])
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
-        if same < len(self.epochs):  # the resumed run repeats epochs
+        if same < len(self.epochs):  # a resumed run has repeated epochs
             self.epochs, self.stage = self.epochs[:same], ""
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
@@ -290,9 +290,9 @@ class _Reported:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
     def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return the parties that rejoined.
+        """Return ``{"back": parties}`` with the parties that rejoined before the epoch ``each``, or an empty dict.
 
-        They include parties that were absent when a run stopped, and present when the run was resumed.
+        A party that was absent when the run stopped, and present when the run was resumed, has rejoined, too.
         """
         absent = each.get("absent", {})
         back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
@@ -304,7 +304,7 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # a stage that only an earlier, lost record had is unknown
+        self.stage = stage if stage in stages else ""  # a stage is unknown if only an earlier, lost record described it
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 

@@ -1,10 +1,10 @@
-"""Ask a federation's server, with the administrator's kit.
+"""Send commands to a federation's server, with the administrator's kit.
 
 FLARE's client for administrators starts threads, prints and takes seconds to start.  It therefore runs in a process of
-its own, ``python -m anyparty.deployment.flare.admin KIT COMMAND [JSON]``, which answers in lines of JSON:
+its own, ``python -m anyparty.deployment.flare.admin KIT COMMAND [JSON]``, which prints its answers as lines of JSON:
 
-    ``ask_server``      one command, one answer
-    ``command_line``    for callers that follow a process themselves, as with ``watch``
+    ``ask_server``      starts such a process for one command, and returns the answer
+    ``command_line``    returns the process's command line, for callers that read many answers, as with ``watch``
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from anyparty.config.settings_group import Settings
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate
 from anyparty.errors import ConfigError, RunError
 
-UNINTERRUPTED = {"submit", "abort"}  # Ctrl-C in a terminal would leave their outcome unknown
-NO_CONNECTION = "NoConnection"  # the name of FLARE's error
+UNINTERRUPTED = {"submit", "abort"}  # not stopped by Ctrl-C, because their outcome would be unknown
+NO_CONNECTION = "NoConnection"  # FLARE's name for the error that the server does not answer
 T = TypeVar("T")
 POLL_S, WATCH_S, TIMEOUT_S = 0.3, 1.0, 10.0
 
@@ -39,10 +39,10 @@ class _FederationFile(Settings):
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Read ``federation.toml``.
+    """Read ``federation.toml`` in a federation's folder: the parties, and the server's address.
 
     Raises:
-        ConfigError: the file does not exist or was changed.
+        ConfigError: the file does not exist, or is invalid.
     """
     path = folder / "federation.toml"
     if not path.exists():
@@ -56,7 +56,7 @@ def about(folder: Path) -> dict[str, Any]:
 
 
 def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any]:
-    """Run one of ``COMMANDS`` and return its answer.
+    """Send one of ``COMMANDS`` to the federation's server, and return the answer.
 
     Args:
         folder: the federation's folder.
@@ -107,7 +107,7 @@ def command_line(kit: Path, command: str, **arguments: Any) -> list[str]:
     return [sys.executable, "-m", "anyparty.deployment.flare.admin", str(kit), command, json.dumps(arguments)]
 
 
-# ---- in the admin client's process
+# ---- functions that run in the admin client's process
 
 
 def answers(kit: Path, command: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -146,7 +146,7 @@ def _poll(look: Callable[[], T], done: Callable[[T], bool], timeout_s: float) ->
 
 
 def _sites(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Wait until the requested number of sites is connected; return the connected sites."""
+    """Wait until ``arguments["sites"]`` sites are connected, or the time is over; return the connected sites."""
     enough = arguments["sites"]
     names = _poll(lambda: _connected(session), lambda names: len(names) >= enough, arguments["timeout_s"])
     return {"sites": names}
@@ -168,7 +168,7 @@ def _status(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa:
 
 
 def _wait(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Wait until a job has ended."""
+    """Wait until a job has ended, or the time is over; return FLARE's status of the job."""
 
     def look() -> str:
         return str(session.get_job_meta(arguments["job"]).get("status"))
@@ -187,7 +187,7 @@ COMMANDS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Print each answer, or the error, as a line of JSON."""
+    """Run the command that this process's arguments name; print each answer, or the error, as a line of JSON."""
     kit, command, arguments = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     out = sys.stdout
     try:

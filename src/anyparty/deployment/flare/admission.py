@@ -1,4 +1,4 @@
-"""FLARE components that report connections and admit each party only once, and restrictions of FLARE itself.
+"""FLARE components that report connections and admit each party only once, and functions that restrict FLARE.
 
 Every kit's ``local/resources.json`` names the components.  ``site_process`` shows the lines that the components print,
 which start with ``MARK``.  The kit's ``site.log`` has these lines and all other output.
@@ -21,7 +21,7 @@ from anyparty.core.storage import writing
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
 CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # a property of heartbeats; a file in the server's kit
-TOLD_S = 60.0  # a larger difference of clocks is reported
+TOLD_S = 60.0  # a larger difference between two clocks is reported
 TWICE = "is connected already, from another process"
 CONNECTED = "is connected to"
 
@@ -36,7 +36,7 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # maximum time from a second connection of a party to its registration
-CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; until a party with a closed connection is reported as gone
+CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; from a closed connection to the report of it
 CLOSED_S = 60.0  # time after a second site's registration in which no site of the party is admitted
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Evictions(logging.Handler):
         self.at: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record the name and the time."""
+        """Record the connection's name and the time, if the log record reports such a closure."""
         if found := EVICTED.search(record.getMessage()):
             self.at[found["name"]] = time.monotonic()
 
@@ -80,10 +80,10 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             dict[str, float](),
         )  # parties reported as connected; by party, the time since which the connection is closed
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
-        self.keeping = threading.Lock()  # simultaneous heartbeats arrive on several threads
+        self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Report connections, reject second sites, and compare clocks."""
+        """Report connections, reject a party's second site, and compare the parties' clocks with the server's."""
         if event_type == EventType.SYSTEM_START:
             exclude_polling_from_audit()
             connections = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
@@ -95,7 +95,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
                 engine = fl_ctx.get_engine()
                 engine.job_runner.update_abnormal_finished_jobs(
                     [], fl_ctx
-                )  # jobs that an earlier server left as running
+                )  # ends jobs that an earlier server left as running
                 threading.Thread(target=self._check_often, args=(engine,), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._reject_second(fl_ctx)
@@ -183,10 +183,10 @@ class ConnectionMonitor(FLComponent):  # type: ignore[misc]
         self.party, self.place, self.asked, self.there = party, place, 0, False
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Follow the heartbeats.
+        """Report, according to the heartbeats, when the server begins to answer and when it stops.
 
-        FLARE reports a heartbeat as done even without an answer, so the connection is checked, too.  If a heartbeat
-        cannot be sent, FLARE starts the next one without reporting the first one as done.
+        FLARE reports a heartbeat as done even if the server does not answer, so the connection is checked, too.  If a
+        heartbeat cannot be sent, FLARE starts the next one without reporting the first one as done.
         """
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             self.asked = 0
@@ -231,7 +231,7 @@ def answer_only_job_requests() -> None:
     FLARE checks a site's ``authorization.json`` only if the request says so, and the server writes the request.
 
     Raises:
-        RuntimeError: this version of FLARE has other handlers; the site does not start.
+        RuntimeError: this version of FLARE lacks one of the handlers in ``ANSWERED``; the site does not start.
     """
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors  # noqa: PLC0415 - an extra
 
@@ -243,14 +243,14 @@ def answer_only_job_requests() -> None:
 
 
 POLLING = ("check_status server", "get_job_meta ")
-"""Read-only commands that are polled: connected sites (by the prediction service), the state of a training job."""
+"""Read-only commands that are sent every second or more often, to follow the connected sites and a training job."""
 
 
 class Unaudited(frozenset[str]):
     """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
 
     def __new__(cls, every: Iterable[str]) -> Unaudited:
-        """Start with FLARE's own exclusions."""
+        """Make the set from ``every``, the commands that FLARE itself excludes."""
         return super().__new__(cls, every)
 
     def __contains__(self, command: object) -> bool:

@@ -8,7 +8,7 @@
     kits/admin/         the administrator's kit, to submit jobs
 
 A party's private key exists only in its kit.  With ``requests=True``, passive parties have no kit in this folder: each
-creates its own key and requests a certificate (see the module ``requests``).
+creates its own key and requests a certificate (module ``provisioning``).
 
 The active party runs FLARE's server, and every other party runs a FLARE client.  The only open port is the server's.
 On separate machines each party starts its own kit (``run_site``).  ``start`` starts all kits on this machine.
@@ -69,14 +69,14 @@ def init(
     site: Mapping[str, Any] | None = None,
     requests: bool = False,
 ) -> dict[str, Path]:
-    """Create a federation's folder; return the folders of its kits by party, and the administrator's.
+    """Create a federation's folder; return the folders of its kits, by party and "admin".
 
     Args:
         folder: the new folder.
-        roster: the parties.
+        roster: the parties of the federation.
         host: the address of the active party's machine.  With a loopback address, other machines cannot connect.
         port: the server's port.
-        tables: by party, a table to enter into the party's settings.
+        tables: by party, the path of a table, which is written into the party's settings.
         scheme: FLARE's driver, ``grpc`` or ``tcp``; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger
             who connects and sends nothing can delay other connections; ``grpc`` does not have this weakness.
         site: further settings for every party's ``anyparty.toml``.
@@ -126,13 +126,13 @@ def submit(
 ) -> str:
     """Submit a job with these settings; return the job's name.
 
-    Paths and trackers are removed from the settings: see ``public``.
+    Paths and trackers are removed from the settings.
 
     Args:
         folder: the federation's folder.
-        config_toml: the settings.
-        work: the kind of work; see ``SiteConfig.parts``.
-        asked: arguments of each party's part.
+        config_toml: the settings, as TOML text.
+        work: the kind of work, such as "train"; ``SiteConfig.parts`` lists the kinds that a site accepts.
+        asked: arguments of the function that each party runs for this kind of work.
         least: the number of passive parties that must be connected for the job to begin.
 
     Raises:
@@ -157,7 +157,7 @@ def _write_job(
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {
         "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}ActiveJobParty", "args": args}],
-        "dead_client_grace_period": 1e9,  # the run handles lost parties: see endpoint
+        "dead_client_grace_period": 1e9,  # FLARE does not end the job: ``ReliableEndpoint`` handles lost parties
     })  # fmt: skip
     executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}PassiveJobParty", "args": args}}]
     _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
@@ -194,14 +194,14 @@ def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
 
 
 def abort(folder: Path, job: str) -> None:
-    """End a job."""
+    """End a job at all parties."""
     ask_server(folder, "abort", job=job)
 
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
-    """Read the outcome of a party's part of a job.
+    """Read how a job ended at a party, as the fields of ``JobOutcome``.
 
-    Return ``None`` if the part has not ended, or if the party's kit is not on this machine.
+    Return ``None`` if the job has not ended there, or if the party's kit is not on this machine.
     """
     kept = keeps(folder, party)
     path = None if kept is None else kept / f"{job}.json"
@@ -215,10 +215,10 @@ def keeps(folder: Path, party: str) -> Path | None:
 
 
 def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: bool = False) -> tuple[str, SignedFile]:
-    """Sign a party's request for a certificate; return the party and the approval (``provisioning.approve``).
+    """Sign a party's request for a certificate; return the party's name and the approval, to send back.
 
     Raises:
-        ConfigError: there is no federation here, or the request cannot be signed.
+        ConfigError: ``folder`` has no federation, or the request cannot be signed.
     """
     return approve_request(folder, about(folder), file, fingerprint=fingerprint, again=again)
 

@@ -1,14 +1,14 @@
-"""The classes that FLARE starts for a job in each organisation's process: each class runs its party's part.
+"""The classes that FLARE starts for a job in each organisation's process: each class runs its party's share of it.
 
 The active party's class is the job's workflow, in the server's job process.  Every passive party's class is the job's
 executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
 two relays between two passive parties.
 
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
-    Active: the active party's part             Passive: a passive party's part
+    ActiveJobParty                              PassiveJobParty
 
 Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than
-FLARE's streams, and leave receipts, order and deadlines to ``endpoint``.
+FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
 
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
@@ -54,18 +54,18 @@ try:
 except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     Controller = Executor = object
 
-CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # names on the wire
-AWAY = "its site was stopped"  # the reason of a party that will send nothing more
-FLUSH_S = 1.0  # for FLARE to put the last packets on the wire: FLARE does not report when it has done so
-GOODBYE_S = 4.0  # to send a farewell; a site that is stopped is killed after 5 s
-RETURNS = 5  # attempts to rejoin by a party that was given up
+CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # FLARE's names for packets
+AWAY = "its site was stopped"  # the reason that a stopped party sends to the others
+FLUSH_S = 1.0  # pause in which FLARE sends the last packets, because it does not report their end
+GOODBYE_S = 4.0  # time to send a farewell; a site that is stopped is killed after 5 s
+RETURNS = 5  # attempts of a party to rejoin after the others have given it up
 TASK, CONFIG = "take_part", "anyparty.toml"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FlareCarrier:
-    """A carrier of packets between FLARE's cells, the parties' job processes."""
+    """A carrier that sends packets between the parties' job processes, which are cells of FLARE."""
 
     core: Any
     job: str
@@ -85,7 +85,7 @@ class FlareCarrier:
         return f"{'server' if party == self.active else party}.{self.job}"
 
     def listen(self, endpoint: ReliableEndpoint) -> None:
-        """Pass arriving packets to an endpoint, on FLARE's threads."""
+        """Pass each arriving packet to ``endpoint``; FLARE calls it on its own threads."""
         parties = {self.address(name): name for name in (endpoint.me, *endpoint.sessions)}
 
         def arrived(request: Message) -> None:
@@ -97,7 +97,7 @@ class FlareCarrier:
 
 @dataclass(frozen=True)
 class JobOrder:
-    """A job's request to every party: the kind of work and the arguments of the party's part."""
+    """A job's request to every party: the kind of work, and the arguments of the function that does the work."""
 
     work: str
     asked: dict[str, Any]
@@ -105,16 +105,16 @@ class JobOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOutcome:
-    """How a party's part of a job ended.
+    """How a job ended at one party.
 
     Attributes:
-        party: the party.
-        job: the job.
-        error: the type of the error that ended the part; empty if the part succeeded.
+        party: the party's name.
+        job: FLARE's name for the job.
+        error: the type of the error that ended the job at this party; empty after success.
         sentence: the error's message.
-        result: what the part returned, if it can be written as JSON.
-        gone: the parties that left or were given up, and the reasons.
-        traffic: by receiving party, the numbers of messages, bytes and repetitions that were sent.
+        result: the result of the party's work, if it can be written as JSON.
+        gone: the other parties that left or were given up, with the reasons.
+        traffic: by receiving party, the numbers of messages, bytes and repetitions that this party sent.
 
     """
 
@@ -129,7 +129,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRun:
-    """One party's run of a job."""
+    """A job at one party: the settings of the site and of the job, and FLARE's cell for sending messages."""
 
     site: SiteConfig
     config: str
@@ -150,7 +150,7 @@ class JobRun:
         )
 
     def play(self, order: JobOrder, stop_reason: Callable[[], str]) -> JobOutcome:
-        """Run the party's part, and write its outcome into the site's folder."""
+        """Do the party's work for the job, write its outcome into the site's folder, and return the outcome."""
         site = self.site
         if site.threads:
             torch.set_num_threads(site.threads)
@@ -170,7 +170,10 @@ class JobRun:
     def _once(
         self, order: JobOrder, stop_reason: Callable[[], str], patience: Timeouts
     ) -> tuple[ReliableEndpoint, dict[str, Any]]:
-        """Run the party's part once; a passive party that was cut off may try again."""
+        """Do the party's work once; return the endpoint, and the result or the error.
+
+        The caller may repeat this at a passive party that was cut off.
+        """
         site = self.site
         carrier = FlareCarrier(self.core, self.job, site.active)
         endpoint = ReliableEndpoint(site.party, site.parties, self.job, carrier, patience, stop_reason=stop_reason)
@@ -193,10 +196,10 @@ async def _run(site: SiteConfig, config: Config, endpoint: ReliableEndpoint, ord
 
 
 def farewell(error: str, stop_reason: str = "") -> str:
-    """Return the reason that a leaving party sends to the others.
+    """Return the reason that a leaving party sends to the other parties.
 
-    It names at most the type of an error, since the message may hold data.  A party that was stopped from outside
-    sends the ``stop_reason`` instead: the resulting error is not a failure.
+    The reason names at most the type of an error, because the error's message may hold data.  A party that was stopped
+    from outside sends the ``stop_reason`` instead, because the resulting error is not a failure.
     """
     if stop_reason:
         return stop_reason
@@ -211,10 +214,10 @@ def _plain(result: Any) -> Any:
 
 
 class GracefulExit:
-    """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
+    """Handler of SIGTERM: during the party's work for a job, the party sends a farewell before the process ends.
 
-    FLARE creates the object on the main thread, the only thread that can install signal handlers, and runs the party's
-    part on any thread.
+    FLARE creates this object on the main thread, the only thread that can install signal handlers.  The party's work
+    may run on any thread.
     """
 
     def __init__(self) -> None:
@@ -236,7 +239,7 @@ class GracefulExit:
 
     @contextmanager
     def softly(self) -> Iterator[None]:
-        """On SIGTERM, let the body finish within seconds, then end the process."""
+        """On SIGTERM, let the body of the ``with`` statement finish within seconds, then end the process."""
         self.playing = True
         try:
             yield
@@ -248,7 +251,7 @@ class GracefulExit:
 
 
 class ActiveJobParty(Controller):  # type: ignore[misc]
-    """The active party's part of a job; the job ends when this part ends."""
+    """The active party in a job; the job ends when the active party's work ends."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
@@ -266,7 +269,7 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
         """Ignore a result that arrives after the job has stopped waiting for it."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Start the other parties' parts, run this party's part, wait for the others to end."""
+        """Start the job at the other parties, do this party's work, then wait until the other parties have ended."""
         run = JobRun.at(fl_ctx)
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
         others = len(run.site.parties) - 1
@@ -286,14 +289,14 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
 
 class PassiveJobParty(Executor):  # type: ignore[misc]
-    """A passive party's part of a job."""
+    """A passive party in a job."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
         self.order, self.graceful_exit = JobOrder(work, asked), GracefulExit()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
-        """Run the party's part; reply only the type of its error, since the message may hold data."""
+        """Do the party's work; reply only the type of its error, because the error's message may hold data."""
         with self.graceful_exit.softly():
             outcome = JobRun.at(fl_ctx).play(
                 self.order, lambda: ENDED if abort_signal.triggered else self.graceful_exit.why

@@ -1,8 +1,9 @@
-"""The launcher of a site's job processes: a killed process is restarted, and no failed process ends the job elsewhere.
+"""The launcher of a site's job processes: it restarts a killed process, and a failure does not end the job elsewhere.
 
-If a client's process fails or is killed, FLARE 2.9 aborts the job everywhere, whatever ``min_clients`` says.  Here the
-run decides what the loss of a party means: see ``endpoint``.  A killed process is restarted after a short pause.  After
-a crash of the machine, the process is restarted when its site starts again.  The run readmits the party if possible.
+If a client's process fails or is killed, FLARE 2.9 aborts the job at all parties, whatever ``min_clients`` is.  With
+this launcher, the training or prediction itself decides what the loss of a party means.  A killed
+process is restarted after a short pause.  After a crash of the machine, the process is restarted when its site starts
+again.  The training or prediction readmits the party if possible.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ try:
 except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     ClientProcessJobLauncher = ProcessHandle = object
 
-PAUSES_S = (0.5, 2.0, 8.0, 30.0)  # before a killed process is restarted
+PAUSES_S = (0.5, 2.0, 8.0, 30.0)  # before each restart of a killed process
 UNFINISHED = "unfinished.json"
 log = logging.getLogger(__name__)
 
 
 class RestartingProcess(ProcessHandle):  # type: ignore[misc]
-    """A job's process whose death does not fail the job elsewhere."""
+    """A job's process at one party; its death does not make the job fail at the other parties."""
 
     def __init__(self, begin: Callable[[], Any], ended: Callable[[], None]) -> None:
         self.begin, self.ended, self.stopping = begin, ended, threading.Event()
@@ -70,7 +71,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
             super().terminate()
 
     def poll(self) -> Any:
-        """Return success, or a code that FLARE does not treat as a failure of the job."""
+        """Return the code for success, or else a code that FLARE does not treat as a failure of the job."""
         code = super().poll()
         return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
 
@@ -79,7 +80,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """The launcher of a passive party's job processes."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
-        """Start a job's process; for a job that was unfinished when the site went down, reuse its first tokens."""
+        """Start a job's process; if the job was unfinished when the site stopped, reuse its first process's tokens."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)

@@ -1,4 +1,4 @@
-"""Checks before a site starts or an administrator connects.
+"""Checks of certificates and of the server, before a site starts or an administrator connects.
 
     kit                    its certificate is valid, of its own authority, and names the party of its settings
     HOST:PORT, TCP         a server listens; if not, wait and report each try
@@ -54,10 +54,10 @@ class ServerAddress:
 
     @classmethod
     def of(cls, kit: Path, owner: str = "") -> ServerAddress:
-        """Read a kit's start-up files.
+        """Read the server's address and the paths of the credentials from a kit's start-up files.
 
         Raises:
-            ConfigError: ``kit`` is not a kit.
+            ConfigError: the folder ``kit`` is not a start-up kit, or a file in it is damaged.
         """
         startup = kit / "startup"
         found = [path for path in (startup / f"fed_{kind}.json" for kind in KINDS) if path.exists()]
@@ -78,7 +78,7 @@ class ServerAddress:
 
     @property
     def place(self) -> str:
-        """HOST:PORT."""
+        """The server's address, HOST:PORT."""
         return f"{self.host}:{self.port}"
 
 
@@ -134,7 +134,7 @@ def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) 
     except PermissionError:
         raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
                           f"kit: chown -R USER {kit}") from None  # fmt: skip
-    except OSError:  # a missing key is reported where it is used
+    except OSError:  # a missing key causes an error later, where it is used
         return
     if open_to:
         say(f"{key}: others on this machine can read this private key: chmod -R go= {kit}")
@@ -179,7 +179,7 @@ def await_server(gate: ServerAddress, wait_s: float = 0.0, say: Callable[[str], 
     """Wait until the server answers and accepts this kit's certificate; ``say`` reports each failed try.
 
     Raises:
-        ConfigError: the certificates of the server and the kit do not fit.
+        ConfigError: the certificates of the server and the kit are not from the same federation.
         RunError: the server does not answer within ``wait_s`` seconds; at least one try is made.
     """
     end, tries = time.monotonic() + wait_s, 0
@@ -205,7 +205,7 @@ def probe(gate: ServerAddress) -> str | None:
     this handshake shows whether the server accepts the kit's certificate.
 
     Raises:
-        ConfigError: the certificates of the server and the kit do not fit.
+        ConfigError: the certificates of the server and the kit are not from the same federation.
     """
     try:
         _handshake(gate, ssl.TLSVersion.TLSv1_3)
@@ -229,7 +229,7 @@ def probe(gate: ServerAddress) -> str | None:
         return _why(gate, error)
     except (ssl.SSLError, ConnectionError) as error:
         why = getattr(error, "reason", None) or error
-        if "PROTOCOL" not in str(why):  # a server without TLS 1.2
+        if "PROTOCOL" not in str(why):  # PROTOCOL: the server does not support TLS 1.2
             raise ConfigError(f"{gate.place} rejects the certificate {gate.certificate} ({why}): it has expired by "
                               "the clock there, or belongs to another federation") from None  # fmt: skip
     except OSError as error:

@@ -45,12 +45,14 @@ def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
     authority.mkdir(mode=0o700)
     profile = {"name": PROJECT, "scheme": scheme, "connection_security": "mtls",
                "server": {"host": host, "fed_learn_port": port, "admin_port": port}}  # fmt: skip
-    (authority / PROFILE).write_text(json.dumps(profile, indent=1), encoding="utf-8")  # JSON is YAML
+    (authority / PROFILE).write_text(
+        json.dumps(profile, indent=1), encoding="utf-8"
+    )  # FLARE reads YAML, and JSON is YAML
     nvflare("cert", "init", "--profile", authority / PROFILE, "-o", authority, "--valid-days", DAYS)
 
 
 def nvflare(*words: object) -> dict[str, Any]:
-    """Run a command of FLARE and return the data of its answer.
+    """Run the command ``nvflare`` with the arguments ``words``, and return the data of its answer.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.
@@ -87,12 +89,12 @@ FLARE's default also lets jobs bring code (byoc) and the administrator read a si
 
 
 def server_name(host: str) -> str:
-    """Return the name in the server's certificate."""
+    """Return the name of the server that its certificate contains, for a server at ``host``."""
     return "localhost" if host in LOOPBACK else host
 
 
 def project(roster: Roster, host: str, port: int, scheme: str) -> dict[str, Any]:
-    """Return FLARE's description of the federation."""
+    """Return the description of the federation that FLARE's provisioning reads."""
     builders = "nvflare.lighter.impl."
     server = {"name": server_name(host), "type": "server", "org": organisation(roster.active),
               "fed_learn_port": port, "admin_port": port, "default_host": host,
@@ -114,7 +116,7 @@ def project(roster: Roster, host: str, port: int, scheme: str) -> dict[str, Any]
 
 
 def organisation(party: str) -> str:
-    """Convert a party's name to FLARE's form of an organisation's name."""
+    """Convert a party's name to a name that FLARE accepts for an organisation: "_" for each "-"."""
     return party.replace("-", "_")
 
 
@@ -131,7 +133,7 @@ def provision(
         roster: the parties.
         host: the name or address of the server.
         port: the server's port.
-        scheme: FLARE's driver.
+        scheme: FLARE's driver, ``grpc`` or ``tcp``.
         alone: create only the kits of the active party and the administrator.
 
     Raises:
@@ -145,12 +147,12 @@ def provision(
     described = project(roster, host, port, scheme)
     if alone:
         described["participants"] = [each for each in described["participants"] if each["type"] != "client"]
-    text = json.dumps(described, indent=2)  # JSON is YAML
-    theirs = json.loads(text)  # FLARE modifies it
+    text = json.dumps(described, indent=2)  # FLARE reads YAML, and JSON is YAML
+    theirs = json.loads(text)  # a copy, because FLARE modifies it
     try:
         read = prepare_project(theirs)
     except ValueError as error:
-        why = str(error).partition(" based on ")[0]  # drop the regular expression
+        why = str(error).partition(" based on ")[0]  # FLARE's message ends with a regular expression
         raise ConfigError(f"host {host!r}: expected a name of letters, digits, '-' and '.', or an IPv4 address, other "
                           f"than a passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
@@ -175,7 +177,7 @@ def provision(
 
 
 def check_place(place: Path) -> None:
-    """Check that jobs can be started from a folder.
+    """Check that FLARE can start jobs from the folder ``place``.
 
     FLARE puts the folder's path into a command line, which it then splits at blanks.
 
@@ -195,10 +197,11 @@ def check_place(place: Path) -> None:
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     """Write the files that a site needs in addition to FLARE's.
 
-    They are written again at each start of the site, because they contain the kit's path.
+    The files are written again at each start of the site, because they contain the kit's path.
 
-    Jobs may name only the two classes of ``job`` and bring no code.  The site's files cannot be read remotely, no log
-    leaves the site, and only warnings are logged.  With ``own``, the site's settings file is written, too.
+    With these files, jobs may name only the two classes of the module ``job`` and bring no code.  The site's files
+    cannot be read remotely, no log leaves the site, and only warnings are logged.  ``own`` is the content of the site's
+    settings file, which is written only if ``own`` is given.
 
     Raises:
         ConfigError: ``kit`` is not a kit, or jobs cannot be started from its path.
@@ -233,7 +236,7 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
 
 
 def _greeter(kit: Path) -> dict[str, Any]:
-    """Return the component that reports connected sites."""
+    """Return the entry of ``resources.json`` for the component that reports connections."""
     site = SiteConfig.read(kit)
     gate = ServerAddress.of(kit)
     if gate.serves:
@@ -298,7 +301,7 @@ def request(kit: Path, party: str, *, again: bool = False) -> SignedFile:
 def approve(
     folder: Path, federation: Mapping[str, Any], file: Path, *, fingerprint: str | None = None, again: bool = False
 ) -> tuple[str, SignedFile]:
-    """Sign a party's request with the authority's key; return the party and the approval, to send back.
+    """Sign a party's request with the authority's key; return the party's name and the approval, to send back.
 
     Args:
         folder: the federation's folder.
@@ -369,8 +372,8 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         fingerprint: the authority's fingerprint as reported by the active party; a different one is an error.
 
     Raises:
-        ConfigError: there is no request, the approval is for another request or was modified, the fingerprint differs,
-            or FLARE reports an error.
+        ConfigError: ``kit`` contains no request, the approval is for another request or was modified, the fingerprint
+            differs, or FLARE reports an error.
     """
     place = kit / REQUEST
     if not (place / "request.json").exists():
@@ -452,6 +455,6 @@ def _mapping(text: bytes, file: Path) -> dict[str, Any]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return True if two fingerprints are equal, ignoring their notation."""
+    """Return True if two fingerprints are equal, ignoring case, spaces, colons and the prefix "SHA256:"."""
     plain = [text.strip().upper().removeprefix("SHA256:").replace(":", "").replace(" ", "") for text in (one, other)]
     return plain[0] == plain[1]

@@ -23,7 +23,7 @@ PartFunction = Callable[..., Awaitable[Any]]
 
 
 class SiteConfig(ReadingSettings):
-    """One organisation's settings.
+    """The settings that one organisation has written for its own site.
 
     The party knows its table best: its settings for reading the table (``separator``, ``decimal``, ``quote``,
     ``encoding``, ``sheet``, ``types``, ``missing``, ``limits``, ``dates``) replace those of a job.
@@ -31,7 +31,7 @@ class SiteConfig(ReadingSettings):
     Attributes:
         party: the party's name in the federation.
         active: the active party.
-        parties: all parties, in the common order.
+        parties: all parties, in the same order at every site.
         table: the party's table; relative to the kit.
         new: the table of rows to predict, if it differs from ``table``; relative to the kit.
         folder: the folder for checkpoints and records; relative to the kit.
@@ -45,7 +45,7 @@ class SiteConfig(ReadingSettings):
         columns: the columns that a job may read, as features or label; by default all columns that the job does not
             drop.
         threads: the number of threads for PyTorch; by default all.
-        patience: how long the site waits for others.
+        patience: the time limits of waiting for other parties.
 
     """
 
@@ -86,14 +86,14 @@ class SiteConfig(ReadingSettings):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The settings for reading the table that the file contains, by name."""
+        """The settings in this site's file that determine how the table is read, by name."""
         return {name: getattr(self, name) for name in ReadingSettings.model_fields if name in self.model_fields_set}
 
     def load_part(self, work: str) -> PartFunction:
-        """Import the function for a kind of work.
+        """Import and return the function that does this party's share of a kind of work, such as "train".
 
         Raises:
-            ConfigError: the site does not accept such work, or the function cannot be imported.
+            ConfigError: the site does not accept this kind of work, or the function cannot be imported.
         """
         if work not in self.parts:
             raise ConfigError(

@@ -1,6 +1,6 @@
-"""The processes of a federation on one machine: start, watch and stop all parties' sites.
+"""The processes of a federation on one machine: functions that start, watch and stop all parties' sites.
 
-On separate machines each party runs its own kit: see ``run_site``.
+On separate machines each party starts its own kit with ``run_site``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
 
 @contextlib.contextmanager
 def alone(place: Path, otherwise: str) -> Iterator[None]:
-    """Lock a folder while the body runs, so that no other process starts its sites.
+    """Lock a folder while the body of the ``with`` statement runs, so that no other process starts sites in it.
 
     Raises:
         ConfigError: another process holds the lock; ``otherwise`` is the message.
@@ -106,7 +106,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
 
 
 def port_is_free(host: str, port: int) -> None:
-    """Check that the server can listen.
+    """Check that a server can listen at this port.
 
     Raises:
         ConfigError: the port is in use or not allowed.
@@ -183,7 +183,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     Raises:
         RunError: processes do not end, for example those of another user.
     """
-    while found := processes(folder):  # a site may have started a job's process meanwhile
+    while found := processes(folder):  # repeated, because a site may have started a job's process
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
         if left:
             raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; if another user "
@@ -192,7 +192,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
 
 
 WAIT_S = 600.0
-REJECTED = "registration rejected"  # as FLARE prints it
+REJECTED = "registration rejected"  # FLARE's words for a site that is not admitted
 IS_THERE, LOST = ": it says that it is connected already", ", or its answer was lost"
 AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
 
@@ -250,7 +250,7 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
             say(f"{gate.place} did not admit {site.party}{IS_THERE if admission.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
         code = _run(kit, say, admission)
-        if admission.admitted or gate.serves or code <= 0:  # below 0: a signal ended the site
+        if admission.admitted or gate.serves or code <= 0:  # a negative code: a signal ended the site
             return code
     failed = f"{gate.place} did not admit {site.party!r}, {TRIES} times"
     if not admission.rejected:
@@ -262,7 +262,7 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
 
 
 def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
-    """Run FLARE's process; return its exit code, and record its admission."""
+    """Run FLARE's process; return its exit code, and record in ``admission`` whether the server admitted the site."""
     with (
         (kit / "site.log").open("ab", buffering=0) as log,
         _ended(kit),
@@ -286,7 +286,10 @@ def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
 
 
 def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admission: Admission) -> None:
-    """Read all output of a site, even if the log cannot be written: a site blocks if its output is not read."""
+    """Copy a site's output to the log, show the lines for the user, and record whether the server admitted the site.
+
+    All output is read, even if the log cannot be written, because a site blocks if its output is not read.
+    """
     mark, warned = MARK.encode(), False
 
     def tell(sentence: str) -> None:
@@ -310,7 +313,7 @@ def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admiss
 
 @contextlib.contextmanager
 def _ended(kit: Path) -> Iterator[None]:
-    """End the site on SIGTERM and Ctrl-C, if this is the main thread."""
+    """While the body of the ``with`` statement runs, let SIGTERM and Ctrl-C end the site; only on the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""A party's part at its own site: the code and columns that it allows, training, prediction, the stored alignment.
+"""One party's training and prediction at its own site, the code and columns that it allows, its stored alignment.
 
 No module of this package reads another party's files.
 """

@@ -1,8 +1,8 @@
-"""Store one party's part of the alignment, and reuse it until a table changes.
+"""Store what one party knows of the alignment of rows, and reuse it until a party's table changes.
 
-Each alignment has a random number, the same at all parties.  A party whose table has changed since the alignment
-reports no number, and then all parties make a new alignment.  They also make a new alignment if the parties that take
-part, or the parties that hold columns, are not the same as before.
+A random number, which is the same at all parties, identifies each alignment.  A party whose table has changed since
+the alignment reports no number, and then all parties make a new alignment.  They also make a new alignment if the
+parties that take part, or the parties that hold columns, are not the same as before.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ NUMBER = {"number": TensorSpec((ID_BYTES,), torch.uint8)}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredAlignment:
-    """A party's part of the alignment, as stored.
+    """One party's knowledge of the alignment of rows, as stored in its folder.
 
     Attributes:
-        known: the party's knowledge of the alignment.
-        number: [16] uint8, the number of the alignment.
+        known: the positions of the party's rows; at the active party also which party has which row.
+        number: [16] uint8, the random number that identifies the alignment.
         table: the fingerprint of the aligned table.
         rows: the number of rows of the aligned table.
-        apart: True if parties that share no row were admitted.
+        apart: True if the alignment allows parties that have no row in common.
         parties: the parties whose rows were aligned, and those of them that held columns.
         kinds: the kind of each column of the aligned table, in the table's order; empty if an earlier version of
             anyparty stored the alignment.
@@ -82,10 +82,10 @@ class StoredAlignment:
 
     @classmethod
     def read(cls, path: Path) -> StoredAlignment:
-        """Read the file.
+        """Read the alignment stored at ``path``.
 
         Raises:
-            ModelError: the file is absent, cut short or foreign.
+            ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.
         """
         tensors, about = checkpoint.read(path)
         try:
@@ -100,7 +100,7 @@ class StoredAlignment:
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
-        """Write the file."""
+        """Write the alignment to the file ``path``."""
         known = self.known
         tensors = {"position": torch.from_numpy(known.position), "number": self.number}
         if known.observed is not None and known.key is not None:
@@ -111,7 +111,7 @@ class StoredAlignment:
         })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
-        """Return True if a table is the aligned table, or this table with rows added at the end."""
+        """Return True if ``table`` is the table that was aligned, also if rows were added at its end."""
         if table.fingerprint == self.table:
             return True
         n = self.rows
@@ -122,7 +122,7 @@ class StoredAlignment:
 
 
 def kinds_in(path: Path) -> dict[str, Kind]:
-    """Return the kinds of the aligned table's columns; empty if no alignment, or none with kinds, is stored."""
+    """Return the kind of each column of the aligned table; empty if no alignment is stored, or it lacks the kinds."""
     try:
         return StoredAlignment.read(path).kinds
     except ModelError:
@@ -143,14 +143,14 @@ async def aligned(
     incremental: bool = False,
     progress: BlindingProgress | None = None,
 ) -> tuple[PartyAlignment, Tensor]:
-    """Return the party's part of the alignment, and the alignment's number.
+    """Align the parties' rows if necessary; return what this party knows of the alignment, and the alignment's number.
 
-    The stored alignment is used if all parties have the same one.  Otherwise the parties make a new one.
+    If all parties have stored the same alignment, it is used.  If not, the parties make a new one.
 
     A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
     because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
-    some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` admits parties
-    that share no row, as in prediction.
+    some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` allows
+    parties that have no row in common, as in prediction.
 
     If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is
     deleted at the end, except with ``incremental``: the next alignment then processes only new ids. ``progress`` is
@@ -194,16 +194,16 @@ async def aligned(
 
 
 def state_folder(path: Path) -> Path:
-    """Return the folder of the state that continues the alignment stored at ``path``."""
+    """Return the folder with the state from which the alignment in the file ``path`` can be continued."""
     return path.with_suffix(".state")
 
 
 async def _observed(
     net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
 ) -> Tensor | None:
-    """Return presence [N, K] at the active party, and ``None`` at the other parties.
+    """Return at the active party which party has which row, [N, K]; return ``None`` at the other parties.
 
-    Presence is True if party k knows a cell of row n.  ``aligned`` [N] marks the rows that this party aligned, and
+    The value is True if party k knows a cell of row n.  ``aligned`` [N] marks the rows that this party aligned, and
     ``told`` [N] marks the rows of which this party knows a cell.  A label holder may have aligned rows without a cell.
     """
     both = [name for name in roster.labelers if name in roster.blocks]
@@ -229,9 +229,9 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
 
 
 def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
-    """Return the stored alignment if it fits this table and these parties, otherwise None.
+    """Return the alignment stored at ``path`` if it is of this table and these parties, else None.
 
-    An alignment that was made with ``apart`` can be used only with ``apart``.
+    If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True.
     """
     try:
         kept = StoredAlignment.read(path)
@@ -244,7 +244,7 @@ def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool)
 async def _agree_on_alignment(
     net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
 ) -> Tensor | None:
-    """Return ``None`` if all parties have the same alignment, otherwise the number of the new one."""
+    """Return ``None`` if all parties have stored the same alignment, else the number of the alignment to make."""
     others = [name for name in roster.names if name != net.me and (there is None or name in there)]
     if net.me != roster.active:
         await net.send(roster.active, "alignment", {"number": number})
@@ -268,7 +268,7 @@ async def _agree_on_alignment(
 
 
 async def welcome(number: Tensor, net: Channel, name: str) -> None:
-    """Check that a party that rejoins has the alignment of the run.
+    """Check that the party ``name``, which rejoins a run, has stored the run's alignment, and confirm it to the party.
 
     Raises:
         AlignmentError: the party has another alignment.

@@ -1,8 +1,8 @@
 """The settings of a site, and checks that a job, which another party writes, does only what these settings allow.
 
 A site also has a secret: 32 bytes for the party's private random draws. The operating system generates the bytes before
-the first training, and the party stores them. The same seed therefore gives the same weights again, and a resumed run
-reaches the same weights as an uninterrupted one.
+the first training, and the party stores them. Because the secret is stored, a second training with the same seed gives
+the same weights, and a resumed run gives the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anyparty.tables.ids import id_names
 
 
 class SiteSettings(Protocol):
-    """A party's own settings, stored on its machine."""
+    """The settings that a party has written for its own site, stored on its machine."""
 
     @property
     def party(self) -> str:
@@ -38,7 +38,7 @@ class SiteSettings(Protocol):
 
     @property
     def table(self) -> Path | None:
-        """The party's table."""
+        """The path of the party's table."""
 
     @property
     def folder(self) -> Path:
@@ -51,7 +51,7 @@ def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None
     The active party writes the job, and so chooses the id column, the features and the label.
 
     Raises:
-        ConfigError: the job reads other columns.
+        ConfigError: the job reads a column that the settings do not allow.
     """
     wanted: str | Sequence[str] | None = getattr(site, "id", None)
     if wanted is not None and id_names(id) != id_names(wanted):
@@ -67,7 +67,7 @@ def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None
 
 
 def with_own_reading(site: SiteSettings, config: Config) -> Config:
-    """Return a job's settings, in which the party's own settings for reading its table replace those of the job."""
+    """Return a job's settings, but with the party's own settings for reading its table instead of the job's."""
     own: dict[str, Any] = getattr(site, "reading", {})
     party = config.parties.get(site.party, PartySettings()).model_copy(update=own)
     return config.model_copy(update={"parties": config.parties | {site.party: party}}) if own else config
@@ -76,11 +76,11 @@ def with_own_reading(site: SiteSettings, config: Config) -> Config:
 def encoder_at(site: SiteSettings, config: Config) -> Factory:
     """Return the factory of the party's encoder.
 
-    A job's settings may name user-defined code, ``factory``.  Importing code runs it, so only code that the party's own
-    settings list as ``encoders`` is imported.
+    A job's settings may name user-defined code as the encoder's ``factory``.  Importing code runs it.  Therefore only
+    code that the party's own settings list as ``encoders`` is imported.
 
     Raises:
-        ConfigError: the job names other code, or the code cannot be imported.
+        ConfigError: the job names code that is not listed, or the code cannot be imported.
     """
     _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
     return config.allowing(getattr(site, "encoders", ())).encoder_of(site.party)
@@ -90,7 +90,7 @@ def method_at(site: SiteSettings, config: Config) -> Method:
     """Return the method of a job; a user-defined method must be listed as ``methods`` in the party's own settings.
 
     Raises:
-        ConfigError: the party's settings do not list the method; or see ``chosen``.
+        ConfigError: the party's settings do not list the user-defined method, or the method cannot be made.
     """
     _check_listed(site, config.method.factory, "a method", "methods")
     return chosen(config.allowing(getattr(site, "methods", ())))
@@ -112,7 +112,7 @@ def secret_in(folder: Path) -> bytes:
     """Read the secret in a party's folder; create the file if it does not exist.
 
     Raises:
-        ConfigError: the file has another size.
+        ConfigError: the file does not have 32 bytes.
         StorageError: the file cannot be written.
     """
     path = folder / SECRET

@@ -1,11 +1,12 @@
-"""Run one party's part of a prediction at its own site, from its own table and its own part of the model.
+"""Run one party's share of a prediction at its own site, with its own table and its own share of the model.
 
-The rows are those of the parties' tables, or of other files that the parties' own settings name (``new``).  The rows
-are aligned privately, as for training.  The active party gets predictions for the rows of its own table, because it
-does not know the ids of other rows.
+The rows to predict are those of the parties' tables, or of other files that the parties' own settings name (``new``).
+The rows are aligned privately, as for training.  The active party gets predictions for the rows of its own table only,
+because it does not know the ids of any other rows.
 
-Every party that has sent a message writes ``predictions.json``, also if its part failed.  The file has the status, the
-error and the ledger of the party's messages; after success also the number of rows and the table's fingerprint.
+Every party that has sent a message writes ``predictions.json``, also if the prediction failed.  The file has the
+status, the error and the ledger of the party's messages; after success also the number of rows and the table's
+fingerprint.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MESSAGES = (
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A party's own part of a trained model."""
+    """One party's share of a trained model, with its method."""
 
     about: ModelSummary
     member: Member
@@ -65,7 +66,9 @@ class StoredPart:
 
     @classmethod
     def of(cls, site: SiteSettings, config: Config | None = None) -> StoredPart:
-        """Load the part; ``config`` may name a user-defined method and encoder, if the party's settings allow them.
+        """Load the party's share of the model from its site's folder.
+
+        ``config`` may name a user-defined method and encoder, if the party's own settings allow them.
 
         Raises:
             ConfigError: the method or the encoder is not allowed, or ``config`` does not name it.
@@ -90,20 +93,20 @@ async def predict_at_home(
     asked: Sequence[str] | None = None,
     there: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run one party's part of a prediction at its own site; the active party saves the predictions in its folder.
+    """Run one party's share of a prediction at its own site; the active party saves the predictions in its folder.
 
-    ``asked`` lists the parties whose blocks may take part, and ``there`` lists the parties that are online.  Each list
-    is by default all parties.
+    ``asked`` lists the parties whose columns may be used, and ``there`` lists the parties that are online.  By default,
+    each list contains all parties.
 
     Raises:
         ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
-            party's part of the model is of another run.
-        PartyLost: a party left while rows were aligned.  A party that leaves later is named as silent.
+            party's share of the model is of another run.
+        PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """
     ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
 
     def write() -> None:
-        if ledger.flows or status.status == "done":  # else nothing was sent: keep an earlier record
+        if ledger.flows or status.status == "done":  # if nothing was sent, an earlier record is kept
             write_json(site.folder / RECORD, {**status.to_json(), **result, "ledger": ledger.rows()})
 
     async with alone(site.folder), meanwhile(write):
@@ -116,7 +119,7 @@ async def predict_at_home(
 async def _predict(
     site: SiteSettings, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None
 ) -> tuple[dict[str, Any], Table]:
-    """Return the result for the coordinator, and the party's table."""
+    """Predict; return the result that the coordinator may show, and the party's table."""
     part = StoredPart.of(site, config)
     roster, leads = part.about.roster, site.party == site.active
     table, keep = _table(site, config, part)
@@ -149,7 +152,7 @@ async def _predict(
 
 
 def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table, Path]:
-    """Return the party's rows to predict, and the path of their alignment."""
+    """Return a table of the party's rows to predict, and the path at which the alignment of these rows is stored."""
     new: Path | None = getattr(site, "new", None)
     if new is None:
         return _table_aligned(site, config, part), site.folder / ALIGNMENT
@@ -161,7 +164,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
 def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
     """Return the party's own table, read as for training; the table may now have more columns, or no label."""
     kinds = kinds_in(site.folder / ALIGNMENT)
-    if not kinds or site.table is None:  # an alignment of an earlier version or without columns
+    if not kinds or site.table is None:  # an earlier version stored the alignment, or the party has no columns
         return remarked(SiteParty.of(site, config).table)
     roster_of(site, config)
     table = read_again(part.member, site.party, site.table, kinds)
@@ -172,7 +175,7 @@ def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Tabl
 async def _same_run(
     net: Channel, part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None
 ) -> Sequence[str] | None:
-    """Check that the requested parties and the hosts have the parts of the model that training saved.
+    """Check that the parties in ``asked`` and the hosts of heads have shares of the model from the same training.
 
     Return the parties that are still online.
     """
@@ -207,7 +210,7 @@ def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | N
 
 
 def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
-    """Return the requested parties that are not connected."""
+    """Return the parties that may take part in the prediction, but are not in ``there``, the connected parties."""
     roster = part.about.roster
     if there is None or part.method.can.predicts_alone:
         return []
@@ -217,9 +220,10 @@ def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | 
 async def _share(
     net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
 ) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
-    """Share the rows to predict and the requested parties with all parties, and the pattern of presence with hosts.
+    """Send or receive the rows to predict, the parties that may take part, and which party has which row; return them.
 
-    The active party sends these values, and every other party receives them.
+    The active party sends these values, and every other party receives them.  Only hosts of heads receive which party
+    has which row.
     """
     if asked is not None:
         assert rows.observed is not None

@@ -1,10 +1,10 @@
-"""Run one party's part of a training at its own site: its own process, table and folder.
+"""Run one party's share of a training at its own site, in its own process, with its own table and folder.
 
-``train_at_home`` aligns the rows privately if necessary, trains, and saves the party's part of the model.  The party's
+``train_at_home`` aligns the rows privately if necessary, trains, and saves the party's share of the model.  The party's
 folder contains:
 
-    alignment.safetensors     positions of its own rows; at the active party also the pattern of presence
-    model.json, parties/ME/   its part of the model; the task at label holders only
+    alignment.safetensors     positions of its own rows; at the active party also which party has which row
+    model.json, parties/ME/   its share of the model; only at label holders also the task, such as the classes
     checkpoints/              the last two checkpoints
     secret                    32 bytes for the party's private random draws, such as its first weights
     record.json               the ledger of its messages and its status; at the active party history and test scores
@@ -93,7 +93,7 @@ class SiteParty:
 
 
 def roster_of(site: SiteSettings, config: Config) -> Roster:
-    """Return the parties as settings and site describe them; no party sees another's table.
+    """Return the parties as the job's settings and the site's settings describe them; no table is read.
 
     Raises:
         ConfigError: the settings name a party that the site does not know, no label, or a label that no party has.
@@ -114,7 +114,7 @@ async def train_at_home(site: SiteSettings, config: Config, net: Channel, *, res
     """Train one party at its own site; return the epochs and scores that the coordinator may show.
 
     Raises:
-        AnypartyError: see ``anyparty.errors``.  Files that were saved remain, and ``resume`` continues from them.
+        AnypartyError: training failed or was stopped.  Saved files remain, and ``resume`` continues from them.
     """
     async with alone(site.folder):
         return await _train(site, config, net, resume=resume)
@@ -163,7 +163,9 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
         else:
-            recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)  # sent below, after the record is written
+            recorder.ledger.add(
+                Flow(site.party, site.active, "finished"), 0
+            )  # the message is sent below, after the record is written
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return told
@@ -172,11 +174,11 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
 async def _attendance(
     home: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
 ) -> list[str]:
-    """Wait until the other parties have finished; return and record warnings of parties that missed epochs.
+    """Wait until the other parties have finished; return and record warnings that name parties that missed epochs.
 
     Raises:
         Incomplete: a party failed at the end of training, or ``train.require`` is not met.
-        Stopped: the job was ended meanwhile.
+        Stopped: the job was ended during the wait.
     """
     run = home.run
     names = [name for name in run.roster.names if name not in {home.site.party, *unsaved}]
@@ -191,7 +193,7 @@ async def _attendance(
 
 
 def declared(method: Method) -> tuple[MessageSpec, ...]:
-    """Return all messages that a party at its site may send with a method."""
+    """Return the specifications of all messages that parties at their sites may send with ``method``."""
     return (
         *method.can.messages,
         *control_messages.MESSAGES,
@@ -202,7 +204,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 
 def remarked(table: Table, *notes: str) -> Table:
-    """Return the party's table after reporting its data-quality notes at the site, by default those of reading."""
+    """Report ``notes`` about the party's data at its site, by default those from reading it; return the table."""
     for note in notes or table.notes:
         remark(note)
     return table
@@ -222,12 +224,12 @@ def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, s
 
 
 async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
-    """Save the party's part of the model; the active party also saves the marks of the other parties' parts.
+    """Save the party's share of the model; the active party also saves the marks (SHA-256) of all other shares.
 
-    Return the parties that were lost before they had saved their part, with the reasons; empty at a passive party.
+    Return the parties that were lost before they had saved their share, with the reasons; empty at a passive party.
 
-    Nothing is awaited between writing the weights and writing the files that name them, so a crash between the two is
-    unlikely.
+    Nothing is awaited between writing the weights and writing the files that name them, so that a crash between
+    the two is unlikely.
     """
     site, run = home.site, home.run
     leads = site.party == site.active

@@ -1,6 +1,6 @@
 """FLARE driver for connections within a site: a Unix socket that only the site's user may open.
 
-FLARE's own drivers listen on a port of 127.0.0.1.  In clear text, every user of the machine can send messages to that
+FLARE's own drivers listen on a port of 127.0.0.1.  Without TLS, every user of the machine can send messages to that
 port under another sender's name.  With TLS over ``tcp``, a silent connection blocks all other connections.  ``grpc``
 needs a server certificate at every party.  See docs/decisions/0016-internal-connections.md.
 
@@ -52,7 +52,7 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """Return the capabilities of this driver."""
+        """Return the features of this driver: FLARE sends heartbeats over its connections, and it has no TLS."""
         return {DriverCap.SEND_HEARTBEAT.value: True, DriverCap.SUPPORT_SSL.value: False}
 
     @staticmethod
