@@ -55,7 +55,9 @@ class MarkedNumbers(NamedTuple):
 
 
 def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumbers:
-    """Recognize the format of a column's cells [n], null if missing, and read them as numbers.
+    """Recognize the format of text cells [n], null if missing, and read the cells as numbers.
+
+    If the decimal mark remains ambiguous, no cell is read as a number.
 
     >>> without_marks(pl.Series(["39,400", "1,250.5", "$7"])).numbers.to_list()
     [39400.0, 1250.5, 7.0]
@@ -75,7 +77,7 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
 
 
 def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the settings' word
-    """Read cells [n], null if missing, that are in a known format."""
+    """Read text cells [n], null if missing, as numbers in a known format."""
     parts = text.str.extract_groups(CELL).struct.unnest()
     body, units = parts["body"], parts.select(pl.coalesce("before", "after").fill_null("")).to_series()
     known = body.str.contains(BODY[format.decimal]).fill_null(value=False)
@@ -86,9 +88,9 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # a plain number beside percentages may be a share
+    if format.unit in SHARES:  # beside percentages, 0.5 may mean 50 %
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)  # 1e5
+    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)  # such as 1e5
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
 
@@ -101,7 +103,7 @@ def _unit(text: pl.Series) -> str:
 
 
 def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
-    """Return whether both decimal marks are possible, and the cells do not show which of them is meant.
+    """Return whether both decimal marks are possible, and the cells do not show which mark is meant.
 
     1.234 beside 12,345 is ambiguous. 1.234 with a unit is ambiguous too, because prices rarely have three decimals.
     """
