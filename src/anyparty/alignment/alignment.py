@@ -29,7 +29,7 @@ def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_])
     {'any': [True, True], 'active': [True, True], 'all': [True, False]}
 
     Args:
-        kind: the kind, as in ``train.rows``.
+        kind: the kind of rows, as in the setting ``train.rows``.
         observed: [N, K], True if party k holds row n.
         held: [N], True if the active party's table has row n, possibly with a label alone.
     """
@@ -84,7 +84,7 @@ class Alignment:
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
 
     def take(self, rows: NDArray[np.int64]) -> Alignment:
-        """Return the alignment of the rows at ``rows`` [n], in this order."""
+        """Return the alignment of only those aligned rows whose indices are ``rows`` [n], in this order."""
         return Alignment(
             self.parties,
             len(rows),

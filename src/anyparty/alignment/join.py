@@ -99,7 +99,7 @@ def _check_widths(tables: Sequence[Table]) -> None:
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return, for each id of ``union`` [N] (columns id and row), its place in a party's ``ids``; -1 if it is absent."""
+    """Return, for each id of ``union`` [N] (columns id and row), its index in a party's ``ids``; -1 if it is absent."""
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
     position = np.full(union.height, -1, dtype=np.int64)
@@ -166,7 +166,7 @@ class NearMatch:
 
     @property
     def remedy(self) -> str:
-        """The setting that removes the differences."""
+        """The advice to write the setting that removes the differences."""
         named = ", ".join(f'"{name}"' for name in self.changes)
         return f"id_normalize = [{named}] in [federation] removes this difference"
 
@@ -204,7 +204,7 @@ def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) ->
 def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
     """Return, for each party, the number of its changed ids that equal another party's changed ids."""
     changed = normalized(ids, changes)
-    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few, which saves work
+    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids, so that the rest is fast
     if not len(alike):
         return [0] * own.shape[1]
     changed = changed.gather(alike)

@@ -104,7 +104,7 @@ async def plan_with_state(
     """Return the plan of an alignment with a state on each party's disk, and store hashes of this party's new ids.
 
     Args:
-        net: the party's channel to the others.
+        net: the party's channel to the other parties.
         roster: the parties.
         ids: the party's ids.
         sizes: the number of ids of each party.

@@ -48,7 +48,7 @@ class Overlap:
     Attributes:
         blocks: the K parties that hold columns.
         rows: N, the number of rows.
-        labelled: the number of rows with a label; ``None`` if it is not known here.
+        labelled: the number of rows with a label; ``None`` if this party does not know it.
         by_all: the number of rows that all K parties hold.
         held: for each party, the number of rows that it holds.
         alone: for each party, the number of rows that only it holds.
@@ -148,7 +148,7 @@ class Overlap:
         return 1 - sum(self.held.values()) / max(1, self.rows * len(self.blocks))
 
     def frame(self) -> pl.DataFrame:
-        """Return a row for each of the most frequent sets of parties: the parties, and the numbers of rows."""
+        """Return a data frame with a row for each of the most frequent sets of parties, and its numbers of rows."""
         rows = [{"parties": " + ".join(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         return pl.DataFrame(rows, schema={"parties": pl.String, "rows": pl.Int64, "labelled": pl.Int64})
 
@@ -156,7 +156,7 @@ class Overlap:
         """Draw the numbers of rows by the set of parties that has them.
 
         Args:
-            axes: where to draw; by default new axes.
+            axes: the axes to draw into; by default new ones.
         """
         axes = new_axes() if axes is None else axes
         patterns = self.patterns[::-1]

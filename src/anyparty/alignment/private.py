@@ -1,9 +1,9 @@
 """Private alignment: find common rows without showing ids to other parties.
 
-After C. Meadows: "A More Efficient Cryptographic Matchmaking Protocol", S&P 1986, and B. A. Huberman, M. Franklin,
-T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999, for K parties. There are two differences.
-Each party blinds its list of points with a one-time scalar before it passes the list to other parties. Only the active
-party sees tokens.
+The protocol follows C. Meadows: "A More Efficient Cryptographic Matchmaking Protocol", S&P 1986, and B. A. Huberman,
+M. Franklin, T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999. It is extended to K parties, and
+differs in two points. Each party blinds its list of points with a one-time scalar before it passes the list to other
+parties. Only the active party sees tokens.
 
 Notation  K      the number of parties
           N      the number of rows: distinct ids that at least one party holds
@@ -13,7 +13,7 @@ Notation  K      the number of parties
           token  H(id) times s_1 s_2 ... s_K, which is equal for equal ids
 
     1. Every party sends its number of ids and a fingerprint of the terms (salt, batch, ``apart``, parties) to all
-       others.
+       other parties.
     2. Party k permutes its ids secretly, and sends its list of points r_k H(id) to the next party in the roster's
        order. Each party j multiplies the points by s_j and sends them on. The last party returns the list to party k.
        The lists of passive parties skip the active party.
@@ -89,7 +89,7 @@ class IdTerms:
 
     @classmethod
     def of(cls, ids: pl.Series, normalize: Sequence[str]) -> IdTerms:
-        """Return the terms of ids [n] after the changes ``normalize``."""
+        """Return the terms of ids [n] to which the changes ``normalize`` were applied."""
         return cls(check_normalize(normalize), 1 if not len(ids) else str(ids[0]).count(JOINT) + 1)
 
     def __str__(self) -> str:

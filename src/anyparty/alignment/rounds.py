@@ -27,11 +27,11 @@ from anyparty.errors import MessageError
 CHUNK = 1024  # the number of points that a thread blinds in one task, in 30 ms
 
 BlindingProgress = Callable[[int, int], None]
-"""Called with the number of points that this party has blinded so far, and the total."""
+"""A function that is called with the number of points that this party has blinded so far, and the total number."""
 
 
 def stops(roster: Roster, owner: str) -> tuple[str, ...]:
-    """Return the route of a list: from its owner through all other parties except the active party, and back.
+    """Return the route of a party's list: from the owner through all other parties except the active one, and back.
 
     >>> from anyparty.core.types import Party
     >>> four = Roster(tuple(Party(name=name) for name in "abcd"), active="b")
@@ -154,7 +154,7 @@ class Rounds:
         return made
 
     def _work(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of points that this party blinds for lists of these sizes."""
+        """Return the number of points that this party blinds if the parties' lists have the lengths ``sizes``."""
         return sum(sizes.values()) + (sizes.get(self.net.me, 0) if len(self._stops(self.net.me)) > 2 else 0)
 
     def _others(self) -> list[str]:

@@ -148,7 +148,7 @@ def _split_scalar(scalar: bytes, root: bytes, nonce: bytes) -> tuple[bytes, byte
     for attempt in range(256):
         once = _clamped(_derive(root, f"once {nonce.hex()}{attempt}", SIZE))
         rest = crypto_core_ed25519_scalar_mul(_modulo(scalar), crypto_core_ed25519_scalar_invert(_modulo(once)))
-        for _ in range(8):  # t, t + l, ..., t + 7 l
+        for _ in range(8):  # tries t, t + l, ..., t + 7 l
             if rest == _clamped(rest):
                 return once, rest
             rest = sodium_add(rest, L.to_bytes(SIZE, "little"))

@@ -88,7 +88,8 @@ def _timestamps(text: pl.Series) -> pl.Series:
 
 def value_counts(text: pl.Series) -> list[tuple[str, int]]:
     """Return each distinct text with its number of cells: most frequent texts first, equally frequent ones sorted."""
-    counts = text.alias("text").value_counts()  # the name "count" is taken by polars
+    # A series with the name "count" would clash with the column of this name that polars adds.
+    counts = text.alias("text").value_counts()
     return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
 
 

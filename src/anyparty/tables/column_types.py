@@ -56,7 +56,7 @@ NOTATIONS = {
         rf"^\(\s*{NUMBER}\s*\)$",
         "write them without brackets, and with a minus sign if they are negative",
     ),
-    "durations": (  # as pandas writes them to a CSV
+    "durations": (  # as pandas writes durations to a CSV file
         r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
         "write a number instead, such as days",
     ),
@@ -269,7 +269,7 @@ def _not_numbers(
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
         stop_at_limits(column, limited, where)
-    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; 0.1 is not exact as a float
+    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers (0.1 is not exact as a float)
         offer = missing_offer(column.name, text.filter(bad))
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
                          f"{OR_CATEGORY}{offer}")  # fmt: skip
@@ -420,7 +420,7 @@ def _counted(texts: pl.Series) -> str:
 
 
 def notation_of(text: pl.Series) -> Notation | None:
-    """Return the notation that nearly all cells have, apart from plain numbers; ``None`` if it is not evident."""
+    """Return the notation that nearly all cells have, apart from plain numbers; ``None`` without such a notation."""
     known = text.filter(~text.is_in(NOT_A_NUMBER).fill_null(value=True))
     plain = known.cast(pl.Float64, strict=False).is_not_null()
     several = plain

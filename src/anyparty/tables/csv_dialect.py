@@ -17,9 +17,8 @@ from anyparty.tables.file_content import FileContent, FileSettings, named, utf_1
 
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE = 50  # the number of lines on which the separators are tried
-_WESTERN = re.compile(
-    r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]"
-)  # letters of Western Europe; text in other encodings, decoded as cp1252, rarely has only these
+# Letters of Western Europe. Text in other encodings rarely has only these letters if it is decoded as cp1252.
+_WESTERN = re.compile(r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]")
 _MARKS = frozenset("“”„‘’‚–—…•€£¥§°²³¹µ½¼¾«»©®™ªº¿¡´·±%‰×\xa0")
 _SEP_LINE = re.compile(r'"?sep=(.)"?\s*$', re.IGNORECASE)
 _COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"  # a number with a decimal comma
@@ -198,7 +197,10 @@ def _separator(text: str) -> str | None:
 
 
 def _quote(text: str, separator: str) -> str:
-    """Return a single quotation mark if it encloses all names and no cell begins with a double one, else a double one."""
+    """Return a single quotation mark if such marks enclose all column names and no cell begins with a double mark.
+
+    Otherwise, return a double quotation mark.
+    """
     names = text.partition("\n")[0].strip().split(separator)
     single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
     double = re.search(rf'(^|{re.escape(separator)})"', text, re.MULTILINE)

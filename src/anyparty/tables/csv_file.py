@@ -145,9 +145,8 @@ class CsvFile:
         line = 0
         try:
             for cells in rows:
-                if (
-                    "".join(lines[line : rows.line_num]).count(quote) % 2
-                ):  # the csv module accepts a quotation mark within an unquoted cell
+                # The csv module accepts a quotation mark within an unquoted cell, so that marks are counted here.
+                if "".join(lines[line : rows.line_num]).count(quote) % 2:
                     raise csv.Error(some(cell for cell in cells if quote in cell))
                 line = rows.line_num
         except csv.Error as error:

@@ -1,8 +1,8 @@
 """Read dates and times in text, and convert them to numbers.
 
-A column has one order: year-first, day-first or month-first. The cells decide it if only one order makes all of them
-dates. If they allow two orders that give different dates, the user must choose. A date with the name of
-a month, as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
+A column has one order: year-first, day-first or month-first. The cells show the order if only one makes all of them
+dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of a month,
+as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
 """
 
 from __future__ import annotations

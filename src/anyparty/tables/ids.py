@@ -22,7 +22,7 @@ SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
 _DIGITS = 15  # the number of digits that a spreadsheet keeps
-_RARE, _FEWEST = 0.05, 20  # ids of a type with at most this share are reported, in tables of at least this many rows
+_RARE, _FEWEST = 0.05, 20  # a type of at most the share _RARE is reported, in tables of at least _FEWEST rows
 
 
 @dataclass(frozen=True)

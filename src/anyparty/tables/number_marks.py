@@ -29,7 +29,7 @@ BODY: dict[Decimal, str] = {
     ".": rf"^(\d+|[1-9]\d{{0,2}}(,\d{{3}})+|[1-9]\d?(,\d\d)*,\d{{3}}|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(\.\d+)?$",
     ",": rf"^(\d+|[1-9]\d{{0,2}}(\.\d{{3}})+|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(,\d+)?$",
 }
-NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # these mark a missing cell in a column of numbers
+NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # texts that mark a missing cell among numbers
 LIMIT = r"^(?P<side><=?|>=?|≤|≥|~)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)$"
 RANGE = r"^(?P<low>\d+(?:\.\d+)?)\s*(?:-|–|to|\.\.)\s*(?P<high>\d+(?:\.\d+)?)$"
 
@@ -76,7 +76,7 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
     return best
 
 
-def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the settings' word
+def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the usual name
     """Read text cells [n], null if missing, as numbers in a known format."""
     parts = text.str.extract_groups(CELL).struct.unnest()
     body, units = parts["body"], parts.select(pl.coalesce("before", "after").fill_null("")).to_series()
@@ -88,9 +88,10 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # beside percentages, 0.5 may mean 50 %
+    if format.unit in SHARES:  # beside percentages, 0.5 may mean 0.5 % or 50 %
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)  # such as 1e5
+    # The pattern CELL does not match numbers such as 1e5.
+    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
 

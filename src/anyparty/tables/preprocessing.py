@@ -141,8 +141,8 @@ class Categorical(BaseModel):
     Attributes:
         columns: the names of the columns.
         levels: the levels of each column; ``None`` is the level of missing cells.
-        grouped: the columns with too many levels. All other categories of such a column, also those that did not occur
-            in training, have the level :data:`RARE`.
+        grouped: the columns with too many levels. A category that is not in ``levels`` of such a column, such as one
+            that did not occur in training, has the level :data:`RARE`.
     """
 
     model_config = STRICT
@@ -177,7 +177,7 @@ class Categorical(BaseModel):
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
 
     def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Fill missing cells of columns that had the same category in all training rows with this category."""
+        """Replace the missing cells of a column that had the same category in all training rows by this category."""
         known = zip(self.columns, self.levels, strict=True)
         constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
         return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())
@@ -226,7 +226,10 @@ class Words(BaseModel):
     width: Annotated[int, Field(ge=1)] = HASHES
 
     def transform(self, frame: pl.DataFrame) -> NDArray[np.float32]:
-        """Convert the texts [b, d] to numbers [b, d * width]. A text becomes a vector of norm 1, a missing text zeros."""
+        """Convert the texts [b, d] to numbers [b, d * width].
+
+        The numbers of a text are a vector of norm 1; those of a missing text are zeros.
+        """
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
         hashing = HashingVectorizer(n_features=self.width, ngram_range=(1, 2), dtype=np.float32)
@@ -238,7 +241,7 @@ class Features:
     """A table's preprocessed rows.
 
     Attributes:
-        x: [n, width] float32.
+        x: [n, width] float32, the numbers.
         gaps: [n, width] bool, True for numbers that were imputed; ``None`` if no number was imputed.
     """
 
@@ -272,7 +275,7 @@ class Prepare(BaseModel):
 
         Args:
             table: the party's table, n rows.
-            rows: [m] the row numbers of its training rows.
+            rows: [m] the indices of the party's training rows.
             scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
             max_levels: the largest number of categories of a column; if there are more, the rarest become one category.
@@ -425,7 +428,7 @@ class Prepare(BaseModel):
             at = slice(start, start := start + len(levels))
             weight = centers[..., at].clip(min=0)
             edge = weight.cumsum(axis=-1)
-            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # numpy  # nosec B311
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # seeded  # nosec B311
             level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
             out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
         return out

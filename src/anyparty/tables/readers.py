@@ -228,7 +228,7 @@ def _from_csv(
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        file = CsvFile.of(content, settings, party, whole=True)  # UTF-8 was assumed from the first bytes
+        file = CsvFile.of(content, settings, party, whole=True)  # only the first bytes are UTF-8
         cells, decimal, more = file.read(settings)
     return cells, f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else ""), decimal, notes + more
 

@@ -17,7 +17,7 @@ class ReadingRules(BaseModel):
     Attributes:
         missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
         task: the requested kind of task. For "regression", all labels are numbers.
-        classes: by class, the texts of its labels, without regard to case; ``None`` recognizes the classes.
+        classes: by class, the label texts that mean it, without regard to case; ``None`` recognizes the classes.
         limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
         dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
         decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.

@@ -20,7 +20,9 @@ from anyparty.tables.target import MANY_CLASSES, AskedKind
 WIDE = 12  # if a party has more columns, only its columns with a remark are shown
 TALL = 48  # if parties with at most WIDE columns have more in total, only their columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
-FAR, RARE, FEWEST = 50, 0.05, 20  # of outliers: distance in interquartile ranges, share, number of cells
+# Outliers are more than FAR interquartile ranges away. They are reported if at least FEWEST cells are known, and if at
+# most the share RARE of the cells are outliers.
+FAR, RARE, FEWEST = 50, 0.05, 20
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 

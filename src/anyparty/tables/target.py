@@ -57,7 +57,7 @@ def infer_task(
         label: [n] the label column, null for unlabelled rows.
         party: the party that holds the column, for errors.
         kind: the requested kind of task.
-        train_rows: the row numbers of the training rows; all rows if ``None``.
+        train_rows: the indices of the training rows; all rows if ``None``.
         without: accept a column without any label. The task then has no classes.
         positive: the one of two classes for which F1 and the area under the ROC curve are computed. It becomes the
             second class. By default the classes are sorted.
@@ -218,9 +218,8 @@ def _are_classes(label: pl.Series, where: str) -> bool:
         endless = numbers.is_infinite().fill_null(value=False)
         raise TableError(f"{where}: {endless.sum()} of {len(known)} numbers are infinite, "
                          f"{cells.cited(label, endless)}; leave them empty, or correct them")  # fmt: skip
-    values = (
-        names_of(label).drop_nulls().n_unique()
-    )  # counted as text, because different large integers may be equal as floats
+    # Values are counted as text, because different large integers may be equal as floats.
+    values = names_of(label).drop_nulls().n_unique()
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
 

@@ -22,7 +22,7 @@ def read_header(
     Raises:
         TableError: the sheet is not evident or does not exist, or a column name repeats.
     """
-    import fastexcel  # noqa: PLC0415 - only for workbooks, because it is rarely needed
+    import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
 
     where = f"party {party!r}: {named(content.path)}"
     try:
