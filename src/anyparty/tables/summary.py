@@ -20,8 +20,8 @@ from anyparty.tables.target import MANY_CLASSES, AskedKind
 WIDE = 12  # if a party has more columns, only its columns with a remark are shown
 TALL = 48  # if parties with at most WIDE columns have more in total, only their columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
-# Outliers are more than FAR interquartile ranges away. They are reported if at least FEWEST cells are known, and if at
-# most the share RARE of the cells are outliers.
+# Outliers are more than FAR interquartile ranges from the median of at least FEWEST numbers. They are rare if they are
+# at most the share RARE of all numbers.
 FAR, RARE, FEWEST = 50, 0.05, 20
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
