@@ -22,14 +22,14 @@ ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 
 
 def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the mask [N] of rows of a kind: all, those of the active party's table, or those that all parties hold.
+    """Return the mask [N] of a kind of rows: all, those of the active party's table, or those that all parties hold.
 
     >>> observed, held = np.array([[True, True], [False, True]]), np.array([True, True])
     >>> {kind: rows_of(kind, observed, held).tolist() for kind in ROW_KINDS}
     {'any': [True, True], 'active': [True, True], 'all': [True, False]}
 
     Args:
-        kind: the kind, as in ``train.rows``.
+        kind: the kind of rows, as in the setting ``train.rows``.
         observed: [N, K], True if party k holds row n.
         held: [N], True if the active party's table has row n, possibly with a label alone.
     """
@@ -45,10 +45,11 @@ class Alignment:
     Attributes:
         parties: all parties, in the roster's order.
         n: N, the number of rows in the union.
-        position: by party, [N] int64: the number of the party's own row that is aligned row n; -1 if the party does not
+        position: by party, [N] int64: the index of the party's own row for aligned row n; -1 if the party does not
             hold the row.
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
-        id_columns: [N, m] the m id columns with the names and types of one table; ``None`` under private alignment.
+        id_columns: [N, m] the m id columns with the names and types of one party's table; ``None`` under private
+            alignment.
         blocks: as ``position``, but also -1 if all cells of the party's own row are empty; by default ``position``.
     """
 
@@ -83,7 +84,7 @@ class Alignment:
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
 
     def take(self, rows: NDArray[np.int64]) -> Alignment:
-        """Return the alignment of the rows at ``rows`` [n], in this order."""
+        """Return the alignment of only those aligned rows whose indices are ``rows`` [n], in this order."""
         return Alignment(
             self.parties,
             len(rows),
@@ -96,7 +97,7 @@ class Alignment:
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
         """Return the permutation [b] that sorts ``rows`` [b] by the order of the tables.
 
-        The rows of party ``first`` come first, in its table's order. The other parties' remaining rows follow.
+        The rows of party ``first`` come first, in its table's order. Rows that it does not hold follow, party by party.
 
         >>> at = {"a": np.array([-1, 1, 0]), "b": np.array([0, 1, -1])}
         >>> Alignment(("a", "b"), 3, at).as_given(np.array([0, 1, 2]), "a").tolist()
@@ -116,11 +117,10 @@ class PartyAlignment:
     """One party's view of an alignment.
 
     Attributes:
-        position: [N] int64, the party's own row of each aligned row, -1 if it does not hold the row.
+        position: [N] int64, the index of the party's own row for each aligned row; -1 if the party does not hold it.
         observed: [N, K] bool, True if party k holds row n. Only the active party has this mask, and sends it to label
             holders.
-        key: [N] int64, a number that identifies the row; only at the active party.
-
+        key: [N] int64, a number that identifies the row; ``None`` at passive parties.
     """
 
     position: NDArray[np.int64]

@@ -1,16 +1,17 @@
 """One party's state of a private alignment on its own disk, to resume the alignment or to add new ids to it.
 
-The folder contains
-    state.json    the party's root secret, the number of the series of alignments, and a hash of the terms
+A series is a sequence of alignments with the same secrets. The folder of a state contains
+    state.json    the party's root secret, the identifier of the series, and a hash of the alignment's terms
     list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order.
-    rows.bin      the row of each entry of the list, and a keyed hash of all ids in their order.
+    rows.bin      the table row of each entry of the list, and a keyed hash of all ids in their order.
     tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the list of the K-th party, from its start
 
-Lists only grow, in the same order. The active party therefore needs new tokens only for the entries after those that
-it has, both after an interruption and for new ids. An id that is no longer in the table keeps its place in the list.
+New entries are only appended to a list. The active party therefore needs new tokens only for the entries after the last
+one whose token it has, both after an interruption and for new ids. An id that is no longer in the table keeps its place
+in the list.
 
-The folder and its files are readable for their owner only. With ``list.bin`` and the root, guessed ids of this party
-can be tested. The tokens reveal no id unless the secrets of all parties are known.
+The folder and its files are readable for their owner only. A reader of ``list.bin`` and the root secret can test
+whether a guessed id is in this party's list. The tokens reveal no id unless the secrets of all parties are known.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ CHUNK = 65_536
 
 @dataclass
 class AlignmentState:
-    """The state in one folder.
+    """One party's state of a private alignment, in one folder.
 
     Attributes:
         folder: the folder.
         terms: [32] a hash of the terms that all parties must share; a state with other terms is not used.
-        series: [32] the number of the series of alignments with the same secrets, the same at all parties; zeros if
-            there is no usable state.
+        series: [32] the random identifier of the series of alignments with the same secrets, which is equal at all
+            parties; zeros if there is no usable state.
         root: [32] the party's root secret; zeros if there is no usable state.
         entries: [L, 16] the keyed hashes of the list's ids.
     """
@@ -68,9 +69,9 @@ class AlignmentState:
         return cls(folder, terms, series, root, _read(folder / "list.bin", ENTRY))
 
     def matched(self, ids: pl.Series) -> NDArray[np.int64]:
-        """Return the row [L] of each entry of the list among ``ids``, -1 if it is absent.
+        """Return, for each of the L entries of the list, the index of its id in ``ids``; -1 if the id is absent.
 
-        If ``ids`` begin with the ids of the last alignment, these are not hashed one by one.
+        If ``ids`` begin with the ids of the last alignment, the stored indices are returned, which saves time.
         """
         if not len(self.entries):
             return np.empty(0, np.int64)
@@ -91,18 +92,18 @@ class AlignmentState:
         write_json(self.folder / "state.json", about)
 
     def extend(self, ids: pl.Series) -> None:
-        """Append new ids to the list, in the order given."""
+        """Append keyed hashes of new ids to the list, in the given order, on disk and in memory."""
         added = _hashes(ids, self.root)
         _append(self.folder / "list.bin", len(self.entries), added)
         self.entries = np.concatenate([self.entries, added])
 
     def remember(self, ids: pl.Series, rows: NDArray[np.int64]) -> None:
-        """Store the row [L] of each entry of the list among ``ids``, for the next alignment."""
+        """Store ``rows`` [L], the index in ``ids`` of the id of each list entry, for the next alignment."""
         with writing(self.folder / "rows.bin") as temporary:
             temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
 
     def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
-        """Return the stored rows if ``ids`` begin with the ids that they belong to."""
+        """Return the indices that ``remember`` stored; ``None`` if ``ids`` do not begin with the same ids as then."""
         try:
             raw = (self.folder / "rows.bin").read_bytes()
         except OSError:
@@ -123,22 +124,22 @@ class AlignmentState:
         return whole.digest()
 
     def token_count(self, place: int) -> int:
-        """Return the number of stored tokens of the party at a place of the roster, without reading them."""
+        """Return the number of stored tokens of the party with index ``place`` in the roster, without reading them."""
         try:
             return (self.folder / f"tokens-{place}.bin").stat().st_size // SIZE
         except FileNotFoundError:
             return 0
 
     def tokens(self, place: int) -> NDArray[np.uint8]:
-        """Return the stored tokens [m, 32] of the party at a place of the roster."""
+        """Return the stored tokens [m, 32] of the party with index ``place`` in the roster."""
         return _read(self.folder / f"tokens-{place}.bin", SIZE)
 
     def add_tokens(self, place: int, before: int, points: NDArray[np.uint8]) -> None:
-        """Store tokens after the first ``before`` tokens of the party at a place of the roster."""
+        """Store tokens of the party with index ``place`` in the roster, after its first ``before`` stored tokens."""
         _append(self.folder / f"tokens-{place}.bin", before, points)
 
     def delete(self) -> None:
-        """Delete the folder. Its state file goes first, so that a half-deleted state is not used."""
+        """Delete the folder. ``state.json`` is deleted first, so that a half-deleted state is not used."""
         with _storing(self.folder):
             (self.folder / "state.json").unlink(missing_ok=True)
             if self.folder.exists():
@@ -146,7 +147,7 @@ class AlignmentState:
 
 
 class TokenLists:
-    """The tokens of all lists, in one flat array, which grow by batches; a state also stores them on disk.
+    """The tokens of all parties' lists in one array, filled batch by batch; a state also stores them on disk.
 
     Attributes:
         points: [sum of all lengths, 32] uint8.
@@ -165,7 +166,7 @@ class TokenLists:
             self.filled[name] = len(stored)
 
     def append(self, name: str, points: bytes) -> None:
-        """Add a batch of tokens to the list of a party."""
+        """Append a batch of tokens to the list of the party ``name``."""
         made = np.frombuffer(points, dtype=np.uint8).reshape(-1, SIZE)
         before = self.filled[name]
         self._lists[name][before : before + len(made)] = made
@@ -180,7 +181,7 @@ def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
     out = bytearray()
     for at in range(0, len(ids), CHUNK):
         for text in ids.slice(at, CHUNK).cast(pl.Binary).to_list():
-            each = keyed.copy()  # the key is already in it
+            each = keyed.copy()  # the copy already contains the key
             each.update(text)
             out += each.digest()
     return np.frombuffer(out, dtype=np.uint8).reshape(-1, ENTRY)
@@ -201,7 +202,7 @@ def _read(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def _append(path: Path, before: int, entries: NDArray[np.uint8]) -> None:
-    """Write entries after the first ``before`` entries of a file, and wait until they are on the disk."""
+    """Keep the first ``before`` entries of a file, append ``entries``, and wait until they are on the disk."""
     with _storing(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
         file.truncate(before * entries.shape[1])
         file.seek(0, os.SEEK_END)

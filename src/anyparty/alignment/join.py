@@ -24,9 +24,9 @@ MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
-    The order of rows in a file only changes positions. ``apart`` accepts parties that share no id, and rows without any
-    cell or label, as prediction needs. Ids keep the names and types of the id columns of party ``first``, by default
-    the first table's.
+    The order of rows in a table affects only the positions. With ``apart``, parties may share no id, and rows may have
+    neither cells nor labels, which prediction needs. The result's id columns have the names and types of those of party
+    ``first``, by default the party of the first table.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -60,10 +60,10 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
 
 
 def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
-    """Return the id columns [N, m] of the aligned rows, with the names and types of a party's table.
+    """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
-    The cells of a row are those of the party ``first``, or else of the first table with the row. If cells of other
-    tables do not fit the types, the column is text.
+    The cells of a row are those of the party ``first``, or else of the first table with the row. A column becomes text
+    if cells of another table do not fit its type.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):
@@ -99,7 +99,7 @@ def _check_widths(tables: Sequence[Table]) -> None:
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return, for each id of ``union`` [N] (columns id and row), its place in a party's ``ids``; -1 if it is absent."""
+    """Return, for each id of ``union`` [N] (columns id and row), its index in a party's ``ids``; -1 if it is absent."""
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
     position = np.full(union.height, -1, dtype=np.int64)
@@ -149,11 +149,11 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
 
 @dataclass(frozen=True)
 class NearMatch:
-    """The number of a party's ids that a normalization would make equal to other parties' ids.
+    """Changes that would make some of a party's ids equal to other parties' ids.
 
     Attributes:
-        count: the number of ids.
-        changes: the changes of ids, as ``id_normalize`` names them.
+        count: the number of the party's ids that would become equal.
+        changes: the changes of ids, as ``id_normalize`` names them; () if ``count`` is 0.
     """
 
     count: int = 0
@@ -161,20 +161,20 @@ class NearMatch:
 
     @property
     def difference(self) -> str:
-        """The differences that the changes remove."""
+        """The differences between ids that the changes remove, in words."""
         return " and ".join(NORMALIZATIONS[name].difference for name in self.changes)
 
     @property
     def remedy(self) -> str:
-        """The setting that removes the differences."""
+        """The advice to write the setting that removes the differences."""
         named = ", ".join(f'"{name}"' for name in self.changes)
         return f"id_normalize = [{named}] in [federation] removes this difference"
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
-    """Return, for each party, the number of its ids that a normalization would make equal to other parties' ids.
+    """Find, for each party, changes that would make the most of its ids equal to other parties' ids.
 
-    For each party, these are the fewest changes that make as many ids equal as all changes together.
+    A result contains only changes that are needed: together, they make at least as many ids equal as all changes do.
 
     Args:
         ids: [N], distinct.
@@ -204,7 +204,7 @@ def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) ->
 def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
     """Return, for each party, the number of its changed ids that equal another party's changed ids."""
     changed = normalized(ids, changes)
-    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids
+    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids, so that the rest is fast
     if not len(alike):
         return [0] * own.shape[1]
     changed = changed.gather(alike)

@@ -1,10 +1,12 @@
-"""Agree on the entries of each party's list that need tokens.
+"""Agree on the entries of each party's list of ids that need tokens in a private alignment.
 
-Without stored states these are all ids. With the states of an earlier alignment with the same secrets (``continued``),
-they are the entries after those whose tokens the active party has: after an interruption the rest, later the new ids.
+Without stored states, all ids need tokens. If the parties have states of an earlier alignment with the same secrets
+(``continued``), a list's entries need tokens only after the last one whose token the active party has. These entries
+are the rest of the list after an interruption, and the new ids in a later alignment.
 
-The stored states are used only if every party has one of the same series, and no list is shorter than the active
-party's stored tokens of it, as it would be after a backup was restored. Otherwise all parties draw new secrets.
+The stored states are used only if every party has a state of the same series, and if no list is shorter than the number
+of its tokens that the active party has stored. A list can be shorter after a party has restored a backup. If the states
+are not used, all parties draw new secrets.
 """
 
 from __future__ import annotations
@@ -50,13 +52,15 @@ class ListPlan:
     """The entries of all lists that need tokens, as one party knows them.
 
     Attributes:
-        secret: the party's scalars.
-        rows: [L] the row of each entry of the party's list among its ids, -1 if the id is no longer there.
+        secret: the party's secret scalars.
+        rows: [L] for each entry of the party's list, the row of its id in the party's table; -1 if the id is no longer
+            there.
         lengths: the number of entries of each party's list.
         start: the number of entries of each list that have tokens.
         continued: True if an earlier alignment used the same secrets.
-        tokens: the tokens so far, at the active party.
-        left_out: by party, the places of entries without an id in the party's table, at the active party.
+        tokens: the tokens so far; ``None`` at passive parties.
+        left_out: by party, the indices of list entries whose ids are no longer in that party's table. The active party
+            knows them for all parties, a passive party only for itself.
     """
 
     secret: Secret
@@ -72,7 +76,7 @@ class ListPlan:
         return {name: length - self.start[name] for name, length in self.lengths.items()}
 
     def kept_tokens(self) -> NDArray[np.uint8]:
-        """Return the tokens [sum of sizes, 32] of all entries with an id in their party's table, party by party."""
+        """Return the tokens [sum of sizes, 32] of all entries whose ids their parties still have, party by party."""
         assert self.tokens is not None
         mask, begin = np.ones(len(self.tokens.points), dtype=np.bool_), 0
         for name, length in self.lengths.items():
@@ -82,7 +86,7 @@ class ListPlan:
 
 
 async def plan_alone(net: Channel, roster: Roster, sizes: Mapping[str, int], root: bytes | None) -> ListPlan:
-    """Plan an alignment without stored states."""
+    """Return the plan of an alignment without stored states, in which all ids of all parties need tokens."""
     secret = Secret.of(root)
     return ListPlan(
         secret=secret,
@@ -97,15 +101,15 @@ async def plan_alone(net: Channel, roster: Roster, sizes: Mapping[str, int], roo
 async def plan_with_state(
     net: Channel, roster: Roster, ids: pl.Series, sizes: Mapping[str, int], state: AlignmentState, root: bytes | None
 ) -> ListPlan:
-    """Plan an alignment with a state on each party's disk, and store this party's new ids.
+    """Return the plan of an alignment with a state on each party's disk, and store hashes of this party's new ids.
 
     Args:
-        net: the party's channel to the others.
+        net: the party's channel to the other parties.
         roster: the parties.
         ids: the party's ids.
         sizes: the number of ids of each party.
         state: the party's state.
-        root: the root of new secrets; ``None`` to draw it.
+        root: the root from which new secrets are derived; ``None`` draws it at random.
 
     Raises:
         MessageError: a party reports impossible numbers.
@@ -146,7 +150,7 @@ async def plan_with_state(
 
 @dataclass(frozen=True)
 class _Report:
-    """One party's message ``align-state``."""
+    """The content of the message ``align-state`` of one party."""
 
     series: bytes
     nonce: bytes
@@ -161,7 +165,7 @@ class _Report:
 
 
 async def _exchange(net: Channel, roster: Roster, state: AlignmentState, stored: int, new: int) -> dict[str, _Report]:
-    """Send the numbers of this party's state to all others, and return those of all parties, in the roster's order."""
+    """Send a report of this party's state to all other parties; return all parties' reports in the roster's order."""
     done = [state.token_count(place) if net.me == roster.active else 0 for place in range(len(roster.names))]
     own = _Report(state.series, secrets.token_bytes(SIZE), stored, stored + new, tuple(done))
     others = [name for name in roster.names if name != net.me]
@@ -188,7 +192,11 @@ async def _exchange(net: Channel, roster: Roster, state: AlignmentState, stored:
 async def _left_out(
     net: Channel, roster: Roster, sizes: Mapping[str, int], lengths: Mapping[str, int], own: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
-    """Send the places ``own`` to the active party; return the places of all parties there, and of this party here."""
+    """Report to the active party the indices ``own`` of list entries whose ids are no longer in this party's table.
+
+    Returns:
+        The indices by party: of all parties if this is the active party, otherwise only of this party.
+    """
     places = {net.me: own}
     if net.me != roster.active:
         if len(own):

@@ -34,7 +34,7 @@ PARTLY = 0.1  # report a party if a normalization would match more than this sha
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """The number of rows that exactly these parties hold, and of labelled rows among them (``None`` if unknown)."""
+    """The number of rows that exactly ``parties`` hold, and of labelled rows among them (``None`` if unknown)."""
 
     parties: tuple[str, ...]
     rows: int
@@ -43,20 +43,21 @@ class Pattern:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """The numbers of rows by the parties that hold them.
+    """The overlap report: the numbers of rows, counted by the parties that hold them.
 
     Attributes:
         blocks: the K parties that hold columns.
         rows: N, the number of rows.
-        labelled: the number of rows with a label; ``None`` if it is not known here.
+        labelled: the number of rows with a label; ``None`` if this party does not know it.
         by_all: the number of rows that all K parties hold.
         held: for each party, the number of rows that it holds.
         alone: for each party, the number of rows that only it holds.
-        patterns: the most frequent patterns, at most ``SHOWN``.
-        more_patterns: the number of other patterns.
-        more_rows: the number of rows with one of the other patterns.
+        patterns: the sets of parties that hold the most rows, at most ``SHOWN``, with their numbers of rows.
+        more_patterns: the number of sets that are not in ``patterns``.
+        more_rows: the number of rows whose set of parties is not in ``patterns``.
         notes: possible mistakes, as sentences.
-        kinds: by kind of ``train.rows``, the number of its rows and of those with a label; empty if not recorded.
+        kinds: by value of the setting ``train.rows``, the number of rows that it selects, and of labelled rows among
+            them; empty if not recorded.
     """
 
     blocks: tuple[str, ...]
@@ -80,7 +81,10 @@ class Overlap:
         notes: Sequence[str] = (),
         active: str | None = None,
     ) -> Overlap:
-        """Count an alignment's rows. The other arguments are as in ``count``; ``active`` is the active party."""
+        """Count an alignment's rows by the parties that hold them; ``active`` is the active party.
+
+        ``blocks``, ``labeled`` and ``notes`` have the same meaning as in ``count``.
+        """
         held = None if active is None else alignment.position[active] >= 0
         return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids, held)
 
@@ -94,15 +98,15 @@ class Overlap:
         ids: pl.Series | None = None,
         held: NDArray[np.bool_] | None = None,
     ) -> Overlap:
-        """Count the rows of an alignment.
+        """Count the rows of an alignment by the parties that hold them.
 
         Args:
             observed: [N, K], True if party k holds row n.
             blocks: the K parties.
             labeled: [N], True if the row has a label.
             notes: sentences that are shown with the counts.
-            ids: [N], the ids, which help to explain why a party shares few rows or none.
-            held: [N], True if the active party's table has the row; without it, kinds of rows are not counted.
+            ids: [N], the ids, which help to explain why a party shares few rows or no row.
+            held: [N], True if the active party's table has the row; if ``None``, ``kinds`` is empty.
         """
         presence = observed.sum(axis=1)
         alone = observed[presence == 1].sum(axis=0)
@@ -132,7 +136,7 @@ class Overlap:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Overlap:
-        """Load the result of :meth:`to_json`."""
+        """Create the report from the result of :meth:`to_json`."""
         patterns = tuple(Pattern(**{**each, "parties": tuple(each["parties"])}) for each in values["patterns"])
         tuples = {name: tuple(values[name]) for name in ("blocks", "notes")}
         kinds = {str(kind): (int(each[0]), int(each[1])) for kind, each in values.get("kinds", {}).items()}
@@ -144,7 +148,7 @@ class Overlap:
         return 1 - sum(self.held.values()) / max(1, self.rows * len(self.blocks))
 
     def frame(self) -> pl.DataFrame:
-        """Return a row for each of the most frequent sets of parties: the parties, and the numbers of rows."""
+        """Return a data frame with a row for each of the most frequent sets of parties, and its numbers of rows."""
         rows = [{"parties": " + ".join(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         return pl.DataFrame(rows, schema={"parties": pl.String, "rows": pl.Int64, "labelled": pl.Int64})
 
@@ -152,7 +156,7 @@ class Overlap:
         """Draw the numbers of rows by the set of parties that has them.
 
         Args:
-            axes: where to draw; by default new axes.
+            axes: the axes to draw into; by default new ones.
         """
         axes = new_axes() if axes is None else axes
         patterns = self.patterns[::-1]
@@ -162,15 +166,15 @@ class Overlap:
         return axes
 
     def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
+        """Return the report as HTML, for notebooks."""
         return html_of(self.render())
 
     def __rich__(self) -> RenderableType:
-        """Let ``rich.print`` show the tables."""
+        """Return the report as ``rich.print`` shows it."""
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the report for the terminal: numbers of rows by pattern and by party, and possible mistakes."""
+        """Return the report for the terminal: numbers of rows by set of parties and by party, and possible mistakes."""
         kinds = [self._by_kind()] if self.kinds else []
         return Group(self._by_pattern(), self._by_party(), *kinds, *map(Text, self.notes))
 
@@ -203,7 +207,7 @@ class Overlap:
         return table
 
     def _pattern_name(self, parties: tuple[str, ...]) -> str:
-        """Describe a pattern, briefly even with many parties."""
+        """Describe a set of parties, briefly even if it has many."""
         absent = [name for name in self.blocks if name not in parties]
         if not absent and len(parties) > 1:
             return f"all {len(parties)}"
@@ -229,10 +233,10 @@ def _table(title: str, first: str, last: str) -> RichTable:
 
 
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return one line for each pattern: its number of rows, its number of labelled rows, and its first row.
+    """Return one line for each set of parties: its number of rows, its number of labelled rows, and its first row.
 
-    The pattern with the most rows comes first. Patterns are packed into 64-bit integers, so that rows of up to 64
-    parties are grouped by a single integer.
+    The set with the most rows comes first. Sets are packed into 64-bit integers, so that rows of up to 64 parties
+    are grouped by a single integer.
     """
     n, parties = observed.shape
     packed = np.zeros((n, max(1, -(-parties // 64)) * 8), dtype=np.uint8)
@@ -273,7 +277,7 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
 
 
 def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
-    """Report a party if many of its requested ids would match other parties' ids after a normalization."""
+    """Return a note for each party that has many ids which would match other parties' ids after a normalization."""
     if alignment.ids is None or len(blocks) == 1:
         return ()
     return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
@@ -282,7 +286,7 @@ def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
 def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
-    """Yield a note on a party if many of the ids that only it has would match other ids after a normalization."""
+    """Yield a note for each party if many ids that only this party has would match other ids after a normalization."""
     own = observed & (observed.sum(axis=1) == 1)[:, None]
     for k, near in enumerate(nearly(ids, own, ~observed)):
         if k not in strangers and near.count > PARTLY * own[:, k].sum():

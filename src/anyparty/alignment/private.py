@@ -1,8 +1,9 @@
 """Private alignment: find common rows without showing ids to other parties.
 
-After C. Meadows: "A More Efficient Cryptographic Matchmaking Protocol", S&P 1986, and B. A. Huberman, M. Franklin,
-T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999, for K parties. There are two differences.
-Each party's list of points passes the other parties under a one-time scalar, and only the active party sees tokens.
+The protocol follows C. Meadows: "A More Efficient Cryptographic Matchmaking Protocol", S&P 1986, and B. A. Huberman,
+M. Franklin, T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999. It is extended to K parties, and
+differs in two points. Each party blinds its list of points with a one-time scalar before it passes the list to other
+parties. Only the active party sees tokens.
 
 Notation  K      the number of parties
           N      the number of rows: distinct ids that at least one party holds
@@ -12,7 +13,7 @@ Notation  K      the number of parties
           token  H(id) times s_1 s_2 ... s_K, which is equal for equal ids
 
     1. Every party sends its number of ids and a fingerprint of the terms (salt, batch, ``apart``, parties) to all
-       others.
+       other parties.
     2. Party k permutes its ids secretly, and sends its list of points r_k H(id) to the next party in the roster's
        order. Each party j multiplies the points by s_j and sends them on. The last party returns the list to party k.
        The lists of passive parties skip the active party.
@@ -76,7 +77,7 @@ MOST_COLUMNS = 8  # the largest number of id columns that an error can name
 
 @dataclass(frozen=True)
 class IdTerms:
-    """How a party's ids are made.
+    """The settings by which a party's ids are made from its table.
 
     Attributes:
         normalize: the changes of ids.
@@ -88,7 +89,7 @@ class IdTerms:
 
     @classmethod
     def of(cls, ids: pl.Series, normalize: Sequence[str]) -> IdTerms:
-        """Return the terms of ids [n] after the changes ``normalize``."""
+        """Return the terms of ids [n] to which the changes ``normalize`` were applied."""
         return cls(check_normalize(normalize), 1 if not len(ids) else str(ids[0]).count(JOINT) + 1)
 
     def __str__(self) -> str:
@@ -97,11 +98,14 @@ class IdTerms:
         return f"id_normalize = {list(self.normalize)}{columns}"
 
     def text(self) -> str:
-        """Return the text that enters the hash of all terms; "" for one column that is not changed."""
+        """Return these terms as the text that enters the hash of all terms; "" for one id column without changes."""
         return "" if self == IdTerms() else f"\n{','.join(self.normalize)}\n{self.columns}"
 
     def other_with(self, is_hash_of: Callable[[str], bool]) -> IdTerms | None:
-        """Return the other terms whose text has a hash, to name another party's setting in an error."""
+        """Return different terms whose text has the hash of another party, so that an error can name its settings.
+
+        ``is_hash_of`` returns whether the hash is that of a text. The result is ``None`` if no terms match.
+        """
         return next((terms for terms in _every() if terms != self and is_hash_of(terms.text())), None)
 
 
@@ -166,10 +170,10 @@ class PrivateAlignment:
         party: the party.
         parties: all parties, in the roster's order.
         n: N.
-        position: [N] int64: the party's own row of aligned row n, -1 if it does not hold the row.
+        position: [N] int64: the index of the party's own row for aligned row n; -1 if the party does not hold the row.
         present: [N, parties] bool: True if the party holds the row; ``None`` at passive parties.
         key: [N] int64: a number derived from the row's token; ``None`` at passive parties. The active party must keep
-            the keys secret. They change with the secrets.
+            the keys secret. New secrets give new keys.
     """
 
     party: str
@@ -208,19 +212,19 @@ async def align(
     """Run the protocol for the party ``net.me``; all parties of the roster run it at the same time.
 
     Args:
-        net: the party's channel to the others.
-        roster: the parties, the same at every party.
+        net: the party's channel to the other parties.
+        roster: the parties, the same roster at every party.
         ids: [n_k], the party's own ids, compared as trimmed text as in its ``Table``.
-        salt: public and specific to the federation, the same at every party.
+        salt: a public text that is specific to the federation, the same at every party.
         secret: 32 bytes that determine all secrets, for tests; by default they come from the operating system.
         batch: the number of ids in a message, the same at every party.
         apart: accept parties that share no id, as in prediction.
         normalize: changes of ids, such as "strip-zeros", the same at every party.
-        progress: called after each step of this party's work, with the points done and the total, including those of
-            an interrupted alignment that this one continues.
+        progress: called after each step of this party's work, with the number of points that the party has blinded and
+            the total number. Both include the points of an interrupted alignment that this one continues.
         state: a folder on the party's own disk, which no other process uses meanwhile. If the alignment is interrupted,
-            the next one with the same folders continues it. After an alignment, the next one with the same folders
-            processes only ids that are new. The caller deletes the folder. By default, nothing is stored.
+            the next alignment with the same folders continues it. After a complete alignment, the next alignment with
+            the same folders processes only new ids. The caller deletes the folder. By default, nothing is stored.
 
     Warns:
         UserWarning: other parties know under 1 % of a party's ids. The warning is issued at this party and at the
@@ -271,7 +275,7 @@ async def _play(
     batch: int,
     progress: BlindingProgress | None,
 ) -> None:
-    """Send the lists' entries without tokens through the parties, and store the tokens in the plan."""
+    """Send the list entries that need tokens through the parties; the active party stores the tokens in ``plan``."""
     listed, pool = own.gather(plan.rows[plan.start[net.me] :]), ThreadPoolExecutor(os.cpu_count(), "align")
     try:
         await Rounds(net, roster, plan.secret, listed, salt, plan.todo(), batch, pool, progress, plan.start).play(
@@ -282,17 +286,17 @@ async def _play(
 
 
 def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
-    """Return the union of the tokens. If the secrets are not new, its rows are in a new random order.
+    """Return the union of all parties' tokens. If the secrets are not new, its rows are in a new random order.
 
-    Rows sorted by the same tokens as before would show a passive party where rows were added between its own rows, and
-    so which of its new ids another party had already.
+    Without the new order, rows would be sorted by the same tokens as in the last alignment. A passive party could then
+    see where rows were added between its own rows, and so which of its new ids another party had already.
     """
     union = TokenUnion.of(sizes, plan.kept_tokens())
     return union.reordered(Secret.of().order(union.n)) if plan.continued else union
 
 
 def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) -> pl.Series:
-    """Return the ids as trimmed and changed text; reject missing and repeated ones."""
+    """Return the ids as trimmed text after the changes ``normalize``; reject missing and repeated ids."""
     own = cells.as_text(ids if isinstance(ids, pl.Series) else pl.Series(values=list(ids), dtype=pl.String))
     if own.null_count():
         rows = some((row + 1 for row in own.is_null().arg_true()), 5)
@@ -305,7 +309,7 @@ def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) 
 
 
 async def _exchange_sizes(net: Channel, roster: Roster, size: int, common: str, id_terms: IdTerms) -> dict[str, int]:
-    """Send the number of own ids and the hash of the terms to all others, and return every party's number of ids.
+    """Send this party's number of ids and the hash of the terms to all parties; return every party's number of ids.
 
     The numbers are in the roster's order. The terms are the text ``common`` and ``id_terms``.
     """
@@ -343,10 +347,10 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party N, the rows of its list, and whether it shares few rows.
+    """Send each passive party the number of all rows, the indices of its own rows, and whether it shares few rows.
 
     Returns:
-        N, the rows of the active party's list, and the parties that share few rows.
+        The number of all rows, the row indices of the active party's list, and the parties that share few rows.
     """
     few = union.few()
     for name in sizes:
@@ -364,10 +368,11 @@ async def _send_rows(
 async def _receive_rows(
     net: Channel, roster: Roster, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Receive from the active party N, the rows of the own list, and whether this party shares few rows.
+    """Receive the number of all rows, the indices of this party's own rows, and whether it shares few rows.
 
     Returns:
-        N, the rows, and a list that contains this party if it shares few rows.
+        The number of all rows, the row indices of this party's list, and a list that contains this party if it shares
+        few rows with other parties.
     """
     me, active = net.me, roster.active
     expect = {"rows": TensorSpec((1,), torch.int64), "few": TensorSpec((1,), torch.uint8)}
@@ -392,7 +397,7 @@ async def _receive_rows(
 def _check_overlap(
     own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Sequence[str], *, apart: bool
 ) -> None:
-    """Raise an error if the parties share no id, and warn if the parties ``few`` share hardly any.
+    """Raise an error if the parties share no id; warn if ``few`` names parties that share hardly any ids.
 
     The messages quote the party's own ids.
     """

@@ -24,14 +24,14 @@ from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.errors import MessageError
 
-CHUNK = 1024  # the number of points in one task of a thread, which takes 30 ms
+CHUNK = 1024  # the number of points that a thread blinds in one task, in 30 ms
 
 BlindingProgress = Callable[[int, int], None]
-"""Called with the number of points that this party has blinded so far, and the total."""
+"""A function that is called with the number of points that this party has blinded so far, and the total number."""
 
 
 def stops(roster: Roster, owner: str) -> tuple[str, ...]:
-    """Return the route of a list: from its owner through all other parties except the active party, and back.
+    """Return the route of a party's list: from the owner through all other parties except the active one, and back.
 
     >>> from anyparty.core.types import Party
     >>> four = Roster(tuple(Party(name=name) for name in "abcd"), active="b")
@@ -45,20 +45,20 @@ def stops(roster: Roster, owner: str) -> tuple[str, ...]:
 
 @dataclass
 class Rounds:
-    """One party's part in sending all lists through the parties.
+    """One party's side of the exchange that sends each party's list of points through the other parties.
 
     Attributes:
-        net: the party's channel to the others.
+        net: the party's channel to the other parties.
         roster: the parties.
-        secret: the party's scalars.
+        secret: the party's secret scalars.
         ids: the party's own ids, in the secret order.
         salt: the salt of the hash.
-        sizes: the number of ids of each party that need tokens.
+        sizes: for each party, the number of ids that need tokens.
         batch: the number of ids in a message.
         pool: worker threads.
         progress: called after each batch of a list that this party has blinded.
-        before: the number of ids of each party that an earlier, interrupted alignment has done.
-        done: the number of points that this party has blinded so far, in that alignment too.
+        before: for each party, the number of ids that got tokens in an earlier alignment that this one continues.
+        done: the number of points that this party has blinded so far, including those of the earlier alignment.
     """
 
     net: Channel
@@ -83,7 +83,7 @@ class Rounds:
         await self._depart(0)
         for b in range(self._batches()):
             if me == active:
-                await self._depart(b + 1)  # the others continue while this party computes tokens
+                await self._depart(b + 1)  # the other parties continue while this party computes tokens
                 await asyncio.to_thread(keep, me, await self._receive_own(b))
                 for name in self._others():
                     tokens = await self._take(name, "align-tokens", self._count(name, b), self.secret.scalar)
@@ -94,13 +94,13 @@ class Rounds:
                 await self._depart(b + 1)
 
     async def _depart(self, b: int) -> None:
-        """Blind a batch of the own list with the one-time scalar, and send it to the next party of its route."""
+        """Blind batch ``b`` of this party's list with the one-time scalar; send it to the first party on its route."""
         first = self._stops(self.net.me)[1]
         if first != self.net.me:
             await self._send(first, "align-ids", await self._own(b, self.secret.once))
 
     async def _pass_on(self, b: int) -> None:
-        """Receive and blind a batch of every other list, and send it to the next party of its route."""
+        """Receive and blind batch ``b`` of each other party's list, and send it to the next party on its route."""
         for owner in self._others():
             route = self._stops(owner)
             at = route.index(self.net.me)
@@ -108,14 +108,14 @@ class Rounds:
             await self._send(route[at + 1], "align-ids", points)
 
     async def _receive_own(self, b: int) -> bytes:
-        """Receive a batch of the party's own list, and replace the one-time scalar by the secret one."""
+        """Receive batch ``b`` of this party's list after its route; replace the one-time scalar by the secret one."""
         last = self._stops(self.net.me)[-2]
-        if last == self.net.me:  # there is no other party on the route
+        if last == self.net.me:  # no other party is on the route
             return await self._own(b, self.secret.scalar)
         return await self._take(last, "align-ids", self._count(self.net.me, b), self.secret.rest)
 
     async def _own(self, b: int, scalar: bytes) -> bytes:
-        """Hash a batch of the party's own ids to points, and blind them."""
+        """Hash batch ``b`` of this party's own ids to points, and blind the points with ``scalar``."""
         ids = self.ids.slice(b * self.batch, self.batch).to_list()
         chunks = [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
 
@@ -125,7 +125,7 @@ class Rounds:
         return await self._on_all_cores([partial(work, chunk) for chunk in chunks])
 
     async def _take(self, frm: str, tag: str, count: int, scalar: bytes) -> bytes:
-        """Receive ``count`` points and blind them."""
+        """Receive ``count`` points from party ``frm``, and blind them with ``scalar``."""
         if count == 0:
             return b""
         points = (await self.net.recv(frm, tag, {"points": TensorSpec((count, SIZE), torch.uint8)}))["points"]
@@ -145,7 +145,7 @@ class Rounds:
             await self.net.send(to, tag, {"points": _tensor(points)})
 
     async def _on_all_cores(self, work: Sequence[Callable[[], bytes]]) -> bytes:
-        """Run the tasks on all cores, and return their results in order."""
+        """Run the tasks on all cores, and return their results, joined in the order of the tasks."""
         loop = asyncio.get_running_loop()
         made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
         self.done += len(made) // SIZE
@@ -154,11 +154,11 @@ class Rounds:
         return made
 
     def _work(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of points that this party blinds for lists of these sizes."""
+        """Return the number of points that this party blinds if the parties' lists have the lengths ``sizes``."""
         return sum(sizes.values()) + (sizes.get(self.net.me, 0) if len(self._stops(self.net.me)) > 2 else 0)
 
     def _others(self) -> list[str]:
-        """Return the owners of the other lists, in the order in which their lists arrive."""
+        """Return the names of the other parties, in the order in which their lists arrive."""
         at = self.roster.names.index(self.net.me)
         return [*reversed(self.roster.names[:at]), *reversed(self.roster.names[at + 1 :])]
 
@@ -169,7 +169,7 @@ class Rounds:
         return -(-max(self.sizes.values()) // self.batch)
 
     def _count(self, owner: str, b: int) -> int:
-        """Return the number of points in batch ``b`` of a list."""
+        """Return the number of points in batch ``b`` of the list of party ``owner``."""
         return max(0, min(self.batch, self.sizes[owner] - b * self.batch))
 
 
@@ -187,8 +187,8 @@ class TokenUnion:
 
     Attributes:
         n: N, the number of different tokens, which are the rows.
-        rows: by party, [n_k]: the row of each token in the party's list, in the list's order.
-        key: [N] int64, made from bytes of the token on which the order hardly depends.
+        rows: by party, [n_k]: the row index of each token in the party's list, in the list's order.
+        key: [N] int64, a key of each row, made from bytes of its token that hardly affect the order of rows.
     """
 
     n: int
@@ -197,7 +197,7 @@ class TokenUnion:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], tokens: NDArray[np.uint8]) -> TokenUnion:
-        """Sort all tokens by their bytes. Row n has the n-th token.
+        """Create the union of all tokens, sorted by their bytes: row n has the n-th different token.
 
         Args:
             sizes: the number of tokens of each party.
@@ -241,9 +241,10 @@ class TokenUnion:
 
 
 def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the order [M] of tokens by their bytes.
+    """Return the permutation [M] that sorts M tokens by their bytes.
 
-    One word decides the order of different tokens, except in about one of a million alignments of four million tokens.
+    The first 64 bits decide the order of different tokens, except in about one of a million alignments of four million
+    tokens.
     """
     order = np.argsort(words[:, 0].byteswap())
     ranked = words[order]
@@ -253,7 +254,7 @@ def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _differ(ranked: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return the mask [M - 1] of tokens that differ from the token before."""
+    """Return the mask [M - 1] of tokens, without the first one, that differ from the preceding token."""
     out = np.zeros(max(0, len(ranked) - 1), dtype=np.bool_)
     for word in range(WORDS):
         out |= ranked[1:, word] != ranked[:-1, word]

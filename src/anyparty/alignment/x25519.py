@@ -51,7 +51,7 @@ L = 2**252 + 27742317777372353535851937790883648493
 
 
 class SmallOrder(ValueError):  # noqa: N818 - the field's term
-    """A point has small order, so that blinding would make it zero."""
+    """A point has small order, so that blinding would change it to zero."""
 
 
 def hashed(ids: Iterable[str], salt: str) -> bytes:
@@ -65,7 +65,7 @@ def hashed(ids: Iterable[str], salt: str) -> bytes:
 
 
 def _montgomery(edwards: Sequence[bytes]) -> bytes:
-    """Return u = (1 + y) / (1 - y) of each Ed25519 point (RFC 7748, 4.1), with one inversion for all points."""
+    """Return u = (1 + y) / (1 - y) of each Ed25519 point (RFC 7748, section 4.1), with one inversion in all."""
     ys = [int.from_bytes(point, "little") & (2**255 - 1) for point in edwards]
     before, product = [], 1
     for y in ys:
@@ -79,7 +79,7 @@ def _montgomery(edwards: Sequence[bytes]) -> bytes:
 
 
 def blind(scalar: bytes, points: bytes) -> bytes:
-    """Multiply every point by ``scalar``, in order.
+    """Multiply every point by ``scalar``, and return the products in the same order.
 
     Raises:
         SmallOrder: a point would become zero.
@@ -114,7 +114,7 @@ class Secret:
 
     @classmethod
     def of(cls, root: bytes | None = None, nonce: bytes = b"") -> Secret:
-        """Draw a secret; tests may fix ``root``."""
+        """Derive the secrets from ``root``, which is drawn at random by default; tests may fix it."""
         root = secrets.token_bytes(SIZE) if root is None else root
         scalar = _clamped(_derive(root, "scalar", SIZE))
         once, rest = _split_scalar(scalar, root, nonce)
@@ -125,7 +125,7 @@ class Secret:
         lots = np.frombuffer(_derive(self.root, f"order{self.nonce.hex()}", 16 * n), dtype=np.uint64).reshape(n, 2)
         order = np.argsort(lots[:, 1], kind="stable")
         ranked = lots[order, 1]
-        if (ranked[1:] == ranked[:-1]).any():  # in about one of a million orders of five million items
+        if (ranked[1:] == ranked[:-1]).any():  # true for about one of a million orders of five million items
             order = np.lexsort((lots[:, 0], lots[:, 1]))
         return order.astype(np.int64)
 
@@ -135,7 +135,7 @@ def _derive(root: bytes, name: str, length: int) -> bytes:
 
 
 def _clamped(raw: bytes) -> bytes:
-    """Clamp 32 bytes to an X25519 scalar (RFC 7748, 5)."""
+    """Clamp 32 bytes to an X25519 scalar (RFC 7748, section 5)."""
     return bytes([raw[0] & 248, *raw[1:31], raw[31] & 127 | 64])
 
 
@@ -148,7 +148,7 @@ def _split_scalar(scalar: bytes, root: bytes, nonce: bytes) -> tuple[bytes, byte
     for attempt in range(256):
         once = _clamped(_derive(root, f"once {nonce.hex()}{attempt}", SIZE))
         rest = crypto_core_ed25519_scalar_mul(_modulo(scalar), crypto_core_ed25519_scalar_invert(_modulo(once)))
-        for _ in range(8):  # t, t + l, ..., t + 7 l
+        for _ in range(8):  # tries t, t + l, ..., t + 7 l
             if rest == _clamped(rest):
                 return once, rest
             rest = sodium_add(rest, L.to_bytes(SIZE, "little"))

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-RowNumbers: TypeAlias = NDArray[np.integer[Any]]  # numbers of a table's rows, counted from 0
+RowNumbers: TypeAlias = NDArray[np.integer[Any]]  # indices of a table's rows, counted from 0
 
 ZONED = r"^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|UTC|[+-]\d{2}:?\d{2})$"
 MAX_BYTES = 65_536  # default size limit of a text cell
@@ -51,11 +51,11 @@ def as_text(series: pl.Series) -> pl.Series:
     text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
         text = _without_exponent(text)
-    if series.dtype.is_temporal():  # the cast adds zeros up to the column's resolution
+    if series.dtype.is_temporal():  # the cast appends zeros to seconds, up to the column's resolution
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or is_text(series):
         text = _timestamps(text)
-    if series.dtype.is_decimal():  # the cast adds zeros up to the column's scale
+    if series.dtype.is_decimal():  # the cast appends zeros to decimals, up to the column's scale
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
@@ -87,8 +87,9 @@ def _timestamps(text: pl.Series) -> pl.Series:
 
 
 def value_counts(text: pl.Series) -> list[tuple[str, int]]:
-    """Return each distinct text and its number of cells, in descending order of this number, then by text."""
-    counts = text.alias("text").value_counts()  # a column named "count" would clash with the column of the counts
+    """Return each distinct text with its number of cells: most frequent texts first, equally frequent ones sorted."""
+    # A series with the name "count" would clash with the column of this name that polars adds.
+    counts = text.alias("text").value_counts()
     return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
 
 
@@ -136,7 +137,7 @@ def is_text(series: pl.Series) -> bool:
 
 
 def is_category(series: pl.Series) -> bool:
-    """Return whether the column has a categorical type in the data frame, polars Categorical or Enum."""
+    """Return whether the data type of the column is polars Categorical or Enum."""
     return isinstance(series.dtype, pl.Categorical | pl.Enum)
 
 
@@ -146,9 +147,9 @@ def is_number(series: pl.Series) -> bool:
 
 
 def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -> str:
-    """List the first ``most`` cells of the mask ``bad`` with their row numbers, counted from 1 below the header.
+    """Quote the first ``most`` cells that the mask ``bad`` marks, with their row numbers.
 
-    ``start`` is the number of rows before the first one of ``series``.
+    Rows are counted from 1 below the header. ``start`` is the number of the table's rows that precede ``series``.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
     "'x' in row 2, 'y' in row 3"
@@ -159,7 +160,7 @@ def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -
 
 
 def without(series: pl.Series, marks: Collection[str]) -> pl.Series:
-    """Replace cells that equal one of the texts ``marks``, as text or as a number, by null.
+    """Replace by null each cell that equals one of the texts ``marks``, compared as text or as a number.
 
     >>> without(pl.Series(["-999", "7", "refused ", "-999.0"]), ["-999", "refused"]).to_list()
     [None, '7', None, None]

@@ -1,7 +1,7 @@
 """Check data quality: report possible mistakes in a table, and cells that differ from the training rows.
 
-Each check returns or yields sentences for the user. ``where``, or the caller, names the party and the file in them. No
-check raises an error, so that no check stops a run.
+Each check returns or yields sentences for the user. A sentence begins with the names of the party and the file: the
+argument ``where``, or text that the caller adds. No check raises an error, so that no check stops a run.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from anyparty.tables.spellings import SEARCHED, key, listed
 
 EMPTY = "are empty except for the id"
 
-UNSEEN_SHARE = 0.5  # if a larger share of a column's cells differs from training, it may have another notation or unit
-FAR = 10  # standard deviations from the training mean
-VERY_FAR = 50  # standard deviations at which single cells are reported
-FEW_ROWS = 5  # in fewer rows, an empty column is not reported
+UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the column may be in another notation or unit
+FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
+VERY_FAR = 50  # a single number is reported if it lies more than this many standard deviations from that mean
+FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
 MANY = 3  # the largest number of columns that a sentence names
 
 
 def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report columns that may be of another kind than the inferred one: see the three checks."""
+    """Report columns whose inferred kind may be wrong (``leading_zeros``, ``grouped_points`` and ``quantities``)."""
     return tuple(note for check in (leading_zeros, grouped_points, quantities)
                  for note in check(inferred, columns, where))  # fmt: skip
 
@@ -38,8 +38,8 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
     """Report text columns that were read as numbers although some cells begin with a zero, as codes do.
 
     Args:
-        inferred: the columns whose kind was inferred, as in the file.
-        columns: the feature columns as read.
+        inferred: the columns whose kind the user did not declare, with the cells as in the file.
+        columns: the feature columns, converted to their kinds.
         where: party and file, the beginning of the sentence.
     """
     found = []
@@ -60,10 +60,10 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
 
 
 def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report text columns read with a decimal point that may stand between thousands, as in 12.345 beside 7.
+    """Report text columns in which a point was read as decimal but may separate thousands, as in 12.345 beside 7.
 
-    A column is reported if every point has three digits after it and up to three before it, the first of which is not
-    zero, and there are whole numbers.
+    A column is reported if it contains whole numbers, and every point may separate thousands: three digits follow it,
+    and one to three digits precede it, of which the first is not zero.
     """
     notes = []
     for column in inferred.iter_columns():
@@ -83,7 +83,7 @@ def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) ->
 def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
     """Report columns that were read as categories although their cells look like numbers, dates or times.
 
-    Words for missing, such as refused, are left out of the comparison.
+    Words that usually mean a missing value, such as refused, are ignored when a column is examined.
     """
     notes = []
     for column in inferred.iter_columns():
@@ -159,7 +159,7 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        constants: by column, its value in all training rows.
+        constants: by column, the value that the column had in all training rows.
     """
     counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
     changed = [(name, count) for name, count in counts.items() if count]
@@ -172,9 +172,9 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
 
 
 def empty_now(frame: pl.DataFrame) -> Iterator[str]:
-    """Yield a warning about columns without a cell, because training needs at least one cell in each column.
+    """Yield a warning about columns that are empty now; in training, each column had at least one cell with a value.
 
-    A table whose cells are all empty is reported by ``without_cells``.
+    A table in which all columns are empty is not reported here, because ``without_cells`` reports it.
 
     Args:
         frame: the prepared columns.
@@ -190,11 +190,11 @@ def empty_now(frame: pl.DataFrame) -> Iterator[str]:
 def far_from_training(
     frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]], *, few: bool = True
 ) -> Iterator[str]:
-    """Yield a warning about columns whose numbers mostly lie far from the training mean, for example in another unit.
+    """Yield a warning about columns whose numbers mostly lie far from the training mean, perhaps in another unit.
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        spreads: by column, its mean and standard deviation in the training rows.
+        spreads: by column, the mean and standard deviation of its numbers in the training rows.
         few: also report columns in which only a few numbers lie very far from the mean.
     """
     far = [

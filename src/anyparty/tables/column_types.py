@@ -26,9 +26,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 NUMERIC_SHARE = 0.9  # a text column with at least this share of numbers is a numeric column with mistakes in it
 FEW_TEXTS = 2  # up to this many distinct texts among more than FEW_LEVELS distinct numbers may mark missing cells
-MORE_TEXTS, MOSTLY = 5, 0.8  # the limit is MORE_TEXTS instead if at least the share MOSTLY of the cells are numbers
-MANY_LEVELS = 50  # text is not a category if it has more distinct values than this, and than half the number of cells
-FEW_LEVELS = 20  # text with at most this many distinct values is a category, whatever its notation
+MORE_TEXTS, MOSTLY = 5, 0.8  # MORE_TEXTS replaces FEW_TEXTS if at least the share MOSTLY of cells are numbers
+MANY_LEVELS = 50  # text is not categorical if its distinct values exceed this number, and half the number of cells
+FEW_LEVELS = 20  # text with at most this many distinct values is categorical, whatever its notation
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
 UNIT = (  # a fixed list, because letters as in 7A and 7B are codes; k stands for thousands, M for millions
@@ -36,7 +36,9 @@ UNIT = (  # a fixed list, because letters as in 7A and 7B are codes; k stands fo
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
-NOTATIONS = {  # by name, the pattern of quantities in text, and advice; values may repeat, unlike identifiers
+# Each notation of quantities in text: its name, its pattern, and advice for the user. Quantities may repeat, unlike
+# identifiers.
+NOTATIONS = {
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
         "write them with a decimal point and no mark between thousands",
@@ -54,7 +56,7 @@ NOTATIONS = {  # by name, the pattern of quantities in text, and advice; values 
         rf"^\(\s*{NUMBER}\s*\)$",
         "write them without brackets, and with a minus sign if they are negative",
     ),
-    "durations": (  # as pandas writes them to a CSV
+    "durations": (  # as pandas writes durations to a CSV file
         r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
         "write a number instead, such as days",
     ),
@@ -70,13 +72,13 @@ NOTATIONS = {  # by name, the pattern of quantities in text, and advice; values 
 }
 OR_CATEGORY = ": correct them, leave them empty, or declare the column categorical with types"
 MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
-LITERALS = ("NA", "None")  # in a column of categories, these may be levels
+LITERALS = ("NA", "None")  # texts that mark a missing cell, but may be levels in a column of categories
 GROUPED = r"\d[,'’\s]\d"  # a comma or a space within a number
 LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
 
 
 class Notation(NamedTuple):
-    """A notation of quantities in text, with advice and the cells in which it occurs."""
+    """A notation of quantities in text, with advice for the user and the cells in which it occurs."""
 
     name: str
     advice: str
@@ -90,8 +92,8 @@ class FeatureColumn:
     Attributes:
         cells: [n] numbers; String for categories and free text; Date or Datetime for dates. Null if missing.
         note: what was recognized in the cells, as a sentence; may be empty.
-        format: the format of numbers with marks; ``None`` for plain numbers and categories.
-        literals: the texts of missing cells that are levels here.
+        format: the format of numbers with marks, such as percent signs; ``None`` for plain numbers and categories.
+        literals: texts such as NA, which usually mark a missing cell, but are levels of this column.
         left_out: whether the column holds identifiers or free text, which the features do not contain.
         dates: how the dates are written; ``None`` if the column holds no dates.
     """
@@ -113,12 +115,12 @@ def feature(
         column: the cells as in the file.
         kind: the declared kind; ``None`` infers it.
         where: party and file, the beginning of an error.
-        trained: whether a model fixed the kind, so that the user cannot change it.
-        rules: how the party's cells are read.
+        trained: whether a trained model fixes the kind, so that the user cannot change it.
+        rules: the rules by which the party's cells are read.
 
     Raises:
-        TableError: the column has no name, an unusable type, numbers with a cell that is not a number, an infinite
-            number, or text that looks like an identifier, a number in another notation, or dates in doubtful order.
+        TableError: the column has no name or an unusable type; it has numbers, and a cell that is infinite or not a
+            number; or its text looks like quantities in another notation, or like dates in doubtful order.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -145,9 +147,9 @@ def feature(
 def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> FeatureColumn:
     """Read a column as categories.
 
-    The texts None and NA are levels of a column that also has empty cells, because an empty cell may mean something
-    else. The same texts are levels at prediction. If ``rules.merge_spellings``, a level is written in lower case, and
-    without invisible characters and repeated spaces.
+    If a column has empty cells and also the texts None or NA, these texts become levels, because they may mean
+    something else than an empty cell. At prediction, the same texts are levels as in training. If
+    ``rules.merge_spellings``, levels are converted to lower case, without invisible characters and repeated spaces.
     """
     levels, raw = cells.as_level(column), column.cast(pl.String).str.strip_chars()
     found, literals = raw.is_in(LITERALS), rules.literals.get(column.name, ())
@@ -173,7 +175,7 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
 def _of_text(
     column: pl.Series, kind: Kind | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> FeatureColumn:  # fmt: skip
-    """Read a text column whose cells may be numbers, with or without marks."""
+    """Read a text column whose cells may be numbers, with or without marks such as percent signs."""
     column = column.cast(pl.String)
     numbers, bad = cells.as_numbers(column)
     known_format = rules.formats.get(column.name)
@@ -202,7 +204,7 @@ def _of_text(
 
 
 def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
-    """Report how cells with marks were read."""
+    """Return numbers as a feature column, with a note on how cells with marks such as percent signs were read."""
     numbers = _finite(read.numbers, where)
     plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
     note = marks_note(column, numbers, where, "declare it categorical with types")
@@ -210,9 +212,15 @@ def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureCol
 
 
 def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str) -> str:
-    """Report which cells [n] with marks were read as numbers [n], and which are missing; "" without such cells.
+    """Return a note on the cells of a text column that were read as numbers although they have marks, such as 5 %.
 
-    ``otherwise`` is the advice for a column that holds no numbers.
+    The note also counts marks of missing cells. It is "" if there are no cells of either kind.
+
+    Args:
+        column: [n] the cells.
+        numbers: [n] the numbers that were read.
+        where: party, file and column, the beginning of the note.
+        otherwise: the advice for the case that the column holds no numbers.
     """
     plain, bad = cells.as_numbers(column)
     marked = bad | (plain.ne_missing(numbers) & numbers.is_not_null())
@@ -226,7 +234,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers with cells that are not numbers."""
+    """Reject a column of numbers if ``bad`` marks a cell that is not a number; ``why`` replaces the usual advice."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:
@@ -237,7 +245,7 @@ def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limi
 
 
 def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn:
-    """Raise the error for a column of numbers with the limits or ranges of the mask ``limits`` [n]."""
+    """Raise the error for a column of numbers in which the mask ``limits`` [n] marks limits such as <25, or ranges."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
         f'limits = {{{spellings.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
@@ -248,10 +256,12 @@ def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn
 def _not_numbers(
     column: pl.Series, text: pl.Series, read: MarkedNumbers, limits: pl.Series, where: str, rules: ReadingRules
 ) -> FeatureColumn:
-    """Read a text column with cells that are not numbers as categories, unless it seems to hold numbers or identifiers.
+    """Read a text column as categories if some of its cells are not numbers.
+
+    A column that seems to hold identifiers or free text is left out of the features.
 
     Raises:
-        TableError: it seems to hold numbers with a few other cells, quantities in another notation, or identifiers.
+        TableError: the column seems to hold numbers with a few other cells, or quantities in another notation.
     """
     bad = read.bad
     known = len(text) - text.null_count()
@@ -259,7 +269,7 @@ def _not_numbers(
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
         stop_at_limits(column, limited, where)
-    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; integers, because 0.1 is not exact
+    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers (0.1 is not exact as a float)
         offer = missing_offer(column.name, text.filter(bad))
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
                          f"{OR_CATEGORY}{offer}")  # fmt: skip
@@ -291,7 +301,7 @@ def _as_dates(
     column: pl.Series, where: str, rules: ReadingRules, *, trained: bool, declared: bool,
     choices: Mapping[dates.Order, dates.Moments] | None = None,
 ) -> FeatureColumn:  # fmt: skip
-    """Read a column that holds dates. ``choices`` are the cells read in each possible order, if this is known.
+    """Read a column of dates. ``choices`` has the cells as read in each possible order, if the caller knows them.
 
     Raises:
         TableError: a cell is not a date, the order of day and month is doubtful, or only some cells have a time zone.
@@ -308,7 +318,7 @@ def _as_dates(
     else:
         read = dates.with_order(text, order)
         if trained and read.bad.any() and not (iso := dates.with_order(text, "year-first")).bad.any():
-            read = iso  # there is only one way to read it
+            read = iso  # a date with the year first has only one meaning
     if read.bad.any():
         why = f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
         if known:
@@ -329,7 +339,7 @@ def _as_dates(
 
 
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
-    """Read a text column as dates if its cells are dates; ``None`` if it may hold something else."""
+    """Read a text column as dates if its cells are dates; return ``None`` if it may hold something else."""
     text = _date_texts(column)
     choices = dates.orders_of(text)
     certain = [order for order, read in choices.items() if not read.bad.any()]
@@ -365,7 +375,7 @@ def date_setting(name: str) -> str:
 
 
 def _check_zones(column: pl.Series, read: dates.Moments, known: dates.DateFormat | None, where: str) -> None:
-    """Reject times with a time zone beside times without one, in the column or in training."""
+    """Reject a column if only some of its times have a time zone, or if it differs from training in having one."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():
@@ -380,7 +390,7 @@ def _check_zones(column: pl.Series, read: dates.Moments, known: dates.DateFormat
 
 
 def _date_note(column: pl.Series, moments: pl.Series, written: dates.DateFormat, where: str) -> str:
-    """Report how dates were read, and what the model gets."""
+    """Return a sentence on how dates were read, and on the numbers that the model gets for each date."""
     row = moments.is_not_null().arg_max()
     if row is None or not moments.len() - moments.null_count():
         return ""
@@ -396,7 +406,7 @@ def _date_note(column: pl.Series, moments: pl.Series, written: dates.DateFormat,
 
 
 def missing_offer(name: str, texts: pl.Series) -> str:
-    """Return the setting that reads a few texts of a column as missing."""
+    """Return the advice to list a few texts of a column in the setting ``missing``, if they mean an empty cell."""
     found = [text for text, _ in cells.value_counts(texts.drop_nulls())[:MORE_TEXTS]]
     return f", or write missing = {_setting(name, found)} in the party's settings if they mean an empty cell"
 
@@ -410,7 +420,7 @@ def _counted(texts: pl.Series) -> str:
 
 
 def notation_of(text: pl.Series) -> Notation | None:
-    """Return the notation that nearly all cells share; ``None`` if they do not look like quantities."""
+    """Return the notation that nearly all cells have, apart from plain numbers; ``None`` without such a notation."""
     known = text.filter(~text.is_in(NOT_A_NUMBER).fill_null(value=True))
     plain = known.cast(pl.Float64, strict=False).is_not_null()
     several = plain
@@ -427,7 +437,7 @@ def notation_of(text: pl.Series) -> Notation | None:
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:
-    """Return the cells that consist of a number and the most frequent suffix.
+    """Return the cells that consist of a number and the most frequent suffix, such as a unit.
 
     The result is empty unless nearly all cells have this suffix, in many distinct values. It is also empty if a single
     letter directly follows whole numbers, as in 7A, because such text is a code.
@@ -446,7 +456,8 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
     """Describe a few distinct texts among many distinct numbers, because these texts may mark missing cells.
 
-    Up to two texts are described, or up to five if most cells are numbers. Otherwise the result is ``None``.
+    Up to two texts are described, or up to five if most cells are numbers. The result is ``None`` if there are more
+    texts, or if the numbers have few distinct values.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"
@@ -460,14 +471,14 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
 
 
 def _numeric(column: pl.Series, where: str) -> pl.Series:
-    """Return a column of numbers, with null for missing cells. Integers and truth values keep their type."""
+    """Return a numeric column with null for missing cells. Integers and truth values keep their type."""
     if column.dtype.is_float():
         return _finite(column.fill_nan(None), where)
     return column if column.dtype.is_integer() or column.dtype == pl.Boolean else cells.as_numbers(column)[0]
 
 
 def _finite(column: pl.Series, where: str) -> pl.Series:
-    """Check that no number is infinite or too large for float32."""
+    """Return the column unchanged, or raise an error if a number is infinite or too large for float32."""
     large = column.abs() > LARGEST
     if large.any():
         raise TableError(

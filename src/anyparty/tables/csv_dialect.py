@@ -1,4 +1,4 @@
-"""Recognise how a CSV file is written: its encoding, separator, quotation mark, line ends and decimal mark."""
+"""Recognise the dialect of a CSV file: its encoding, separator, quotation mark, line ends and decimal mark."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from anyparty.errors import TableError
 from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
 
 SEPARATORS = (",", ";", "\t", "|")
-SAMPLE = 50  # lines that are split with each separator
-_WESTERN = re.compile(
-    r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]"
-)  # letters of Western Europe that other alphabets rarely give
+SAMPLE = 50  # the number of lines on which the separators are tried
+# Letters of Western Europe. Text in other encodings rarely has only these letters if it is decoded as cp1252.
+_WESTERN = re.compile(r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]")
 _MARKS = frozenset("“”„‘’‚–—…•€£¥§°²³¹µ½¼¾«»©®™ªº¿¡´·±%‰×\xa0")
 _SEP_LINE = re.compile(r'"?sep=(.)"?\s*$', re.IGNORECASE)
 _COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"  # a number with a decimal comma
@@ -28,7 +27,7 @@ _CJK = ("cp932", "shift_jis", "gb18030", "gb2312", "gbk", "big5", "euc_jp", "cp9
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written.
+    """The way in which a CSV file is written.
 
     Attributes:
         separator: the character between cells.
@@ -36,7 +35,7 @@ class Dialect:
         encoding: the encoding of the file.
         data: the text as UTF-8; ``None`` if the file is UTF-8 and can be read from its path.
         skipped: the number of lines before the column names that are not part of ``data``.
-        notes: what was guessed or repaired.
+        notes: sentences on what was guessed or repaired.
     """
 
     separator: str
@@ -59,7 +58,7 @@ def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whol
     Args:
         content: the file.
         settings: the user's settings.
-        party: the party, for messages.
+        party: the party's name, for messages.
         whole: whether to look for the encoding in the whole file, not only in its first bytes.
 
     Raises:
@@ -92,7 +91,7 @@ def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whol
 def _encoding(
     content: FileContent, settings: FileSettings, party: str, notes: list[str], *, whole: bool
 ) -> tuple[str, bytes | None]:
-    """Return the encoding, and the bytes if they are in memory already."""
+    """Return the file's encoding, and its bytes if they are in memory already (else ``None``)."""
     if settings.encoding is not None:
         name = codecs.lookup(settings.encoding).name
         return name, content.data
@@ -112,9 +111,10 @@ def _encoding(
 
 
 def _guessed(sample: bytes, where: str, party: str) -> tuple[str, str]:
-    """Guess an encoding other than Unicode; return it with an example of a text.
+    """Guess the encoding of a file that is not Unicode; return its name, and an example of decoded text.
 
-    Encodings of one byte per character are rarely distinguishable. Only Western text is accepted as cp1252.
+    Encodings with one byte per character can rarely be distinguished. The only accepted one is cp1252, if the decoded
+    text looks like a Western European language.
 
     Raises:
         TableError: several encodings are possible.
@@ -152,7 +152,7 @@ def _is_western(text: str) -> bool:
 
 
 def _in_runs(text: str) -> bool:
-    """Return whether most characters beyond ASCII have such a neighbour, as in Chinese, Japanese and Korean."""
+    """Return whether most non-ASCII characters stand beside another one, as in Chinese, Japanese and Korean text."""
     odd = re.findall(r"[^\x00-\x7f]+", text)
     return 2 * sum(len(run) for run in odd if len(run) > 1) > sum(map(len, odd))
 
@@ -173,7 +173,7 @@ def _as_utf_8(content: FileContent, encoding: str, settings: FileSettings, party
 
 
 def _text(head: bytes) -> str:
-    """Decode the first bytes, whose last character may be incomplete."""
+    """Decode the first bytes of a file as UTF-8, without a last character that is incomplete."""
     return head[:65_536].decode(errors="ignore").removeprefix("\ufeff")
 
 
@@ -197,7 +197,10 @@ def _separator(text: str) -> str | None:
 
 
 def _quote(text: str, separator: str) -> str:
-    """Return the single quotation mark if it encloses all column names and no cell begins with a double one."""
+    """Return a single quotation mark if such marks enclose all column names and no cell begins with a double mark.
+
+    Otherwise, return a double quotation mark.
+    """
     names = text.partition("\n")[0].strip().split(separator)
     single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
     double = re.search(rf'(^|{re.escape(separator)})"', text, re.MULTILINE)
@@ -205,10 +208,10 @@ def _quote(text: str, separator: str) -> str:
 
 
 def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) -> str:
-    """Return the decimal mark: ``settings.decimal``, or "," if a whole column shows it.
+    """Return the decimal mark: ``settings.decimal`` if it is set, or else "," if a whole column shows it, or else ".".
 
-    A comma is accepted if the separator is another character, and the numbers of a column have commas that cannot stand
-    before thousands. A column with points that cannot stand before thousands contradicts it.
+    A column shows a decimal comma if all its cells may be numbers with one, and a comma cannot separate thousands. The
+    comma is not accepted if it is the separator of cells, or if the points of another column cannot separate thousands.
     """
     if settings.decimal is not None or dialect.separator == ",":
         return settings.decimal or "."
@@ -221,7 +224,7 @@ def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) 
 
 
 def with_points(column: pl.Series) -> pl.Series:
-    """Write numbers with a decimal comma with a decimal point, and without points before thousands.
+    """Convert numbers with a decimal comma to a decimal point, without points between thousands; keep all other cells.
 
     >>> with_points(pl.Series(["1.234,5", "-2,75", "300", "x", None])).to_list()
     ['1234.5', '-2.75', '300', 'x', None]
@@ -233,6 +236,6 @@ def with_points(column: pl.Series) -> pl.Series:
 
 
 def are_decimal(column: pl.Series) -> bool:
-    """Return whether every known cell is a number with or without a decimal comma."""
+    """Return whether all cells that are not empty may be numbers with a decimal comma; False if all are empty."""
     known = column.str.strip_chars().drop_nulls()
     return bool(known.str.contains(_COMMA).all()) and len(known) > 0

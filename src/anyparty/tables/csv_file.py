@@ -1,4 +1,4 @@
-"""Read a CSV file with all cells as text, and name the line of a mistake."""
+"""Read a CSV file with all cells as text; errors name the line of a mistake in the file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class CsvFile:
 
     Attributes:
         content: the file.
-        dialect: how it is written.
-        party: the party, for messages.
+        dialect: the file's separator, quotation mark and encoding.
+        party: the party's name, for messages.
     """
 
     content: FileContent
@@ -32,12 +32,12 @@ class CsvFile:
 
     @classmethod
     def of(cls, content: FileContent, settings: FileSettings, party: str, *, whole: bool = False) -> CsvFile:
-        """Recognise the dialect: see ``dialect_of``."""
+        """Return the file with its dialect, which ``dialect_of`` recognises."""
         return cls(content, dialect_of(content, settings, party, whole=whole), party)
 
     @property
     def where(self) -> str:
-        """The party and the file, the beginning of each message."""
+        """The names of the party and the file, with which each message begins."""
         return f"party {self.party!r}: {named(self.content.path)}"
 
     @cached_property
@@ -67,14 +67,14 @@ class CsvFile:
         """Read all cells as text, so that errors can quote them as they are in the file.
 
         Returns:
-            The cells, the decimal mark, and remarks.
+            The cells, the decimal mark, and remarks on what was guessed, repaired or left out.
         """
         header, source = self.header, self.content.source if self.dialect.data is None else self.dialect.data
         try:
             frame = pl.read_csv(
                 source, separator=self.dialect.separator, quote_char=self.dialect.quote, infer_schema=False, glob=False
             )
-        except pl.exceptions.ComputeError:  # polars does not name the line
+        except pl.exceptions.ComputeError:  # the error of polars does not name the line
             self._check_long_rows(len(header))
             self._check_quotes()
             raise
@@ -90,7 +90,7 @@ class CsvFile:
         return frame, decimal, self.dialect.notes + notes
 
     def open(self) -> TextIO:
-        """Open the decoded text."""
+        """Open the file as decoded text."""
         data = self.content.data if self.dialect.data is None else self.dialect.data
         if data is None:
             return self.content.path.open(encoding="utf-8-sig", newline="")
@@ -120,7 +120,7 @@ class CsvFile:
         if len(lines) != len(gaps) + 1:
             return True
         mark, quote = self.dialect.separator, self.dialect.quote
-        ends = lines[1:].filter(gaps)  # a blank line is null
+        ends = lines[1:].filter(gaps)  # polars reads a blank line as null
         marks = ends.str.replace_all(f"{quote}[^{quote}]*{quote}", "").str.count_matches(mark, literal=True)
         return bool((~ends.str.ends_with(mark) | (marks < frame.width - 1)).any())
 
@@ -145,7 +145,8 @@ class CsvFile:
         line = 0
         try:
             for cells in rows:
-                if "".join(lines[line : rows.line_num]).count(quote) % 2:  # csv accepts a quote in an unquoted cell
+                # The csv module accepts a quotation mark within an unquoted cell, so that marks are counted here.
+                if "".join(lines[line : rows.line_num]).count(quote) % 2:
                     raise csv.Error(some(cell for cell in cells if quote in cell))
                 line = rows.line_num
         except csv.Error as error:
@@ -168,10 +169,10 @@ class CsvFile:
 
 
 def without_unnamed(frame: pl.DataFrame, header: list[str], where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop columns without a name: those without a cell, and a first column of row numbers.
+    """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
 
     Raises:
-        TableError: another column without a name has cells.
+        TableError: any other unnamed column has cells.
     """
     unnamed = [place for place, name in enumerate(header) if not name]
     empty = [place for place in unnamed if frame.to_series(place).null_count() == frame.height]

@@ -17,12 +17,12 @@ from anyparty.tables.csv_file import check_unique
 if TYPE_CHECKING:
     import pandas as pd
 
-ID, LABEL = "id", "label"  # the columns of tables that are made of arrays
+ID, LABEL = "id", "label"  # the names of these columns in tables that are made from arrays
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def is_pandas(source: object) -> TypeGuard[pd.DataFrame]:
-    """Return whether a source is a pandas data frame; a series has no columns."""
+    """Return whether a source is a pandas data frame; a pandas series does not count, because it has no columns."""
     return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
 
 
@@ -37,7 +37,7 @@ def is_structured(source: object) -> TypeGuard[NDArray[Any]]:
 
 
 def from_arrow(source: Any, party: str) -> pl.DataFrame:
-    """Convert a pyarrow table."""
+    """Convert a pyarrow table, or another table with Arrow's stream interface, to a polars frame."""
     where = f"party {party!r}: Arrow table"
     check_unique([str(name) for name in source.schema.names], where)
     try:
@@ -48,7 +48,7 @@ def from_arrow(source: Any, party: str) -> pl.DataFrame:
 
 
 def from_structured(array: NDArray[Any], party: str) -> pl.DataFrame:
-    """Convert a one-dimensional numpy array with named fields [n]."""
+    """Convert a one-dimensional numpy array with named fields [n] to a polars frame."""
     where = f"party {party!r}: array"
     if array.ndim != 1:
         raise TableError(f"{where}: a structured array of shape {array.shape}; expected one dimension, of rows")
@@ -63,10 +63,11 @@ def from_structured(array: NDArray[Any], party: str) -> pl.DataFrame:
 
 
 def from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
-    """Convert a pandas frame. Named index levels become columns, and objects of mixed scalar types become text."""
+    """Convert a pandas frame to polars. Named index levels become columns, and mixed scalar types become text."""
     where = f"party {party!r}: data frame"
     if any(name is not None for name in frame.index.names):
-        twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]  # by set_index(drop=False)
+        # set_index(drop=False) leaves a column and an index level with the same name; the level is dropped.
+        twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]
         frame = frame.droplevel(twice) if len(twice) < frame.index.nlevels else frame.reset_index(drop=True)
         frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
     check_unique([str(name) for name in frame.columns], where)
@@ -82,20 +83,21 @@ def tables_of_arrays(
     arrays: Mapping[str, Any], y: Any = None, *, observed: Any = None, ids: Sequence[Any] | None = None,
     active: str | None = None,
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
-    """Convert arrays with the same n rows to the parties' tables, with the columns id, x0, x1, ... and label.
+    """Convert arrays with the same n rows to the parties' tables, with the columns id, x0, x1, ...
 
-    A party lacks a row if all its numbers are NaN.  The active party's table has all rows, with empty cells for those
-    that it lacks, so that it has all labels.  The other tables have only the party's own rows.
+    A party lacks a row if ``observed`` is False for it, or if all the party's numbers in the row are NaN. The active
+    party's table also has the column label. It has all n rows, so that it has all labels; rows that the active party
+    lacks have empty cells. The tables of the passive parties contain only their own rows.
 
     Args:
-        arrays: by party, numbers [n, ...], rows first; a row is flattened in C order.
+        arrays: by party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
         y: the labels [n]; ``None`` or NaN for a row without a label.
-        observed: [n, K] bool, True if the k-th party has the row; by default all rows.
+        observed: [n, K] bool, True if the k-th party has the row; by default, all parties have all rows.
         ids: the ids of the rows; by default 0, 1, ..., n - 1.
         active: the party that has the labels; by default the first one.
 
     Raises:
-        TableError: an argument has another type or shape; the message names it.
+        TableError: an argument has a wrong type or shape; the message names the argument.
     """
     blocks = {party: _block(array, party) for party, array in arrays.items()}
     if not blocks:
@@ -124,7 +126,7 @@ def tables_of_arrays(
 
 
 def _block(array: Any, party: str) -> NDArray[Any]:
-    """Return an array as flat rows of float32, or of float64 for numbers that float32 cannot represent: [n, d]."""
+    """Return a party's array as rows [n, d] of float32, or of float64 for types that float32 cannot represent."""
     if not is_array(array):
         raise TableError(f"arrays: party {party!r}: expected a numpy array or a torch tensor, got "
                          f"{type(array).__name__}; Federation.from_tables takes data frames")  # fmt: skip
@@ -164,14 +166,14 @@ def _as_numpy(array: Any) -> NDArray[Any]:
 
 
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert one column without pyarrow.
+    """Convert one pandas column to a polars series, without pyarrow.
 
     UUIDs, long integers and mixed scalar types in a column of objects become text.
     """
     kind = str(column.dtype)
     if kind.startswith("Sparse"):
         column = column.sparse.to_dense()
-    if kind == "category":  # as text, 1 and "1" are equal
+    if kind == "category":  # categories become text, so that 1 and "1" are one category
         text = column.map(str, na_action="ignore")
         return _series(name, _listed(text), where).cast(pl.String).cast(pl.Categorical)
     if getattr(column.dtype, "kind", "O") in "biuf" and isinstance(column.dtype, np.dtype):
@@ -189,7 +191,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert a column of timestamps or durations; those with a time zone keep it."""
+    """Convert a pandas column of timestamps or durations to polars. Times with a time zone are converted to UTC."""
     zone = getattr(column.dtype, "tz", None)
     if zone is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -198,7 +200,7 @@ def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _listed(column: pd.Series) -> list[Any]:
-    """Return the cells as Python values, ``None`` where they are missing."""
+    """Return the cells as Python values; a missing cell becomes ``None``."""
     missing = column.isna().to_numpy(dtype=bool)
     return [None if gone else cell for cell, gone in zip(column.tolist(), missing, strict=True)]
 

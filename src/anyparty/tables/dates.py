@@ -1,8 +1,8 @@
 """Read dates and times in text, and convert them to numbers.
 
-A column has one order: year-first, day-first or month-first. The cells decide it if only one order makes all of them
-dates. If they allow two orders that give different dates, the user must choose. A name of a month, as in 3 Mar 2024,
-leaves no choice. Times with a time zone are converted to UTC.
+A column has one order: year-first, day-first or month-first. The cells show the order if only one makes all of them
+dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of a month,
+as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<sec>\d\d)(?:[.,](?P<part>\d{1
 ZONE = r"(?P<zone>Z|UTC|GMT|[+-]\d\d:?\d\d)"
 CELL = rf"^(?:{'|'.join(DAY)})(?:(?:T|\s+){TIME}\s*(?P<half>[AaPp]\.?[Mm]\.?)?\s*{ZONE}?)?$"
 MIDNIGHT = dt.time()
-DAY_US = 86_400e6  # microseconds
+DAY_US = 86_400e6  # microseconds in a day
 
 
 class DateFormat(BaseModel):
-    """How a column's dates are written.
+    """The notation of a column's dates.
 
     Attributes:
         order: one of ``ORDERS``, or a format as for ``strptime``, such as "%d.%m.%y".
         times: whether cells have a time of day.
-        zoned: whether cells have a time zone; they were converted to UTC.
+        zoned: whether cells have a time zone. Such times are converted to UTC.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -49,9 +49,12 @@ class DateFormat(BaseModel):
 
 
 class Moments(NamedTuple):
-    """The points in time [n], Datetime without a time zone, null if missing; and the masks [n] of bad and zoned cells.
+    """A column of n cells, read as dates and times.
 
-    A bad cell is neither a date nor missing.
+    Attributes:
+        values: [n] Datetime without a time zone; null if the cell is missing or bad.
+        bad: [n] bool, True for a cell that is neither a date nor missing.
+        zoned: [n] bool, True for a cell with a time zone.
     """
 
     values: pl.Series
@@ -60,10 +63,10 @@ class Moments(NamedTuple):
 
 
 def check_order(order: str) -> str:
-    """Check a setting for the order of dates.
+    """Check a setting for the order of dates, and return it.
 
     Raises:
-        ValueError: it is not one of ``ORDERS``, and does not look like a format.
+        ValueError: the setting is not one of ``ORDERS``, and does not look like a format such as "%d.%m.%y".
     """
     if order not in ORDERS and "%" not in order:
         raise ValueError(f"expected {', '.join(map(repr, ORDERS))} or a format such as '%d.%m.%y', not {order!r}")
@@ -76,7 +79,7 @@ def is_moment(series: pl.Series) -> bool:
 
 
 def of_type(series: pl.Series) -> Moments:
-    """Return the cells of a column whose type is a date, or a date with a time."""
+    """Convert a column of type Date or Datetime to ``Moments``. Times with a time zone are converted to UTC."""
     zone = series.dtype.time_zone if isinstance(series.dtype, pl.Datetime) else None
     if zone is not None:
         series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
@@ -85,7 +88,7 @@ def of_type(series: pl.Series) -> Moments:
 
 
 def with_order(text: pl.Series, order: str) -> Moments:
-    """Read cells [n], null if missing, in a known order or format.
+    """Read text cells [n], null if missing, as dates in a known order or ``strptime`` format.
 
     >>> with_order(pl.Series(["3.12.2024", "3 Mar 2024 5:30 pm", "x"]), "day-first").values.dt.to_string().to_list()
     ['2024-12-03 00:00:00.000000', '2024-03-03 17:30:00.000000', None]
@@ -97,7 +100,7 @@ def with_order(text: pl.Series, order: str) -> Moments:
 
 
 def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
-    """Read cells [n], whose parts are the groups of ``CELL``, in one of ``ORDERS``."""
+    """Read text cells [n] as dates in one of ``ORDERS``. ``parts`` has the groups of ``CELL`` in each cell."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
     if order != "year-first":
@@ -118,7 +121,7 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
 
 
 def orders_of(text: pl.Series) -> dict[Order, Moments]:
-    """Return the cells read in each order that makes most of them dates; the best order is first.
+    """Return the cells as read in each order that makes at least nine of ten cells dates; the best order is first.
 
     Orders that give the same dates as a better order are left out.
     """
@@ -147,8 +150,8 @@ class DateColumn(BaseModel):
 
     Attributes:
         name: the name of the column.
-        reference: the day from which days are counted: that of the earliest training row.
-        hours: whether the hour of the day is one of the numbers.
+        reference: the earliest day in the training rows, from which days are counted.
+        hours: whether the hour of the day is one of the numeric columns.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -159,29 +162,29 @@ class DateColumn(BaseModel):
 
     @classmethod
     def fit(cls, column: pl.Series, rows: RowNumbers) -> DateColumn:
-        """Find the earliest day of the training rows; at least one of them has a date."""
+        """Fit to the training rows, at least one of which has a date; the earliest day becomes ``reference``."""
         earliest = column[rows].drop_nulls().cast(pl.Date).sort()[0]
         return cls(name=column.name, reference=earliest, hours=isinstance(column.dtype, pl.Datetime))
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the numeric columns."""
+        """The names of the numeric columns that the dates become."""
         names = ("days", "year", "month", "weekday", "hour")
         return tuple(f"{self.name}: {part}" for part in (names if self.hours else names[:-1]))
 
     def transform(self, column: pl.Series) -> list[pl.Series]:
         """Convert dates [n] to days since ``reference``, year, month, weekday (1 is Monday) and hour of the day.
 
-        Days and hours have a fraction.
+        Days and hours have a fraction. The hour is left out if ``hours`` is False.
         """
         moments = column.cast(pl.Datetime("us"))
         days = (moments - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
-        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # a time is in nanoseconds
+        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # polars counts a time of day in nanoseconds
         numbers = (days, moments.dt.year(), moments.dt.month(), moments.dt.weekday(), hour)
         return [each.cast(pl.Float64).alias(name) for name, each in zip(self.parts, numbers, strict=False)]
 
     def inverse(self, days: pl.Series) -> pl.Series:
-        """Convert days since ``reference`` [n] back to dates; without ``hours``, rounded to whole days."""
+        """Convert days since ``reference`` [n] back to dates, rounded to whole days if ``hours`` is False."""
         start = dt.datetime.combine(self.reference, MIDNIGHT)
         moments = start + (days * DAY_US).round().cast(pl.Int64).cast(pl.Duration("us"))
         return (moments if self.hours else moments.dt.offset_by("12h").cast(pl.Date)).alias(self.name)

@@ -1,6 +1,6 @@
-"""Recognise the format of a table file by its content, decompress it, and name files that are not tables.
+"""Recognise the format of a table file by its content, decompress it, and reject files that are not tables.
 
-``FileSettings`` replace what is recognised.
+The user's settings (``FileSettings``) replace what is recognised.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from anyparty.errors import TableError, some
 
 Format = Literal["CSV", "Parquet", "Feather", "Excel"]
 
-HEAD = 65_536  # bytes that are examined
+HEAD = 65_536  # the number of bytes at the start of a file that are examined
 STANDARD_INPUT = Path("-")
 UTF_16 = 0.6  # a file is UTF-16 if a larger share of its even or odd bytes is zero
 
 PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
 FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # .xls, and workbooks with a password
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # the first bytes of .xls files, and of workbooks with a password
 NOT_TABLES = (
     (b"version https://git-lfs", "a Git LFS pointer", "fetch the file: git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer", "fetch the file: git annex get"),
@@ -57,10 +57,10 @@ class FileContent:
     """One table file.
 
     Attributes:
-        path: the file, for messages.
+        path: the file's path, for reading and for messages.
         format: the format of the table.
         data: the decompressed bytes; ``None`` if the file is not compressed and can be read from ``path``.
-        head: the first decompressed bytes.
+        head: the first decompressed bytes, at most ``HEAD``.
         packing: the compression: "gzip", "bz2", "zstd", "zip" or "".
     """
 
@@ -72,11 +72,11 @@ class FileContent:
 
     @property
     def source(self) -> Path | bytes:
-        """The path or the bytes, as readers take them."""
+        """The path, or the decompressed bytes if they are in memory. Readers accept either."""
         return self.path if self.data is None else self.data
 
     def whole(self) -> bytes:
-        """Return all bytes."""
+        """Return all decompressed bytes of the file."""
         return self.path.read_bytes() if self.data is None else self.data
 
 
@@ -110,7 +110,7 @@ def content_of(path: Path, party: str) -> FileContent:
 
 
 def named(path: Path) -> str:
-    """Return a file's name for messages."""
+    """Return a file's path for messages, or "standard input"."""
     return "standard input" if path == STANDARD_INPUT else str(path)
 
 
@@ -137,7 +137,7 @@ def _is_workbook(packed: bytes) -> bool:
 
 
 def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
-    """Decompress; a zip archive must have one member."""
+    """Decompress a file's bytes, and return the result. A zip archive must have exactly one member."""
     if packing == "gzip":
         return gzip.decompress(packed)
     if packing == "bz2":
@@ -165,7 +165,7 @@ def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
 
 
 def _not_a_table(head: bytes) -> tuple[str, str] | None:
-    """Name content that is not a table, with the remedy; ``None`` for text that may be CSV."""
+    """Return the name of content that is not a table, and a remedy; ``None`` for text that may be CSV."""
     for magic, what, remedy in NOT_TABLES:
         if head.startswith(magic):
             return what, remedy
@@ -180,7 +180,7 @@ def _not_a_table(head: bytes) -> tuple[str, str] | None:
 
 
 def utf_16(head: bytes) -> str | None:
-    """Return the encoding if every second byte is mostly zero, as in UTF-16, or there is a byte order mark."""
+    """Return the Unicode encoding if a byte order mark shows it, or UTF-16 if every second byte is mostly zero."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -194,7 +194,7 @@ def utf_16(head: bytes) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """Settings of a table file; each replaces a guess. A setting that does not apply to the file's format is unused.
+    """Settings of a table file; each replaces a guess. A setting that does not apply to the file's format is ignored.
 
     Attributes:
         separator: the character between two cells of a CSV file.

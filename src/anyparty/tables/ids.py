@@ -1,6 +1,7 @@
-"""Read ids: one column or several, checked, normalized only as the settings ask; and combine rows with the same id.
+"""Read, check and normalize ids from one or more columns, and combine rows with the same id.
 
-Several id columns become one text, joined by a character that no id may contain.
+Ids are normalized only by the changes that the settings list. The columns of a composite id become one text, joined by
+a character that no id may contain.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from anyparty.tables import cells
 
 Duplicates = Literal["error", "first", "last", "mean"]
 
-JOINT = "\x1f"  # between the columns of a composite id
+JOINT = "\x1f"  # the character between the columns of a composite id
 SHOWN = 5  # the largest number of rows that a message shows
-INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
+INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
-_DIGITS = 15  # digits of a number that a spreadsheet keeps
-_RARE, _FEWEST = 0.05, 20  # ids of another type get a remark below this share, in tables of at least this size
+_DIGITS = 15  # the number of digits that a spreadsheet keeps
+_RARE, _FEWEST = 0.05, 20  # a type of at most the share _RARE is reported, in tables of at least _FEWEST rows
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Normalization:
     """A change of ids that makes differently written ids equal.
 
     Attributes:
-        difference: the difference that it removes, for messages.
-        change: the change of texts.
+        difference: the difference between ids that the change removes, for messages.
+        change: the function that changes a column of ids.
     """
 
     difference: str
@@ -79,7 +80,7 @@ def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
 
 
 def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
-    """Apply changes to ids; those of several columns are changed column by column.
+    """Apply changes to ids, and return the changed ids. A composite id is changed column by column.
 
     >>> normalized(pl.Series(["03EF-922a", "000 12"]), ["lower-case", "strip-hyphens", "strip-zeros"]).to_list()
     ['3ef922a', ' 12']
@@ -97,7 +98,7 @@ def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
 
 
 def shown(text: str) -> str:
-    """Return an id for messages: the columns of a composite id are separated by a slash."""
+    """Return an id as messages show it: with a slash between the columns of a composite id."""
     return text.replace(JOINT, " / ")
 
 
@@ -164,7 +165,7 @@ def _column(column: pl.Series, where: str) -> pl.Series:
 
 
 def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
-    """Yield remarks on ids that are possibly damaged, or of another type than most."""
+    """Yield remarks on ids that may be damaged, or that are of another type than most ids of the column."""
     where = f"{where}: id column {ids.name!r}"
     long = ids.filter(ids.str.contains(rf"^\d{{{_DIGITS + 1},}}$"))
     if len(long) >= SHOWN and long.str.contains(rf"^\d{{{_DIGITS}}}0+$").all():
@@ -191,7 +192,7 @@ def _normalized(text: pl.Series, normalize: Sequence[str], where: str) -> pl.Ser
 
 
 def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:
-    """Return the error for ids that occur more than once, with up to five of their rows."""
+    """Return the error for ids that occur more than once. It quotes up to five ids, and up to five rows of each."""
     twice = ids.is_duplicated()
     named = f"column {names[0]!r}" if len(names) == 1 else f"columns {some(names)}"
     how = f" after id_normalize = {list(normalize)}" if normalize else " (as text, trimmed)"
@@ -212,19 +213,19 @@ _ID, _ROW, _LABEL = "\0id", "\0row", "\0label"
 def combined(
     ids: pl.Series, columns: pl.DataFrame, label: pl.Series | None, how: Duplicates, where: str
 ) -> tuple[pl.Series, pl.DataFrame, pl.Series | None, str]:
-    """Return one row for each id.
+    """Combine rows with the same id, so that one row remains for each of the m different ids.
 
     Args:
         ids: [n], with repetitions.
-        columns: [n, d], the features; may be [0, 0].
-        label: [n], the labels.
+        columns: [n, d], the features; [0, 0] if the party has no features.
+        label: [n], the labels; ``None`` if the party has no labels.
         how: "first" and "last" keep one of the rows; "mean" averages numbers, and takes the most frequent category (the
             first of equally frequent ones).
         where: party and file, the beginning of the remark.
 
     Returns:
-        [m] for each id, in the order of the rows that are kept, the number of its row; the m rows of features; the m
-        labels; and a remark.
+        The indices [m] of the rows that are kept, in ascending order ("mean" keeps the index of the first row of each
+        id); the features [m, d]; the labels [m] or ``None``; and a remark.
 
     Raises:
         TableError: with "mean", rows with the same id have different labels that are whole numbers.
@@ -262,7 +263,7 @@ def _mean(column: pl.Series) -> pl.Expr:
 
 
 def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
-    """Reject different labels of one id that are whole numbers, because they may be classes or numbers to predict."""
+    """Reject different whole numbers as labels of one id, because they may be classes, of which there is no mean."""
     numbers = label.cast(pl.Float64, strict=False).drop_nulls().drop_nans()
     if len(numbers) < label.count() or (numbers != numbers.floor()).any():
         return

@@ -22,9 +22,9 @@ from anyparty.tables.rules import ReadingRules
 from anyparty.tables.spellings import counted, fold, listed, tidy
 from anyparty.tables.spellings import key as toml_key
 
-MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # these mean: no label
+MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts that mean that a row has no label
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
-SPELLED = 1000  # a column with more distinct texts than this holds numbers or free text, and is not searched
+SPELLED = 1000  # a column with more distinct texts holds numbers or free text: spellings are not merged
 VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
 LETTERS = {"t", "f", "y", "n", "j"}  # letters for yes and no, whose case has no meaning
 WORDS = """
@@ -33,11 +33,11 @@ WORDS = """
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
-SMALL = 5  # a possible mark of missing labels is rejected if it is in at most one of this many labels
+SMALL = 5  # a possible mark of missing labels is rejected if at most one in SMALL labels has it
 
 
 def class_key(text: str) -> str:
-    """Return the form that all spellings of a class share; whole numbers are written in plain digits.
+    """Return the form that all spellings of a class share. Whole numbers get plain digits.
 
     >>> [class_key(text) for text in ("1.00", "1e0", "TRUE", "Yes ", "01", "1.5")]
     ['1', '1', 'true', 'yes', '01', '1.5']
@@ -51,9 +51,12 @@ def class_key(text: str) -> str:
 
 
 class Labels(NamedTuple):
-    """Labels [n], null if missing; notes on what was merged and left out; and the format of numbers with marks.
+    """The labels of one party, as they were read.
 
-    ``cells`` is ``None`` if the party holds no labels.
+    Attributes:
+        cells: [n] the labels, null if missing; ``None`` if the party holds no labels.
+        notes: sentences on spellings that were merged, and on cells that were read as missing.
+        format: the format of numbers with marks, such as 39.4%; ``None`` for other labels.
     """
 
     cells: pl.Series | None
@@ -64,14 +67,14 @@ class Labels(NamedTuple):
 def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False) -> Labels:
     """Read the labels as classes or numbers.
 
-    Numbers keep their type. Numbers with marks are read as Float64 if they are many, or if ``rules.task`` is
-    "regression". Labels that ``rules.classes`` declares are Categorical.
+    Numbers keep their type. Numbers with marks, such as 39.4%, are read as Float64 if more than 20 of them differ, or
+    if ``rules.task`` is "regression". Labels become Categorical if ``rules.classes`` declares their classes.
 
     Args:
         column: the cells as in the file, [n].
         where: party and file, the beginning of a sentence.
-        rules: how the party's cells are read.
-        trained: whether a model fixed the format of numbers.
+        rules: the rules by which the party's cells are read.
+        trained: whether a trained model fixes the format of numbers.
 
     Raises:
         TableError: a label is not in ``rules.classes``, or is a limit such as <25 among numbers.
@@ -121,7 +124,7 @@ def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, train
 
 
 def _without_missing(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Replace marks of missing labels by null, except for texts that the user declares as classes."""
+    """Replace marks of missing labels by null, except for texts that the user declares as classes; add a note."""
     if column.dtype.is_float():
         column = column.fill_nan(None)
     declared = {class_key(text) for text in rules.missing.get(column.name, ())}
@@ -159,7 +162,7 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
 
 
 def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
-    """Convert each label to the class whose texts contain it, first as written, then without regard to spelling."""
+    """Replace each label by the class that lists it: as it is written, or else without regard to spelling."""
     of = {class_key(text): name for name, texts in classes.items() for text in texts}
     of |= {tidy(text): name for name, texts in classes.items() for text in texts}
     text = column.cast(pl.String) if cells.is_text(column) else cells.as_level(column)
@@ -177,7 +180,7 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
 
 
 def _names(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the name of the class of each text: a number or truth value in plain form, or the commonest spelling."""
+    """Return the class of each text: a number or truth value in plain form, or else the most frequent spelling."""
     keys = {text: class_key(text) for text in counts}
     alone = set(keys.values()) if len(set(keys.values())) == 1 else set()
     if len({tidy(text) for text in counts}) > 1 and any(not WHOLE.fullmatch(key) for key in alone):
@@ -196,7 +199,7 @@ def _names(counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def _merged(names: Mapping[str, str], counts: list[tuple[str, int]], where: str) -> tuple[str, ...]:
-    """Report the classes that are written in several ways, beyond spaces around them."""
+    """Return a note on classes with several spellings that differ in more than surrounding spaces."""
     spelled: dict[str, dict[str, int]] = {}
     for text, count in counts:
         spelled.setdefault(names[text], {})[text] = count
@@ -213,7 +216,7 @@ def names_of(label: pl.Series) -> pl.Series:
 
 
 def check_classes(label: pl.Series, where: str) -> None:
-    """Check that the classes of labels [n] are evident: spelled in one way, and without marks of missing labels.
+    """Check that each class of the labels [n] has one spelling, and that no class seems to mark missing labels.
 
     Raises:
         TableError: two classes may be one, or a rare class may mark missing labels.
@@ -258,7 +261,7 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
 
 
 def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
-    """Describe words for yes and no from several vocabularies, and name the rarest; "" if there is no such mixture."""
+    """Describe labels that mix several vocabularies for yes and no, and name the rarest label; "" without one."""
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
         return "", ""
     folded = {fold(name) for name in counts}
@@ -298,14 +301,14 @@ def _is_odd_word(name: str, others: list[str]) -> bool:
 
 
 def _is_odd_number(name: str, others: list[str]) -> bool:
-    """Return whether a class is a number among words, the only negative number, or nines far from the other numbers."""
+    """Return whether a class is a number among words, the only negative number, or one such as 99 far from the rest."""
     number = _number(name)
     if number is None:
         return False
     numbers = [found for other in others if (found := _number(other)) is not None]
     if not numbers:
         return bool(re.fullmatch(r"-\d+|9+|8+|7+", name))
-    if len(numbers) < len(others):  # codes of numbers and words, among which 9 is likely a code
+    if len(numbers) < len(others):  # classes are numbers and words, so that a single 9 is likely a class
         return bool(re.fullmatch(r"-\d+|99+|88+|77+", name))
     if number < 0 <= min(numbers):
         return True

@@ -29,7 +29,7 @@ BODY: dict[Decimal, str] = {
     ".": rf"^(\d+|[1-9]\d{{0,2}}(,\d{{3}})+|[1-9]\d?(,\d\d)*,\d{{3}}|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(\.\d+)?$",
     ",": rf"^(\d+|[1-9]\d{{0,2}}(\.\d{{3}})+|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(,\d+)?$",
 }
-NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # these mark a missing cell in a column of numbers
+NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # texts that mark a missing cell among numbers
 LIMIT = r"^(?P<side><=?|>=?|≤|≥|~)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)$"
 RANGE = r"^(?P<low>\d+(?:\.\d+)?)\s*(?:-|–|to|\.\.)\s*(?P<high>\d+(?:\.\d+)?)$"
 
@@ -55,7 +55,9 @@ class MarkedNumbers(NamedTuple):
 
 
 def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumbers:
-    """Recognize the format of a column's cells [n], null if missing, and read them as numbers.
+    """Recognize the format of text cells [n], null if missing, and read the cells as numbers.
+
+    If the decimal mark remains ambiguous, no cell is read as a number.
 
     >>> without_marks(pl.Series(["39,400", "1,250.5", "$7"])).numbers.to_list()
     [39400.0, 1250.5, 7.0]
@@ -74,8 +76,8 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
     return best
 
 
-def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the settings' word
-    """Read cells [n], null if missing, that are in a known format."""
+def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the usual name
+    """Read text cells [n], null if missing, as numbers in a known format."""
     parts = text.str.extract_groups(CELL).struct.unnest()
     body, units = parts["body"], parts.select(pl.coalesce("before", "after").fill_null("")).to_series()
     known = body.str.contains(BODY[format.decimal]).fill_null(value=False)
@@ -86,9 +88,10 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # a plain number beside percentages may be a share
+    if format.unit in SHARES:  # beside percentages, 0.5 may mean 0.5 % or 50 %
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)  # 1e5
+    # The pattern CELL does not match numbers such as 1e5.
+    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
 
@@ -101,7 +104,7 @@ def _unit(text: pl.Series) -> str:
 
 
 def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
-    """Return whether both decimal marks are possible, and the cells do not show which of them is meant.
+    """Return whether both decimal marks are possible, and the cells do not show which mark is meant.
 
     1.234 beside 12,345 is ambiguous. 1.234 with a unit is ambiguous too, because prices rarely have three decimals.
     """

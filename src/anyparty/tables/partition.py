@@ -4,8 +4,8 @@ Notation  n rows, d columns, K parties; images [n, H, W] or [n, C, H, W]; views 
 
 ``columns``, ``proportional``, ``named`` and ``across`` return slices or lists of columns. ``quadrants``, ``cells``,
 ``grid``, ``strips`` and ``views`` return arrays that share memory with the original, except ``views`` with ``pick``. By
-default, the last columns, pixels or views are dropped if the number does not divide evenly, as in the published
-programs. ``cut`` selects a partition by name.
+default, the last columns, pixels or views are dropped if their number is not a multiple of the number of blocks, as in
+the programs of the papers. ``cut`` selects a partition by name.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
 
 
 def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64], ...]:
-    """Partition every group of columns among the parties as ``columns`` does.
+    """Divide each group of columns into K blocks of equal width, as ``columns`` does; each party gets a block of each.
 
     LASER-VFL partitions its clinical tables in this way: each of four parties gets a quarter of the charts, of the
     conditions and of the demographics. A group [m] lists m columns. A group [m, T] lists m variables with T columns
@@ -149,16 +149,16 @@ def quadrants(x: AnyArray) -> tuple[AnyArray, ...]:
     """Partition images into four quadrants: top left, top right, bottom left, bottom right.
 
     Raises:
-        ConfigError: as ``grid``.
+        ConfigError: the array does not hold images of at least 2 x 2 pixels.
     """
     return grid(x, 2, 2)
 
 
 def cells(x: AnyArray, parties: int) -> tuple[AnyArray, ...]:
-    """Partition images into K cells, in the grid that is closest to a square: 2 x 2, 2 x 3, 2 x 4, 3 x 3, 1 x 7.
+    """Partition images into K cells, in the grid that is closest to a square: 2 x 2, 2 x 3, 2 x 4, 3 x 3, 1 x 7, ...
 
     Raises:
-        ConfigError: as ``grid``, or there is no party.
+        ConfigError: the array does not hold images, the images have too few pixels, or there is no party.
     """
     if parties < 1:
         raise ConfigError(f"images cannot be cut for {parties} parties: expected at least 1")
@@ -172,7 +172,7 @@ def strips(
     """Partition images into K strips: horizontal ones from top to bottom, vertical ones from left to right.
 
     Raises:
-        ConfigError: as ``grid``, or the direction is unknown.
+        ConfigError: the array does not hold images, there are not 1 to H (or W) strips, or the direction is unknown.
     """
     if direction not in {"horizontal", "vertical"}:
         raise ConfigError(f"no strips {direction!r}{nearest(direction, ['horizontal', 'vertical'])}")
@@ -186,7 +186,7 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
     which gets one of two views.
 
     Returns:
-        K arrays, without ``axis`` if each party has one view.
+        K arrays. They do not have ``axis`` if each party gets one view of a row.
 
     Raises:
         ConfigError: there are more parties than views, or the axis does not exist.
@@ -207,7 +207,7 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
 
 
 def cut(x: AnyArray, how: str, parties: int) -> tuple[AnyArray, ...]:
-    """Partition the features of a data set among K parties with a partition that is selected by name.
+    """Partition the features of a data set among K parties in a way that ``how`` selects by name.
 
     ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis,
     "rows" are horizontal strips, and "strips" are vertical strips.

@@ -1,7 +1,7 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
 scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``)
-and free text (``HashingVectorizer``). It is imported where it is used, because its import takes about a second. In a
+and free text (``HashingVectorizer``). It is imported only in functions, because its import takes about a second. In a
 categorical column, missing cells are a level of their own. A category that did not occur in training becomes zeros. A
 date becomes several numbers, such as its year, which are then treated as numeric columns.
 
@@ -38,7 +38,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 MANY_LEVELS = 256  # the most levels of one categorical column; rarer ones are grouped, so that memory stays bounded
-HASHES = 256  # the number of numbers that a column of free text becomes
+HASHES = 256  # the number of numeric columns that a column of free text becomes
 RARE = "(rare)"  # the level of the rare categories
 CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
 
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # not compared with the mean, which may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # the mean is not used, because it may be rounded
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -111,7 +111,7 @@ class Numeric(BaseModel):
 
     @property
     def constant_at(self) -> NDArray[np.bool_]:
-        """The mask [d] of constant columns."""
+        """The mask [d] of columns that were constant in training."""
         return np.array([name in self.constant for name in self.columns], dtype=np.bool_)
 
 
@@ -141,8 +141,8 @@ class Categorical(BaseModel):
     Attributes:
         columns: the names of the columns.
         levels: the levels of each column; ``None`` is the level of missing cells.
-        grouped: the columns with too many levels. All other categories of such a column, also those that did not occur
-            in training, have the level :data:`RARE`.
+        grouped: the columns with too many levels. A category that is not in ``levels`` of such a column, such as one
+            that did not occur in training, has the level :data:`RARE`.
     """
 
     model_config = STRICT
@@ -177,7 +177,7 @@ class Categorical(BaseModel):
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
 
     def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Fill missing cells of columns that had the same category in all training rows with this category."""
+        """Replace the missing cells of a column that had the same category in all training rows by this category."""
         known = zip(self.columns, self.levels, strict=True)
         constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
         return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())
@@ -226,7 +226,10 @@ class Words(BaseModel):
     width: Annotated[int, Field(ge=1)] = HASHES
 
     def transform(self, frame: pl.DataFrame) -> NDArray[np.float32]:
-        """Convert the texts [b, d] to numbers [b, d * width]. Each text has the length 1; a missing text is 0."""
+        """Convert the texts [b, d] to numbers [b, d * width].
+
+        The numbers of a text are a vector of norm 1; those of a missing text are zeros.
+        """
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
         hashing = HashingVectorizer(n_features=self.width, ngram_range=(1, 2), dtype=np.float32)
@@ -238,7 +241,7 @@ class Features:
     """A table's preprocessed rows.
 
     Attributes:
-        x: [n, width] float32.
+        x: [n, width] float32, the numbers.
         gaps: [n, width] bool, True for numbers that were imputed; ``None`` if no number was imputed.
     """
 
@@ -272,10 +275,10 @@ class Prepare(BaseModel):
 
         Args:
             table: the party's table, n rows.
-            rows: [m] the row numbers of its training rows.
+            rows: [m] the indices of the party's training rows.
             scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
-            max_levels: the largest number of categories of a column; the rarest of more categories are one.
+            max_levels: the largest number of categories of a column; if there are more, the rarest become one category.
 
         Raises:
             TableError: there are no training rows, or all columns are empty in the training rows.
@@ -311,7 +314,7 @@ class Prepare(BaseModel):
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """The kind of each required column, numeric columns first, as ``read_table(..., expect=)`` takes them."""
+        """The kind of each column that the model requires, numeric columns first, for ``read_table(..., expect=)``."""
         kinds: dict[str, Kind] = dict.fromkeys(self._numbers, "numeric")
         kinds |= dict.fromkeys(self.categorical.columns, "categorical")
         kinds |= dict.fromkeys((each.name for each in self.dates), "date")
@@ -324,7 +327,7 @@ class Prepare(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the output columns: the numeric columns with those of dates, ``column=level``, words."""
+        """The names of the output columns: numeric columns and those of dates, then ``column=level``, then words."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
         words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
@@ -350,7 +353,7 @@ class Prepare(BaseModel):
             TableError: a column is missing, or holds text in place of numbers.
 
         Warns:
-            AnypartyWarning: cells differ from those of the training rows (see ``checks``).
+            AnypartyWarning: cells differ from those of the training rows, such as categories that training never saw.
         """
         return self._apply(self.matched(table), table, new=new)
 
@@ -377,17 +380,17 @@ class Prepare(BaseModel):
         return Features(x, gaps)
 
     def units(self, prepared: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Undo the scaling of numeric columns in outputs [..., width], in double precision."""
+        """Undo the scaling of the numeric columns in preprocessed rows [..., width], in double precision."""
         out = prepared.astype(np.float64)
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # the exact value, not a number near it
+            for k in np.flatnonzero(self.numeric.constant_at):  # the exact value of training, without rounding
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 
     def table(self, values: NDArray[np.float64]) -> pl.DataFrame:
-        """Convert outputs in original units [n, width] to columns of the party's table.
+        """Convert preprocessed rows in original units [n, width] back to columns of the party's table.
 
         A categorical column gets its most likely level in each row. NaN and the level of missing cells become empty
         cells. A date is restored from its number of days. Free text is left out.
@@ -406,14 +409,14 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each categorical column. Its output becomes 1, and the column's other outputs become 0.
+        """Draw one level of each categorical column for each row: its output becomes 1, that of all other levels 0.
 
         Args:
-            values: [..., width], outputs in original units; NaN stays NaN.
+            values: [..., width], preprocessed rows in original units; NaN stays NaN.
             centers: [..., width], the weights of the levels. Negative weights are used as 0. If no weight is positive,
                 the level with the largest weight is chosen.
             truths: numeric columns that hold truth values. They become 1 with the probability in ``centers``, else 0.
-            random: the generator.
+            random: the generator of random numbers.
         """
         out, cells = values.copy(), values.shape[:-1]
         for k, name in enumerate(self.numeric.columns):
@@ -425,7 +428,7 @@ class Prepare(BaseModel):
             at = slice(start, start := start + len(levels))
             weight = centers[..., at].clip(min=0)
             edge = weight.cumsum(axis=-1)
-            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # numpy  # nosec B311
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # seeded  # nosec B311
             level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
             out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
         return out
@@ -436,7 +439,7 @@ class Prepare(BaseModel):
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Prepare:
-        """Load the result of :meth:`to_json`.
+        """Create the preprocessing from the result of :meth:`to_json`.
 
         Raises:
             ModelError: the values do not have the expected form.
@@ -447,10 +450,10 @@ class Prepare(BaseModel):
             raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
 
     def matched(self, table: Table) -> pl.DataFrame:
-        """Return the required columns: numbers and those of dates as Float64, then categories and texts as String.
+        """Return the columns that the model requires: numbers, also those of dates, as Float64, then String columns.
 
         Raises:
-            TableError: as ``apply``.
+            TableError: a column is missing, or holds text in place of numbers.
         """
         present = table.columns.columns
         missing = [name for name in self.kinds if name not in present]
@@ -480,7 +483,7 @@ class Prepare(BaseModel):
             yield from checks.empty_now(frame)
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
-        """Write the preprocessed rows of ``frame``, the table's rows from ``start``, to ``out`` [b, width]."""
+        """Preprocess ``frame``, the table's rows from row ``start`` on, and write the result to ``out`` [b, width]."""
         split, categories = len(self.numeric.columns), sum(map(len, self.categorical.levels))
         if split:
             with np.errstate(over="ignore"):
@@ -507,7 +510,7 @@ def _where(table: Table) -> str:
 def _with_dates(
     numeric: pl.DataFrame, moments: pl.DataFrame, of_dates: tuple[DateColumn, ...], table: Table
 ) -> pl.DataFrame:
-    """Return the numeric columns, followed by the numbers that dates become."""
+    """Return the numeric columns, followed by the numeric columns that dates become."""
     parts = [part for each in of_dates for part in each.transform(moments[each.name])]
     if taken := [part.name for part in parts if part.name in table.columns.columns]:
         raise TableError(

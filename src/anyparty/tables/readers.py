@@ -1,4 +1,4 @@
-"""Read a file or a data frame into a polars frame of raw cells, with errors that name file and line."""
+"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class RawTable:
 
     Attributes:
         name: the source's name for messages: the file's name, or "data frame".
-        cells: all cells of a CSV are text; other sources keep their types.
-        read_as: the recognised format.
+        cells: the cells. Those of a CSV file are text; other sources keep their types.
+        read_as: the recognised format, in words.
         decimal: the decimal mark of numbers in text.
-        notes: what was guessed or repaired.
+        notes: sentences on what was guessed or repaired.
     """
 
     name: str
@@ -93,7 +93,7 @@ def names(source: Source, party: str, settings: FileSettings = DETECT) -> list[s
     """Return the source's column names, if possible without reading its cells.
 
     Raises:
-        TableError: as ``read``.
+        TableError: the source is absent, unreadable, empty or not a table, or a column name repeats.
     """
     check_not_forked()
     if isinstance(source, pl.LazyFrame):
@@ -114,14 +114,14 @@ def names(source: Source, party: str, settings: FileSettings = DETECT) -> list[s
 
 
 def named(source: Source) -> str:
-    """Return the source's name for messages: the file name, or "data frame"."""
+    """Return the source's name for messages: the file name, "standard input" or "data frame"."""
     if not isinstance(source, str | Path):
         return "data frame"
     return file_named(Path(source)) if Path(source) == STANDARD_INPUT else Path(source).name
 
 
 def located(path: Path, folder: Path | None = None) -> Path:
-    """Return the absolute path of a table, relative to ``folder``; "-" remains standard input."""
+    """Return a table's path, resolved in ``folder`` or else in the current directory; "-" remains standard input."""
     if path == STANDARD_INPUT:
         return path
     path = path.expanduser()
@@ -129,7 +129,7 @@ def located(path: Path, folder: Path | None = None) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a table's file exists, or a file that its pattern matches."""
+    """Return whether a table's file exists, or at least one file that matches its pattern; True for standard input."""
     return path == STANDARD_INPUT or path.exists() or (_is_pattern(path) and bool(_matches(path)))
 
 
@@ -148,7 +148,7 @@ def _is_pattern(path: Path) -> bool:
 
 
 def _matches(pattern: Path) -> list[Path]:
-    """Return the files that a pattern names."""
+    """Return the files that match a pattern such as "part-*.csv"."""
     absolute = pattern.absolute()
     return [path for path in Path(absolute.anchor).glob(str(absolute.relative_to(absolute.anchor))) if path.is_file()]
 
@@ -199,7 +199,7 @@ def _from_files(path: Path, party: str, settings: FileSettings) -> RawTable:
 
 
 def _from_file(path: Path, party: str, settings: FileSettings) -> tuple[pl.DataFrame, str, str, tuple[str, ...]]:
-    """Read one file. Returns its cells, the recognised format, the decimal mark and remarks."""
+    """Read one file, and return its cells, the recognised format, the decimal mark and remarks."""
     with _read_errors(path, party) as reading:
         content = reading.open()
         packed = f"{content.format} compressed with {content.packing}" if content.packing else content.format
@@ -228,28 +228,28 @@ def _from_csv(
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        file = CsvFile.of(content, settings, party, whole=True)  # the first other character is far below
+        file = CsvFile.of(content, settings, party, whole=True)  # only the first bytes are UTF-8
         cells, decimal, more = file.read(settings)
     return cells, f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else ""), decimal, notes + more
 
 
 @dataclass
 class _Reading:
-    """Opens a file, and remembers its format for errors."""
+    """A file that is being read. After ``open``, ``content`` has the recognised format, which error messages name."""
 
     path: Path
     party: str
     content: FileContent | None = None
 
     def open(self) -> FileContent:
-        """Recognise the file."""
+        """Recognise the file's format, decompress the file, and return its content."""
         self.content = content_of(self.path, self.party)
         return self.content
 
 
 @contextmanager
 def _read_errors(path: Path, party: str) -> Iterator[_Reading]:
-    """Convert all errors of a reader to :class:`TableError`."""
+    """Convert all errors that occur while a file is read to :class:`TableError`."""
     reading = _Reading(path, party)
     try:
         yield reading

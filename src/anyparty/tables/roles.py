@@ -38,11 +38,11 @@ class LabelCandidate:
 
 @dataclass(frozen=True)
 class RoleCandidates:
-    """The candidates, best first.
+    """The columns that may hold ids or labels, best candidates first.
 
     Attributes:
         ids: for each candidate, the column of ids by party.
-        shared: for each candidate of ``ids``, the mean share of a table's ids that another table has, too.
+        shared: for each candidate in ``ids``, the mean share of ids that the first table shares with another table.
         labels: the columns that may hold labels.
     """
 
@@ -52,7 +52,7 @@ class RoleCandidates:
 
 
 def find(sources: Mapping[str, Source], ids: Mapping[str, str] | None = None) -> RoleCandidates:
-    """Find the candidates for ids and labels.
+    """Find the columns that may hold the ids and the labels.
 
     Args:
         sources: each party's table, by party.
@@ -70,7 +70,10 @@ def find(sources: Mapping[str, Source], ids: Mapping[str, str] | None = None) ->
 
 
 def _id_candidates(frames: Mapping[str, pl.DataFrame]) -> list[tuple[float, dict[str, str]]]:
-    """Return the candidates with their shares of common ids; each column of the first table starts one candidate."""
+    """Return candidates for the id columns of all tables, each with its mean share of common ids, best first.
+
+    Each column of the first table gives at most one candidate.
+    """
     distinct = {
         party: {column.name: ids for column in frame.iter_columns() if (ids := _distinct_ids(column)) is not None}
         for party, frame in frames.items()
@@ -112,7 +115,7 @@ def _plain(name: str) -> str:
 
 
 def _label_candidates(frames: Mapping[str, pl.DataFrame], ids: Mapping[str, str]) -> tuple[LabelCandidate, ...]:
-    """Return columns with few distinct cells, or with a usual name of labels; only one table may have the column."""
+    """Return columns with few distinct cells or a usual name of labels, if only one table has a column of this name."""
     names = [name for frame in frames.values() for name in frame.columns]
     found = []
     for party, frame in frames.items():

@@ -1,4 +1,4 @@
-"""The rules by which one party's cells are read. A model stores them, so that prediction reads as training did."""
+"""The rules by which one party's cells are read. A model stores them for prediction, which applies the same rules."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from anyparty.tables.number_marks import Decimal, Limits, NumberFormat
 
 
 class ReadingRules(BaseModel):
-    """The rules of one party's table.
+    """The rules by which the cells of one party's table are read.
 
     Attributes:
-        missing: by column, the texts and numbers that mark a missing cell, in addition to those of every table.
+        missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
         task: the requested kind of task. For "regression", all labels are numbers.
-        classes: by class, the texts of its labels, without regard to case; ``None`` recognizes the classes.
-        limits: by column, how limits such as <25 and ranges such as 10-20 are read; see ``without_limits``.
-        dates: by column, the order of dates, or their format; see ``dates.ORDERS``.
+        classes: by class, the label texts that mean it, without regard to case; ``None`` recognizes the classes.
+        limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
+        dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
         decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.
         merge_spellings: whether categories that differ only in their spelling are one category.
         formats: by column, the format of numbers with marks, as recognized in training.
         date_formats: by column, how dates are written, as recognized in training.
-        literals: by column, the texts of missing cells that were levels in training.
+        literals: by column, texts such as NA that usually mark a missing cell, but were levels in training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -41,7 +41,7 @@ class ReadingRules(BaseModel):
     literals: dict[str, tuple[str, ...]] = {}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rules that differ from the defaults, for JSON."""
+        """Return the fields that differ from their defaults, for JSON."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -1,4 +1,4 @@
-"""Compare spellings of one text: case, spaces, invisible characters and forms of Unicode. Write texts in messages."""
+"""Compare spellings of a text: case, spaces, invisible characters and forms of Unicode. Format texts for messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from anyparty.tables import cells
 INVISIBLE = re.compile(
     "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
-SEARCHED = 5000  # a column with more levels than this is not searched for spellings
+SEARCHED = 5000  # a column with more levels than this is not searched for different spellings
 SHOWN = 6  # the largest number of groups of spellings in a note
 
 
 def tidy(text: str) -> str:
-    """Remove invisible characters and needless spaces, and compose the characters.
+    """Remove invisible characters and needless spaces, and compose Unicode characters (NFC).
 
     >>> tidy(" a\u200b  b ")
     'a b'
@@ -32,7 +32,7 @@ def fold(text: str) -> str:
 
 
 def merged(levels: pl.Series) -> pl.Series:
-    """Return the levels [n], null if missing, with one spelling for each group of equal levels (``fold``).
+    """Return the levels [n], null if missing, each in the form that all its spellings share (``fold``).
 
     >>> merged(pl.Series(["Yes", "YES ", None, "no"])).to_list()
     ['yes', 'yes', None, 'no']
@@ -72,10 +72,10 @@ def visible(text: str) -> str:
 
 
 def key(text: str) -> str:
-    """Return a TOML key."""
+    """Return a text as a TOML key, in quotation marks if necessary."""
     return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else f'"{text}"'
 
 
 def listed(texts: Iterable[str]) -> str:
-    """Return a TOML array of texts."""
+    """Return texts as a TOML array."""
     return "[" + ", ".join(f'"{text}"' for text in texts) + "]"

@@ -18,9 +18,11 @@ from anyparty.tables.table import Table
 from anyparty.tables.target import MANY_CLASSES, AskedKind
 
 WIDE = 12  # if a party has more columns, only its columns with a remark are shown
-TALL = 48  # if all parties that are not wide have more columns together, only columns with a remark are shown
+TALL = 48  # if parties with at most WIDE columns have more in total, only their columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
-FAR, RARE, FEWEST = 50, 0.05, 20  # limits for outliers: distance in interquartile ranges, share and number of cells
+# Outliers are more than FAR interquartile ranges from the median of at least FEWEST numbers. They are rare if they are
+# at most the share RARE of all numbers.
+FAR, RARE, FEWEST = 50, 0.05, 20
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
@@ -42,7 +44,7 @@ class ColumnSummary:
         levels: the number of distinct values of a category; ``None`` for the other kinds.
         missing: the share of cells that are missing.
         remark: a possible mistake; may be empty.
-        suspicious: whether the remark is about numbers that may not be meant as numbers.
+        suspicious: whether the remark is about cells that may be identifiers, or that may mark missing values.
     """
 
     name: str
@@ -66,7 +68,7 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 
 
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
-    """List the possible mistakes in a table as sentences: its notes, and numbers far from all others or large.
+    """List possible mistakes in a table as sentences: its notes, numbers far from all others, and possible identifiers.
 
     The command line, Python and sites report the same sentences. ``kind`` is the requested kind of task, because labels
     that are classes are not compared as numbers.
@@ -79,7 +81,7 @@ def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
 
 
 def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
-    """Report a few numeric labels that lie far from all others, because they dominate a squared error."""
+    """Return a remark on a few numeric labels far from all others, which dominate a squared error; "" without them."""
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
     known = numbers.drop_nulls()
     classes = kind == "auto" and known.n_unique() <= MANY_CLASSES and (known == known.floor()).all()
@@ -98,7 +100,7 @@ def files(tables: Sequence[Table]) -> RichTable:
 
 
 def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | None:
-    """Return a terminal table of the columns and labels with a remark, or ``None``.
+    """Return a terminal table of the columns and labels with a remark; ``None`` if no column or label has one.
 
     ``kind`` is the requested kind of task.
     """
@@ -159,7 +161,7 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
 
 
 def _suspicion(known: pl.Series) -> str:
-    """Report numbers and dates that may be identifiers or marks of missing cells."""
+    """Return a remark on numbers or dates that may be identifiers or marks of missing cells; "" without them."""
     if _may_be_identifiers(known):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
     return _outlier_remark(known, "cell", ", or list them in the party's setting missing")
@@ -173,10 +175,10 @@ def _may_be_identifiers(numbers: pl.Series) -> bool:
 
 
 def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
-    """Report a few numbers or dates that lie far from all others, because they may mark missing cells, as 9999 does.
+    """Return a remark on a few numbers or dates far from all others, which may mark missing cells, as 9999 does.
 
-    A date of ``DATES`` is reported if no other date is near. ``noun`` names a number, and ``setting`` is another remedy
-    than an empty cell.
+    Dates that often mark a missing cell (``DATES``) are reported if all other dates are far from them. ``noun`` is the
+    word for a value in the remark. ``setting`` names a remedy other than to leave the cells empty.
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
@@ -226,7 +228,10 @@ def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
 
 
 def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
-    """Return the cells that hold one of ``DATES``, farther from other dates than these dates' interquartile range."""
+    """Return the cells with one of ``DATES`` that are far from all other dates.
+
+    Their distance must exceed the interquartile range of the other dates.
+    """
     marks = days.is_in(DATES)
     others = numbers.filter(~marks).sort()
     if not marks.any() or len(others) < FEWEST:
@@ -237,7 +242,7 @@ def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
 
 
 def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
-    """Add a row for each of a party's columns (if ``wide``, only for those with a remark), and one for the rest."""
+    """Add a row for each column of a party (if ``wide``, only for those with a remark), and one for the rest."""
     listed = [column for column in read if column.remark or not wide][:WIDE]
     rest = [column for column in read if column not in listed]
     rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]

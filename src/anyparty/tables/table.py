@@ -48,8 +48,8 @@ class Table:
         notes: possible mistakes in the table, as sentences.
         read_as: the format that was recognised, such as "CSV, separator ';', encoding utf-8".
         id_columns: [n, m] the m id columns with the types that they have in the source; texts are trimmed.
-        rows: [n] the number of each row in the source, from 0; ``None`` if no row was left out.
-        rules: how the cells were read.
+        rows: [n] the index of each row in the source, from 0; ``None`` if no row was left out.
+        rules: the rules by which the cells were read.
         part_by: [n] the column that assigns rows to training, validation and test, if the split uses one.
         texts: the columns of free text.
     """
@@ -79,19 +79,19 @@ class Table:
 
     @cached_property
     def blank(self) -> NDArray[np.bool_]:
-        """[n] bool, rows whose feature cells are all empty. The party is treated as absent in these rows."""
+        """The mask [n] of rows whose feature cells are all empty. The party is treated as absent in these rows."""
         return checks.blank(self.columns, len(self))
 
     @property
     def has_content(self) -> NDArray[np.bool_]:
-        """[n] bool, rows with a feature cell or a label; all rows if the table has neither columns nor labels."""
+        """The mask [n] of rows with a feature cell or a label; all rows if the table has neither columns nor labels."""
         if self.label is None:
             return ~self.blank
         labeled = self.label.is_not_null().to_numpy()
         return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``position`` [N], the party's own row of each aligned row, but with -1 in place of blank rows."""
+        """Return ``position`` [N], the index of the party's own row for each aligned row, but -1 for blank rows."""
         if not self.blank.any():
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
@@ -135,7 +135,7 @@ def read_table(
     max_cell_bytes: int = cells.MAX_BYTES,
     file: FileSettings = DETECT,
 ) -> Table:
-    """Read one party's table from a file or a data frame: see ``readers.read``.
+    """Read and check one party's table from a file, a folder of files, standard input ("-") or a data frame.
 
     Ids of any type are compared as trimmed text: the number 7, the texts " 7" and "7", and the float 7.0 are one id.
     (pandas stores whole ids as floats if the column has missing cells.) Empty cells and NA, N/A, n/a, #N/A, <NA>, NaN,
@@ -147,19 +147,20 @@ def read_table(
         party: the name of the party that holds the table, for messages.
         id: the column of ids, or several columns that together identify a row.
         id_normalize: changes of ids, such as "strip-zeros" (``ids.NORMALIZATIONS``).
-        duplicates: the reaction to rows with the same id: "error", or see ``duplicates.combined``.
+        duplicates: the treatment of rows with the same id. "error" rejects them, "first" and "last" keep one of them,
+            and "mean" averages numbers and takes the most frequent category.
         label: the column of labels, if the party holds them.
         part_by: a column that is used only to split the rows; it is not a feature.
         drop: columns to leave out.
         types: "numeric", "categorical", "date" or "text", by column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
-        rules: how cells are read; at prediction, the rules of training (``Table.rules``).
+        rules: the rules by which cells are read. Prediction takes those of training (``Table.rules``).
         max_cell_bytes: the largest number of UTF-8 bytes in a column name, or in a text cell of a column that is read.
         file: settings that replace what is recognised about a file.
 
     Raises:
-        TableError: the table cannot be used.
+        TableError: the source cannot be read, a column is missing, or ids, features or labels are not usable.
     """
     made = readers.read(source, party, file)
     raw = made.cells
@@ -218,15 +219,16 @@ def read_table(
 
 
 def without_blank_notes(table: Table) -> Table:
-    """Return the table without notes on rows that have no cell: in an array, such a row says that the party lacks it.
+    """Return the table without its notes on rows whose feature cells are all empty.
 
-    These rows also remain blank, so that no other result changes.
+    In a table made from an array, such a row means that the party lacks the row, which is not a mistake. Only the notes
+    change: the table keeps these rows.
     """
     return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
 
 
 def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None) -> pl.DataFrame:
-    """Write numbers with a decimal comma with a point, in text columns of numbers that may be features or labels."""
+    """Replace decimal commas by decimal points in text columns of numbers that may be features or labels."""
     columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
     texts = [column for column in columns if column.dtype == pl.String]
     numeric = {name for name, kind in kinds.items() if kind == "numeric"}
@@ -269,7 +271,8 @@ def _check_named(
 ) -> None:
     """Reject settings that name a missing column, or give a column two roles.
 
-    ``source`` and ``scored``, True if the labels are for a model's score, explain missing columns.
+    The error for a missing column gives a hint, which depends on ``source`` and ``scored``. ``scored`` is True if the
+    labels are needed to score a model.
     """
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
@@ -362,7 +365,7 @@ def _features(
 def _label(
     raw: pl.DataFrame, label: str | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> tuple[Labels, ReadingRules]:
-    """Check the type of the labels, and read them; return the rules with the format of the labels."""
+    """Check the type of the label column, and read it. Return the labels, and the rules extended by their format."""
     if label is None:
         return Labels(None), rules
     column = raw[label]

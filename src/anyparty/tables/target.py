@@ -31,9 +31,9 @@ from anyparty.tables.label_cells import check_classes, class_key, names_of
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
 MANY_VALUES = 1000  # classes are rejected if they are more than this number, and more than half of the labels
-SHOWN = 3  # the number of classes that a line lists
+SHOWN = 3  # the number of classes that the description of a task lists
 TINY = 1 / LARGEST  # the smallest standard deviation that numeric labels may have
-MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity
+MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity, not classes
 
 
 def infer_task(
@@ -57,7 +57,7 @@ def infer_task(
         label: [n] the label column, null for unlabelled rows.
         party: the party that holds the column, for errors.
         kind: the requested kind of task.
-        train_rows: the row numbers of the training rows; all rows if ``None``.
+        train_rows: the indices of the training rows; all rows if ``None``.
         without: accept a column without any label. The task then has no classes.
         positive: the one of two classes for which F1 and the area under the ROC curve are computed. It becomes the
             second class. By default the classes are sorted.
@@ -87,7 +87,7 @@ def infer_task(
 
 
 def _type_of(label: pl.Series, classes: Sequence[str]) -> LabelType:
-    """Return the type in which predicted classes are returned: the column's, or text if the settings rename classes."""
+    """Return the type of predicted classes: that of the label column, or text if the settings rename the classes."""
     if not set(classes) <= set(cells.as_level(label).drop_nulls()):
         return "text"
     if label.dtype == pl.Boolean:
@@ -102,8 +102,8 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     """Encode the labels as numbers.
 
     Returns:
-        y [n]: int64 class, or float32 (number - mean) / scale. Unlabelled rows get the class -1 or the number NaN, so
-            that accidental use becomes visible.
+        y [n]: int64, the index of the class in ``task.classes``; or float32, (number - mean) / scale. Unlabelled rows
+            get the index -1 or the number NaN, so that accidental use becomes visible.
         labeled [n]: bool, whether the row has a label.
 
     Raises:
@@ -188,7 +188,7 @@ def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
 
 
 def _as_classes(label: pl.Series, task: Task) -> pl.Series:
-    """Return the labels [n] as text; other spellings of a class become the class as training named it."""
+    """Return the labels [n] as text, with each spelling of a class replaced by the spelling that training used."""
     names = names_of(label)
     other = set(names.drop_nulls().unique()) - set(task.classes)
     of = {class_key(name): name for name in task.classes}
@@ -197,7 +197,7 @@ def _as_classes(label: pl.Series, task: Task) -> pl.Series:
 
 
 def _are_classes(label: pl.Series, where: str) -> bool:
-    """Return whether "auto" reads the labels as classes."""
+    """Return whether the labels are read as classes if the requested kind of task is "auto"."""
     if label.dtype == pl.Boolean or cells.is_category(label):
         return True
     numbers, bad = cells.as_numbers(label)
@@ -218,7 +218,8 @@ def _are_classes(label: pl.Series, where: str) -> bool:
         endless = numbers.is_infinite().fill_null(value=False)
         raise TableError(f"{where}: {endless.sum()} of {len(known)} numbers are infinite, "
                          f"{cells.cited(label, endless)}; leave them empty, or correct them")  # fmt: skip
-    values = names_of(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
+    # Values are counted as text, because different large integers may be equal as floats.
+    values = names_of(label).drop_nulls().n_unique()
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
 
@@ -263,12 +264,12 @@ def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
 
 
 def _by_text(name: str) -> tuple[str, str]:
-    """Order classes without regard to case, so that the commonest spelling does not decide which one is positive."""
+    """Return a sort key that ignores case, so that spelling does not decide which of two classes is positive."""
     return class_key(name), name
 
 
 def _with_positive(task: Task, positive: str, where: str) -> Task:
-    """Move the positive class to the second place."""
+    """Return the task with the class ``positive`` in the second place."""
     if len(task.classes) > 2:
         raise TableError(f"{where}: federation.positive = {positive!r} is for two classes, and here are "
                          f"{len(task.classes)}: {some(task.classes, 20)}; leave it out")  # fmt: skip

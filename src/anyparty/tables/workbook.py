@@ -22,13 +22,13 @@ def read_header(
     Raises:
         TableError: the sheet is not evident or does not exist, or a column name repeats.
     """
-    import fastexcel  # noqa: PLC0415 - only for workbooks, because it is rarely needed
+    import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
 
     where = f"party {party!r}: {named(content.path)}"
     try:
         book = fastexcel.read_excel(content.whole())
     except fastexcel.FastExcelError as error:
-        raise ValueError(str(error)) from error  # as any damaged file
+        raise ValueError(str(error)) from error  # a ValueError is reported like that of any damaged file
     sheet = _sheet(book, settings.sheet, where, party)
     first = book.load_sheet(sheet, header_row=None, n_rows=1, dtypes="string").to_polars()
     header = ["" if name is None else name.strip() for name in first.row(0)]
@@ -44,10 +44,10 @@ def read_workbook(
     """Read a sheet with the cells' own types; a column of several types is text.
 
     Returns:
-        The cells, the sheet's name, and remarks.
+        The cells, the sheet's name, and remarks on columns that were left out.
 
     Raises:
-        TableError: as ``read_header``, or a column without a name has cells.
+        TableError: the sheet is not evident or does not exist, a column name repeats, or an unnamed column has cells.
     """
     book, sheet, header = read_header(content, settings, party)
     frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
