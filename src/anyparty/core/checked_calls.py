@@ -138,7 +138,7 @@ def _listed(expected: str, value: Any) -> Any:
 
 
 def _bound(
-    signature: inspect.Signature, name: str, raises: type[UserError], *args: Any, **kwargs: Any
+    signature: inspect.Signature, name: str, raises: type[UserError], /, *args: Any, **kwargs: Any
 ) -> inspect.BoundArguments:
     """Assign arguments to parameters.
 
