@@ -103,6 +103,7 @@ JSON_KEYS: Mapping[str, Mapping[str, str]] = {
         "columns.levels": "its number of categories, or `null`",
         "columns.missing": "its share of empty cells",
         "columns.remark": "a remark, or an empty text",
+        "columns.suspicious": "`true` if the remark is about numbers that may not be meant as numbers",
         "task": "what is predicted, as a sentence",
     },
     "methods": {"methods": "all methods", **{f"methods.{key}": meaning for key, meaning in _METHOD.items()}},
