@@ -69,6 +69,7 @@ def changed(of, use, **columns):
     }
 
 
+@pytest.mark.filterwarnings("ignore:.* cells far from all others")
 class TestWhatMayBeSeen:
     WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}
     LABELS = {"bad": pl.lit("yes")}  # a stratified split would depend on them

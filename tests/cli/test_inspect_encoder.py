@@ -54,6 +54,7 @@ def test_weights_of_classes_go_by_name(settings):
         next(inspect_encoder(of, settings={"class_weight": {"x": 1.0}}, **how))
 
 
+@pytest.mark.filterwarnings("ignore:.* standard deviations from their mean")
 def test_rows_that_test_are_left_out(settings):
     """Their cells do not change the scores, because test rows are drawn before anything is fitted."""
     of = config.load(settings)

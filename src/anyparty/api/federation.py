@@ -347,7 +347,7 @@ class Federation:
     # Training
 
     @usual_torch()
-    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "folder"))
+    @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))
     def train(
         self,
         method: str | Method | None = None,

@@ -122,7 +122,7 @@ class Model:
         if not self.history:
             raise ConfigError("this model has no history of training, because it was loaded; plot its run: "
                               'anyparty.runs.record("RUN").plot()')  # fmt: skip
-        return shown_in_notebooks(draw_training(self.history, self.best_epoch + 1))
+        return shown_in_notebooks(draw_training(self.history, self.best_epoch))
 
     @property
     def about(self) -> ModelSummary:

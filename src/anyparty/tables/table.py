@@ -179,7 +179,7 @@ def read_table(
         types=types or {},
         rules=rules if expect is None else AS_WRITTEN,
         source=source,
-        scored=expect is not None,
+        scored=bool(expect),
     )
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
