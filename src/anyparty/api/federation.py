@@ -23,8 +23,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
-from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment, rows_of
+from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
@@ -34,7 +33,6 @@ from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.checked_calls import checked
 from anyparty.core.display import html_of
-from anyparty.core.forks import check_not_forked
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
@@ -48,7 +46,7 @@ from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
-from anyparty.tables.readers import located
+from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
 
@@ -266,7 +264,7 @@ class Federation:
     @cached_property
     def alignment(self) -> Alignment:
         """The alignment: the rows that each party has."""
-        return join.align(list(self.tables.values()), first=self.roster.active)
+        return align(list(self.tables.values()), first=self.roster.active)
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:

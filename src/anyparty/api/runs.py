@@ -26,8 +26,7 @@ from anyparty.config.user_code import allowing
 from anyparty.core.checked_calls import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
-from anyparty.data.blocks import TEST
-from anyparty.data.rows import assemble
+from anyparty.data.blocks import TEST, assemble
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
