@@ -31,7 +31,7 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path

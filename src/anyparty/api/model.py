@@ -21,7 +21,7 @@ from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds, usual_torch
