@@ -21,7 +21,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.errors import ConfigError, nearest, some
 
-EXACT = 1e-9  # relative tolerance, so that 20 / (20 / 15) is 15
+EXACT = 1e-9  # relative tolerance of rounding errors: 20 / (20 / 15) must count as 15
 MOST = 10**12  # upper limit of local iterations in a round
 
 
@@ -33,8 +33,8 @@ class VirtualClock:
         iteration: duration of one local iteration, for all parties or by party (1 for a party that is not named).
         latency: duration of one round trip between a passive party and the active party.
         timeout: duration of a round's local training, for schedules with a time-out.
-        use: for each party, its trace: the share of its CPU that other programs use in each round, [0, 1). After its
-            last sample a trace starts again.
+        use: a trace for each party: the share of the party's CPU that other programs use in each round, [0, 1). After
+            the last sample, a trace starts again with the first.
 
     """
 
@@ -176,5 +176,5 @@ def google_trace(
     Raises:
         TableError: the data set "google-cluster" is missing; the message says where to get it.
     """
-    usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600, 276, CPU and memory]
+    usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600 machines, 276 times, 2]
     return machines(usage[:, :, 0], parties, seeds, average=average)

@@ -31,7 +31,11 @@ UNTRAINED = "no labelled training row had the blocks of all parties that have th
 
 @cache
 def subsets(K: int) -> tuple[Tensor, Tensor]:
-    """Return members [T, K] bool and slot [K, T] int64 of all non-empty subsets, ordered by number."""
+    """Return members [T, K] bool and slot [K, T] int64 of all T non-empty subsets of K parties.
+
+    ``members`` marks the parties of each subset. ``slot`` is the index of party k's encoder for each subset, -1 if k is
+    not in it.
+    """
     S = torch.arange(1, 2**K)
     k = torch.arange(K).unsqueeze(1)
     members = (S.unsqueeze(1) >> torch.arange(K)) & 1 == 1
@@ -45,7 +49,7 @@ class Combinatorial(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: the predictor of a subset trains on the rows that all parties of the subset have."""
+        """The capabilities: the predictor of a subset trains on the rows that all parties of the subset have."""
         return Capabilities(
             title="Combinatorial",
             paper="Valdeira et al. 2025, eq. (3)",
@@ -104,12 +108,12 @@ class Combinatorial(Rule):
         return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the joint answer, with the reason for rows whose subset was not trained."""
+        """Return the predictors' answers; rows whose set of parties has no trained predictor get a reason instead."""
         return joint(given, UNTRAINED)
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:
-    """Return, for each row, a mask of the subsets of O_n: members [T, K], observed [B, K] -> [B, T]."""
+    """Return a mask of the subsets whose parties all have the row: members [T, K], observed [B, K] -> [B, T]."""
     return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 

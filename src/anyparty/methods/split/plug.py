@@ -44,7 +44,7 @@ class Plug(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on any row, and predicts for any row."""
+        """The capabilities: the method trains on any row, and predicts for any row."""
         return Capabilities(
             title="PlugVFL",
             paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
