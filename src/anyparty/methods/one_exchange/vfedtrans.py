@@ -114,7 +114,7 @@ class VFedTrans:
 
     @property
     def can(self) -> Capabilities:
-        """The capabilities: it trains on all rows of the active party, and predicts from that party's block alone."""
+        """The capabilities: the method trains on all rows of the active party, and predicts from its block alone."""
         return Capabilities(
             title=TITLE,
             paper="Huang et al. 2023",
