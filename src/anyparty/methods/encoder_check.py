@@ -56,7 +56,7 @@ def cross_validated(
         scale: the scaling of the columns: "standard" to standard deviation 1, "minmax" to [0, 1]. It is fitted to the
             same rows as the classifier.
         metric: name of a scikit-learn scorer: "accuracy", "f1", "f1_macro", "roc_auc" ...
-        folds: k.
+        folds: k, the number of folds.
         seed: the seed of the folds and of the classifier.
         classes: [C] names of the classes; if given, ``y`` contains indices of these names. By default the values of
             ``y`` are the names. A class_weight in ``settings`` uses the names.
@@ -184,7 +184,7 @@ def inspect(
         x: the prepared columns.
         y: [n] the classes, used for the scores only.
         encoder: factory of the encoder.
-        embedding: H.
+        embedding: H, the width of an embedding.
         activation: activation of the embedding; no activation if empty.
         optimizer: the optimizer; its schedule spans ``epochs``.
         epochs: number of epochs.

@@ -72,7 +72,7 @@ class State:
     topology: Topology | None = None
 
     def train(self, mode: bool) -> None:
-        """Set all networks to training or to evaluation."""
+        """Set all networks to training mode, or to evaluation mode if ``mode`` is False."""
         for module in self.modules.values():
             module.train(mode)
 

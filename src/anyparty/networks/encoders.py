@@ -349,8 +349,8 @@ class Autoencoder(nn.Module):
 
     Args:
         encoder: factory of the encoder.
-        inputs: I.
-        outputs: H.
+        inputs: I, the width of the block.
+        outputs: H, the width of an embedding.
         activation: the activation that is applied to the embedding; no activation if empty.
         party: the name of the encoder's party, for error messages.
 

@@ -156,7 +156,7 @@ class ModuleHeads(nn.Module):
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to u[:, m, t], the mean number t of its inputs: [B, M, T, I] -> [B, M, T, C].
+        """Apply module m to each of its T mean inputs u[:, m, t]: [B, M, T, I] -> [B, M, T, C].
 
         The outputs of rows that are not ``valid`` [B, M, T] are zero.
         """
@@ -165,7 +165,7 @@ class ModuleHeads(nn.Module):
         return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
 
     def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
-        """Return the outputs [B, C] of module m for the rows u [B, I]; zero for rows that are not ``there`` [B]."""
+        """Return the outputs [B, C] of module m for rows u [B, I]; zero for rows that ``there`` [B] does not mark."""
         rows = there.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)

@@ -134,7 +134,7 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def exceeded(self) -> bool:
-        """True if the block requested more numbers than allowed, even if it caught the error."""
+        """True if the block requested more numbers than allowed, even if code in the block caught the error."""
         return self.made > self.most
 
     def __torch_dispatch__(

@@ -1,5 +1,7 @@
 """Torch's optimizers by name, with a learning rate that may decrease, or a user's own optimizer and scheduler.
 
+A user's own are functions that are passed to ``train``:
+
 federation.train("laser", optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
                  scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10))
 """
@@ -55,11 +57,11 @@ class Optimizer:
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # for a group of a settings file
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # reject unknown keys in settings
 
     def __post_init__(self) -> None:
         as_declared(self, Optimizer, "optimizer")
-        if ":" in self.name:  # the name of a user's function, from a run's record
+        if ":" in self.name:  # "module:name" of a user's function, read from the record of a run
             return
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}; in Python, optimizer= "
@@ -77,7 +79,8 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        if idle and self.schedule == "constant":  # --set may replace any other schedule, so allow it
+        # with a decreasing schedule, parameters of another one are allowed, because --set may change the schedule
+        if idle and self.schedule == "constant":
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
         if self.schedule == "step" and not self.milestones:

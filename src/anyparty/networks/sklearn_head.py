@@ -73,7 +73,7 @@ class FittedEstimator(nn.Module):
     Args:
         name: the name of the estimator.
         task: the prediction task.
-        inputs: H.
+        inputs: H, the width of an embedding.
         settings: keyword arguments of the estimator.
         seed: seed of the estimator.
 

@@ -8,9 +8,11 @@ Symbols   x^k    x           a party's block                                    
           z      z           the latent vector that generates blocks and label           [L, B, D];
           h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
           q_phi_k(x^k)       mean and variance of z, given party k's block alone         [B_k, 2 D].
+Missing   MAR (FALSE-VFL-I): whether a party has a row may depend on observed blocks, but not on missing blocks.
+          MNAR (FALSE-VFL-II): it may also depend on the party's block itself, observed or not.
 
-The Gaussians have diagonal covariances (Kingma, Welling 2014). Their combination over parties, ``aggregate``, is
-FALSE-VFL, equation (1) and appendix B.
+The Gaussians have diagonal covariances (Kingma, Welling 2014). Their combination over parties, ``aggregate``, is that
+of FALSE-VFL, equation (1) and appendix B.
 
 The active party draws the samples of z. Every row has its own random numbers. Numbers common to all rows would give all
 rows the same sampling error, which a mean over rows would not remove. A row's numbers are independent of each other:
@@ -53,7 +55,7 @@ class Gaussian:
     def of(cls, outputs: Tensor, floor: float) -> Gaussian:
         """Convert a network's outputs [..., 2 D] to a Gaussian over [..., D].
 
-        The first half is the mean. The deviation is softplus of the second half, plus ``floor``.
+        The first half is the mean. The standard deviation is softplus of the second half, plus ``floor``.
         """
         mean, raw = outputs.chunk(2, dim=-1)
         return cls(mean, functional.softplus(raw) + floor)
@@ -382,7 +384,7 @@ class SampleStreams(nn.Module):
 
     @property
     def secret(self) -> bool:
-        """True if there is a key."""
+        """True if the key is not zero, so that the random numbers are secret."""
         return bool(self.key.any())
 
     def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:

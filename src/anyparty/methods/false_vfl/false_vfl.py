@@ -4,8 +4,10 @@ across parties.
 
 Notation  B rows, K parties, L importance samples, D width of z, T width of h, C outputs.
 Symbols   O_n    observed[n]   parties that have row n, never empty                                     [B, K] bool
-          m_n    the mask as numbers: 1 where observed
+          m_n    O_n as K numbers: 1 for a party that has row n, 0 for a party that does not
           z, h   latent vectors: p(h) = N(0, I), p_theta_0(z | h), p_theta_k(x^k | z), p_psi(y | z)
+          pi_k   missing indicator: the probability that party k has a row, given its block; parameters xi
+          theta, phi, psi   parameters of the decoders, the encoders and the discriminator
 Posterior q(z | x^O) = N(mean of mu_k, inverse of the summed precisions 1 / sigma_k^2), k in O              (1)
           q(h | z) = N(...) by the global encoder
 Weights   w_l = prod_{k in O} p(x^k | z_l) p(z_l | h_l) p(h_l) / (q(z_l | x^O) q(h_l | z_l))
@@ -89,9 +91,9 @@ class FalseVFL(ABC):
     Attributes:
         embedding: D, width of z, the latent vector; a party's embedding is a mean and a variance of z.
         top: T, width of h, the latent vector above z.
-        samples: L in training.
+        samples: L, the number of importance samples of a row, in training.
         negligible: samples whose share of their row's weight is below this are left out of stage 1's gradient.
-        predict_samples: L in prediction.
+        predict_samples: L, the number of importance samples of a row, in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
         decoder_hidden: hidden widths of the parties' decoders. By default they are those of the party's MLP encoder, in

@@ -165,7 +165,7 @@ class Apc:
 
     @property
     def sharing(self) -> RepresentationSharing:
-        """The exchange of Z_k with the active party, with its parameters."""
+        """The exchange by which the active party receives each Z_k, with this method's widths and precision."""
         return RepresentationSharing(
             active=self.active_embedding, passive=self.passive_embedding, precision=self.precision
         )
@@ -287,7 +287,7 @@ class Apc:
         return None
 
     async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train g2 on the batch, and return the loss."""
+        """Train g2, the joint autoencoder, on the batch; return the loss."""
         z, there, came = self.sharing.shared(state, batch.rows)
         return distillation.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean()) if len(came) else None
 
@@ -296,7 +296,7 @@ class Apc:
         return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Compute and store z_A of all rows for which a passive party's Z_k arrived, and delete all Z_k."""
+        """Store the joint embedding z_A of all rows for which a passive party's Z_k arrived, and delete all Z_k."""
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
@@ -306,7 +306,7 @@ class Apc:
         return None
 
     async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train g3 with the loss (5) on the batch, and return the loss."""
+        """Train g3, the student, on the batch; return the loss (5)."""
         return distillation.fit(state, "g3", batch, lambda: self._student_loss(state, rows, batch))
 
     def _learnt(self, state: State, rows: Rows, batch: Batch) -> float | None:
@@ -331,7 +331,7 @@ class Apc:
 
 
 def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
-    """Return the stage that fits the classifier to z_A, which is stored under the name ``teacher`` (figure 4).
+    """Return the stage that fits the classifier to joint embeddings z_A, stored under the name ``teacher`` (figure 4).
 
     If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. z_A of
     these rows is already known. To score answers, the active party would need messages from the passive parties, which

@@ -87,7 +87,7 @@ REPRESENTATION = MessageSpec(
 
 
 def reconstruction(state: State, x: Tensor) -> Tensor:
-    """Return the mean squared error of g1 on rows x [B, I], equation (1)."""
+    """Return the mean squared error of g1, a party's autoencoder, on rows x [B, I] (APC-VFL, equation (1))."""
     _, back = distillation.autoencoder(state, "g1")(x)
     return torch.mean((back - x) ** 2)
 

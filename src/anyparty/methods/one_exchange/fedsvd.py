@@ -40,7 +40,7 @@ BLOCK = 256  # b, the number of rows of a block of P
 NOISE = 100.0  # standard deviation of R; standardised columns have standard deviation 1
 KEY = 32  # number of bytes of a key
 WIDEST = 20_000  # highest number of columns of a party, because Q has n^2 numbers in double precision
-NOTHING = 1e-6  # singular values below this share of the greatest are rounding errors of 0 in single precision
+NOTHING = 1e-6  # singular values below this share of the greatest one count as 0, because they are rounding errors
 
 MESSAGES = (
     MessageSpec(
@@ -109,11 +109,11 @@ class RowMask:
         return cls(orthogonal(m // block, block, generator), orthogonal(1, m % block, generator)[0])
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return P x [m, c]."""
+        """Return the masked rows P x [m, c] of x."""
         return self._times(x, self.whole, self.last)
 
     def undo(self, x: Tensor) -> Tensor:
-        """Return P' x [m, c]."""
+        """Return the rows P' x [m, c], from which the mask P has been removed."""
         return self._times(x, self.whole.mT, self.last.mT)
 
     def _times(self, x: Tensor, whole: Tensor, last: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class VFedTrans:
         return ClassifierStage.of(self, TITLE)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return the traffic of the decomposition with each data party by equation (10)."""
+        """Return the traffic of the decomposition with each data party by equation (10) of the APC-VFL paper."""
         return [
             costs.FormulaTraffic(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
             for name, count in ran.shared.items()
@@ -180,7 +180,7 @@ class VFedTrans:
         )
 
     def features(self, state: State, x: Tensor) -> Tensor:
-        """Return the classifier's input for rows: [B, I] -> [B, I + (K - 1) M]."""
+        """Return the classifier's input, x and all g_d(x) side by side: [B, I] -> [B, I + (K - 1) M]."""
         count = len(distillation.others(state.seat.roster))
         learnt = [distillation.embed(state, f"student{k}", x) for k in range(count)]
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)

@@ -53,7 +53,7 @@ class Flex:
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return tau_k of each party."""
+        """Return tau_k of each party, the number of local iterations that fit into the time-out."""
         return {party: clock.fits(party, number) for party in parties}
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
@@ -87,7 +87,7 @@ class AdaptiveFlex(Flex):
                 raise ConfigError(f"schedule 'adaptive-flex': A{whose} must be a positive number, got {value}")
 
     def amount(self, party: str) -> float | None:
-        """Return A_k of a party, ``None`` if it was not given."""
+        """Return A_k, the factor of a party's learning rate; ``None`` if it was not given."""
         return self.A.get(party) if isinstance(self.A, Mapping) else self.A
 
 
@@ -113,7 +113,7 @@ def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float
 
 
 def greatest(tau: int, *, momentum: float, pull: float) -> float:
-    """Return wbar, the greatest weight; 1 if the party makes no iteration."""
+    """Return wbar, the greatest weight of a gradient in a round of ``tau`` local iterations; 1 if ``tau`` is 0."""
     return max(weights(tau, momentum=momentum, pull=pull), default=1.0)
 
 
@@ -136,7 +136,7 @@ def begin_round(state: State, schedule: AdaptiveFlex, local: LocalIterations, ta
 
 
 def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int) -> None:
-    """Store a party's first report. If A_k is not given, it makes the first rate equal to the optimizer's own."""
+    """Store a party's first report. If A_k is not given, it is set so that the first rate is the optimizer's own."""
     lr = state.seat.optimizer.lr
     wbar = wbar_of(state.seat, local, tau, lr)
     given = schedule.amount(state.seat.me)
@@ -145,7 +145,7 @@ def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: in
 
 
 def rate_of(pace: Tensor) -> float:
-    """Return eta_k = A_k / (tau_k wbar_k) (Algorithm 2, line 17)."""
+    """Return the learning rate eta_k = A_k / (tau_k wbar_k) for a party's report ``pace`` (Algorithm 2, line 17)."""
     tau, wbar, amount = pace.tolist()
     return float(amount / (tau * wbar))
 
@@ -191,7 +191,7 @@ def rate_bound(smoothness: float, tau: int, wbar: float) -> float:
 
 
 def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -> float:
-    """Return a party's wbar_k for ``tau`` local iterations at a learning rate.
+    """Return wbar_k, a party's greatest weight of a gradient, for ``tau`` local iterations at a learning rate.
 
     Raises:
         ConfigError: wbar_k is infinite, for example because eta mu is far above 1.

@@ -86,7 +86,7 @@ class StaleRound:
     def of(
         cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
     ) -> StaleRound:
-        """Prepare a round from its embeddings, its labels y [B], and a mask ``known`` [B] of the known labels."""
+        """Prepare a round's data from the embeddings ``there``, the labels y [B] and a mask of ``known`` labels [B]."""
         left = None
         if there.silent or there.late or not known.all():
             left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
@@ -124,7 +124,8 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # as received
+        # contiguous, as a received gradient is, because rounding may depend on the memory layout
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()
 
 
 HEADS, PARTS, THERE = "heads/", "h/", "there"
@@ -211,7 +212,7 @@ class HeadCopy:
         return there
 
     def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
-        """Return a function that maps the party's present embeddings [B_k, H] to the gradient of its loss.
+        """Return a function that maps the party's present embeddings [B_k, H] to the gradient of the party's loss.
 
         The gradient is zero for rows whose label the party does not know.
         """

@@ -2,9 +2,9 @@
 
 The time-out is in seconds. At each party it starts when the party has received the messages of the exchange. Speeds
 and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL a host
-waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the others continue.
-In the first round of an epoch, and with a method that needs all parties, the host waits for all parties. A run is not
-reproducible from its seed.
+waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the other parties
+continue. In the first round of an epoch, and with a method that needs all parties, the host waits for all parties. A
+run is not reproducible from its seed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RealClock:
         timeout: the local training period of a round, in seconds.
         grace: number of seconds that a host, once ready, waits for embeddings. It is used in schedules that do not wait
             for the slowest party. The default is the time-out.
-        now: returns the seconds since a fixed point in time.
+        now: function that returns the seconds since a fixed point in time.
 
     """
 

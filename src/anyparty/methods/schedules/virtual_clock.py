@@ -1,8 +1,8 @@
 """A virtual clock: durations of iterations and messages as data, in time units.
 
-Nothing here waits. A simulation adds up the time that rounds would have taken, so its result is reproducible. Speeds
-are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an iteration takes (1 - c)^-1
-times as long (Flex-VFL, sections VII-D and VII-F).
+No code in this file waits. A simulation adds up the time that rounds would have taken, so its result is reproducible.
+Speeds are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an iteration takes
+(1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """Durations and numbers of iterations, computed once for each party."""
+        """For each party, the duration of an iteration and the number that fit into the time-out; computed once."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -158,7 +158,8 @@ def machines(
         cpu: [machines, samples], in per cent.
         parties: the parties that get a machine.
         seeds: seeds of the draw, with the stream "machines".
-        average: use a machine's mean for all rounds (VII-D), instead of each sample for one round (VII-F).
+        average: whether a machine's mean CPU use holds for all rounds (Flex-VFL, section VII-D). If not, each of the
+            machine's samples is for one round (section VII-F).
 
     """
     names, shares = list(parties), cpu.astype(np.float64) / 100

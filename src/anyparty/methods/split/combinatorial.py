@@ -5,6 +5,7 @@ batch trains the predictors of all subsets of the parties that have the row. Tim
 
 Notation  B rows, K parties, H width of an embedding, C outputs. S is one of the T = 2^K - 1 non-empty subsets, written
           as a number with bit k set for party k. Party k has an encoder for each of the 2^(K-1) subsets that contain k.
+          O_n is the set of parties that have row n.
 Symbols   h     embeddings, one per encoder [B, K, 2^(K-1), H].
           slot  index of party k's encoder for subset S [K, T], -1 if k is not in S.
 Loss      sum_S mean over the rows n with S in O_n of loss(g_S(1/|S| sum_{k in S} h[n, k, slot(k, S)]), y_n)   (3)
@@ -94,7 +95,7 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs [B, 1, C] of the predictor for exactly a row's parties, and their validity [B, 1]."""
+        """Return the outputs [B, 1, C] of the predictor for exactly the parties with the row, and validity [B, 1]."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)

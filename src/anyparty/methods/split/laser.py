@@ -7,15 +7,17 @@ Symbols   O_n    observed[n]   parties that hold row n                          
           f_k    h[:, k]       embedding of block k, zero where not observed               [B, K, H].
           g_m    heads         head m, of party ``owners[m]``, on a mean embedding         [B, H] -> [B, C].
           S_mi   order[n, m]   a set of i parties for head m: the first i of a row's order [B, M, K].
+          P_m(O_n)             the subsets of O_n that contain m.
 Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S} f_k), y_n)              (5)
           estimated with one S of each size i = 1..|O_n|, weighted a_i = comb(|O_n|-1, i-1) / i           (8)
 Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
 
 Differences from the paper
-- Patterns of presence are per row, and a batch may mix them. With ``batches="by-pattern"`` in the training settings,
-  each batch has one pattern, as in Algorithm 1. Line 5 of Algorithm 1 draws one S_mi of each size for a whole batch;
-  here every row has its own draw. The estimate is unbiased either way, because a batch of one pattern is weighted by
-  its number of rows. Two tests check this: one enumerates all subsets, the other adds up the batches.
+- The rows of a batch may belong to different sets of parties O_n. With ``batches="by-pattern"`` in the training
+  settings, all rows of a batch have the same O_n, as in Algorithm 1. Line 5 of Algorithm 1 draws one S_mi of each size
+  for a whole batch; here every row has its own draw. The estimate is unbiased with both settings, because a batch whose
+  rows have the same O_n is weighted by its number of rows. Two tests check this: one enumerates all subsets, the other
+  adds up the batches.
 - The sets S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m. Each S_mi is
   uniform over the subsets of size i that contain m, as (8) requires. The S_mi are not independent of each other.
 - ``normalize`` divides a row's loss by the sum of its weights, which is 2^|O_n| - 1 if every party has a head. Without
@@ -61,7 +63,7 @@ class Laser(Rule):
     """A predictor for every party m and every set of parties that contains m, with shared encoders and heads.
 
     Attributes:
-        normalize: divide a row's loss by the sum of its weights.
+        normalize: whether a row's loss is divided by the sum of its weights.
         tasks: the sets of parties in a row's loss: "sample" one set of every size, or use "all" sets. The exact sum
             over all sets has no sampling variance (Theorem 1 without K sigma_s^2), and its time doubles with every
             party.

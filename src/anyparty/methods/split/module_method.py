@@ -66,7 +66,7 @@ class ModuleRule(Rule):
         return losses(fusion.task, fusion.heads(_joined(h, observed)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the module's outputs, valid for rows that at least one party has."""
+        """Return the module's outputs [B, 1, C] and their validity [B, 1]: rows that at least one party has."""
         return fusion.heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
 
 
@@ -109,7 +109,7 @@ def module_method(of: MakeModule, *, embedding: int = 64, drop: float = 0.0, tit
         of: a class of modules, or a function that makes one, called with (K, H, C): the number of parties, the width of
             an embedding and the number of outputs (classes, or 1 for a regression).  Its ``forward(h, observed)``
             takes embeddings [B, K, H], zero for absent parties, and presence [B, K] bool; it returns [B, C].
-        embedding: H.
+        embedding: H, the width of an embedding.
         drop: in training, the probability that a present party is left out of a row, so that the module learns to
             answer without it.
         title: the method's name in tables; by default the name of ``of``.

@@ -139,9 +139,9 @@ class SelfSupervised:
                 module.update_parameters(modules[name.removeprefix(TARGET)])
 
     def loss(self, p: Tensor, t: Tensor) -> Tensor:
-        """Return the mean of l(p, t) over rows and over the encoder's copies: p, t [..., B, H] -> scalar.
+        """Return the loss l of predictions p and targets t, a mean over rows and copies: p, t [..., B, H] -> scalar.
 
-        The axes before the last two are the copies.
+        If the party has several copies of its encoder, the axes before the last two are the copies.
         """
         if self.pretrain != "moco":
             return -functional.cosine_similarity(p, t.detach(), dim=-1).mean()

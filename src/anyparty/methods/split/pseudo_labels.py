@@ -161,7 +161,8 @@ class PseudoLabelled(Split):
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return the predicted class of each row [B], and a mask of the rows where its probability reaches tau [B]."""
         with torch.no_grad():
-            if fusion.taught is not None and fusion.taught.missed:  # as in prediction
+            # as in prediction, leave out the blocks of parties that training has not reached yet
+            if fusion.taught is not None and fusion.taught.missed:
                 h, observed = h.clone(), observed.clone()
                 h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
             outputs, valid = outputs_of(self.rule, fusion, h, observed)

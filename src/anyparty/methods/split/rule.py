@@ -176,7 +176,7 @@ class Rule(ABC):
         return 1, width
 
     def hidden(self, task: Task) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the widths of a head's hidden layers if the settings do not give them."""
+        """Return the default widths of a head's hidden layers, which are used if the settings do not give any."""
         return ()
 
     def topology(self, roster: Roster, width: int, hosting: Hosting) -> Topology:
@@ -276,7 +276,8 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
     """
     mine = has(observed)
     count = mine.sum(dim=0)
-    if fusion.chosen_from is not None:  # ``pseudo_labels`` multiplies this loss by the share of chosen rows
+    # ``pseudo_labels`` multiplies this loss by the share of chosen rows, so the divisor is multiplied by it too
+    if fusion.chosen_from is not None:
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
 

@@ -122,7 +122,7 @@ class Split:
         """Resolve which parties of a roster encode, which host each head, and which hosts read each embedding.
 
         Raises:
-            ConfigError: the rule cannot serve these parties, or describes its heads in another form.
+            ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
         """
         can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
@@ -133,7 +133,7 @@ class Split:
         return rule.topology(roster, self.embedding, self.hosting)
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
-        """Make the heads of a host."""
+        """Return new, untrained heads for a host."""
         count, width = topology.heads[host], topology.head_inputs
         if self.make_head is not None:
             return ModuleHeads.of(self.make_head, count, width, task.outputs)
@@ -339,14 +339,16 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        with torch.no_grad():  # without await: other coroutines of the thread need gradients
+        # no await inside no_grad, which would also apply to other parties' coroutines on this thread
+        with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)
         if seat.me not in topology.hosts:
             return None
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
-        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # its heads' inputs
+        # leave out the parties on whose rows this host's heads were not trained
+        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody

@@ -77,8 +77,8 @@ class Schedulable(HasTopology, Protocol):
     """A split method that a schedule may run.
 
     Attributes:
-        schedule_conflict: the reason why no schedule can run it, as the end of the sentence "schedule 'NAME' ...";
-            empty if a schedule can run it.
+        schedule_conflict: the reason why no schedule can run the method, written as the end of a sentence that begins
+            "schedule 'NAME' ..."; empty if a schedule can run the method.
 
     """
 
