@@ -37,7 +37,7 @@ from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # remark if more than half of the deviations are below 1.1 times the floor
+FALLEN, MANY = 1.1, 0.5  # remark if more than half of the standard deviations are below 1.1 times the floor
 
 
 @dataclass(frozen=True, kw_only=True)

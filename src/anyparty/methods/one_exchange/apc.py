@@ -73,7 +73,7 @@ TEACHER = "teacher"
 
 @dataclass(frozen=True, kw_only=True)
 class Apc:
-    """One exchange of representations, after which the active party works alone.
+    """The method APC-VFL: one exchange of representations, after which the active party works alone.
 
     Attributes:
         embedding: M, the width of the joint embedding and of the enriched embedding.

@@ -57,7 +57,7 @@ TITLE = "VFedTrans"
 
 @dataclass(frozen=True, kw_only=True)
 class VFedTrans:
-    """Singular vectors of the common rows, distilled into a representation of the active party's own rows.
+    """The method VFedTrans: singular vectors of common rows, distilled into embeddings of the active party's own rows.
 
     Attributes:
         embedding: M, the width of the representation for each data party, which limits the number of singular vectors.

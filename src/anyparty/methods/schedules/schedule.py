@@ -156,7 +156,7 @@ class TimedRound(SharedRound):
         raise NotImplementedError
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return the same number of iterations for every party."""
+        """Return the number of iterations of each party, which is ``common`` for all parties."""
         return dict.fromkeys(parties, self.common([clock.fits(party, number) for party in parties]))
 
 
@@ -175,7 +175,7 @@ class PBCD(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return 1 for every party."""
+        """Return one local iteration for every party."""
         return dict.fromkeys(parties, 1)
 
 

@@ -46,7 +46,7 @@ def subsets(K: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Combinatorial(Rule):
-    """2^K - 1 predictors that share no weights."""
+    """A rule with a predictor for each of the 2^K - 1 sets of parties; the predictors share no weights."""
 
     @property
     def can(self) -> Capabilities:

@@ -26,7 +26,7 @@ from anyparty.methods.split.rule import HeadOutputs, RuleAnswer
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(Local):
-    """A vote of the parties' own predictors.
+    """A rule with one predictor per party, whose answer is a vote of the predictors.
 
     Attributes:
         vote: "hard": each party votes for one class, and the most frequent class wins; "soft": the class with the

@@ -96,7 +96,7 @@ Represent = Callable[["Encoders", Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedFineTuning(Standard):
-    """Fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
+    """The rule of fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
 
     absent: Literal["refuse", "zeros"] = "zeros"
 

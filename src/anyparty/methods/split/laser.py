@@ -60,7 +60,9 @@ WIDTH = 64  # width of the hidden layer in regression
 
 @dataclass(frozen=True, kw_only=True)
 class Laser(Rule):
-    """A predictor for every party m and every set of parties that contains m, with shared encoders and heads.
+    """A rule with a predictor for every party m and every set of parties that contains m.
+
+    The predictors share encoders, and all predictors of a party m share one head (but see ``heads``).
 
     Attributes:
         normalize: whether a row's loss is divided by the sum of its weights.

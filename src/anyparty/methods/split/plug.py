@@ -28,7 +28,7 @@ from anyparty.networks.objective import losses
 
 @dataclass(frozen=True, kw_only=True)
 class Plug(Rule):
-    """One predictor over concatenated embeddings, with zeros for absent parties.
+    """A rule with one predictor, which reads concatenated embeddings, with zeros for absent parties.
 
     Attributes:
         dropout: the probability that a passive party is dropped from an iteration. The published comparison describes

@@ -8,8 +8,8 @@ addition; it is in no paper on which this package is based.
 
 Notation  B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y.
-          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except those
-                   that training has not reached yet. p_n uses the current networks, and passes no gradient.
+          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except parties
+                   of which no row has been trained on yet. p_n uses the current networks, and passes no gradient.
                    For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the majority.
           g_n      the predicted class: argmax_c p_nc, or the winner of a hard vote.
 Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n).
@@ -161,7 +161,7 @@ class PseudoLabelled(Split):
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return the predicted class of each row [B], and a mask of the rows where its probability reaches tau [B]."""
         with torch.no_grad():
-            # as in prediction, leave out the blocks of parties that training has not reached yet
+            # as in prediction, leave out the blocks of parties of which no row has been trained on yet
             if fusion.taught is not None and fusion.taught.missed:
                 h, observed = h.clone(), observed.clone()
                 h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False

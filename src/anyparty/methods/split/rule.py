@@ -69,7 +69,8 @@ class Fusion:
         everyone: the owners of the heads at all hosts together.
         task: the prediction task.
         k: the host's index among the K parties; -1 if it holds no columns.
-        taught: the parties that training has reached; ``None`` for a copy of another host's heads.
+        taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
+            heads.
         chosen_from: [B*, K] bool. In the stage of pseudo-labels, a loss is over some of B* rows, and this mask has the
             parties of each of the B* rows. A mean is then over all B* rows, of which those without a loss count as 0.
             ``None`` in all other stages.

@@ -367,8 +367,8 @@ class Split:
         """Combine the outputs of all hosts' heads into one answer per row.
 
         ``own`` has the active party's outputs, a mask of the valid ones, and a mask [B, K] of the blocks that the
-        active party's heads use. These are the blocks of the parties that training reached at the active party. At
-        another host, training may have reached other parties.
+        active party's heads use. These are the blocks of the parties on whose rows the active party's heads were
+        trained. Another host's heads may have been trained on rows of other parties.
         """
         seat, topology = state.seat, state.topology
         assert topology is not None

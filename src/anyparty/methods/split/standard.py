@@ -29,7 +29,7 @@ from anyparty.networks.objective import losses
 
 @dataclass(frozen=True, kw_only=True)
 class Standard(Rule):
-    """One predictor that needs all parties, or reads zeros for absent parties.
+    """A rule with one predictor, which needs all parties or reads zeros for absent parties.
 
     Attributes:
         absent: in prediction, "refuse" a row that not all parties have, or use "zeros" in place of absent embeddings.
