@@ -26,7 +26,7 @@ Differences from the paper
 - There is one answer per row: the mean of the answers of the heads of O_n. ``by_party`` has each head's own answer.
 - Heads have a hidden layer by default in regression, unlike in the paper. A head reads the mean over the present
   parties, so a linear head cannot give more weight to several parties together than to one. In a test in which y was
-  the sum of four parties' columns, the predictions of linear heads had a slope of only .57 over y.
+  the sum of four parties' columns, the predictions of linear heads had a slope of only .57.
 - ``heads="one"`` replaces all g_m by one head. Then (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k),
   y_n), estimated with one S of each size weighted comb(|O_n|, i). FALSE-VFL compares with this form of LASER-VFL (Hong,
   Park, Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
