@@ -117,7 +117,7 @@ class Federation:
             active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
-            file: by party, settings of its file such as {"separator": ";"}; the file shows all other settings.
+            file: by party, settings of its file that replace the detected ones, such as {"separator": ";"}.
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
