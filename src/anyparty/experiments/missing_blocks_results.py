@@ -117,7 +117,10 @@ def published_means(suite: MissingBlocksSuite) -> dict[tuple[str, str, str, str]
 
 
 def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> dict[Configuration, float]:
-    """Return the best mean of each configuration: of the paper's own methods, or with ``own`` false of its others."""
+    """Return the best mean of each configuration.
+
+    With ``own``, only the paper's own methods count; without it, only the paper's remaining methods.
+    """
     best: dict[Configuration, float] = {}
     for (dataset, method, missing, test), mean in means.items():
         entry = suite.datasets[dataset].methods[method]
