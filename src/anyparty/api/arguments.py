@@ -178,7 +178,7 @@ def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl
         known: the ids in the tables of all parties.
 
     Returns:
-        [n] text.
+        A series of n texts.
 
     Raises:
         ConfigError: a key of ``split`` is unknown, an id is unknown or listed twice, a row for validation or test has

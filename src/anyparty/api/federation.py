@@ -128,7 +128,7 @@ class Federation:
                 "missing" cell.
             dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a format.
             merge_spellings: whether categories that differ only in their spelling are one category.
-            classes: the classes, or by class the texts of its labels; by default the labels decide.
+            classes: the classes, or by class the label texts that mean this class; by default, the distinct labels.
             max_cell_bytes: the maximum size of a text cell or a column name, in bytes.
 
         Raises:

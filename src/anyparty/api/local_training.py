@@ -85,7 +85,7 @@ def train(
         tables: by party, its table.
         roster: the parties in their fixed order, and which of them is active.
         alignment: the alignment of the tables: which of the N rows each party has.
-        overlap: the numbers of rows by set of parties.
+        overlap: the number of rows that each set of parties shares.
         config: the settings.
         method: the method that replaces the method of the settings.
         encoders: by party, the function that makes its encoder in place of the settings' encoder.

@@ -431,9 +431,9 @@ class Model:
 
         Raises:
             ConfigError: this machine does not have the device.
-            ModelError: a file does not exist, is incomplete, was not written by anyparty, or is of another version or
-                another run; an encoder is given for an unknown party; or a user-defined method or encoder is not given
-                or differs from the trained one.
+            ModelError: a file does not exist, is incomplete, was not written by anyparty, has a format that cannot be
+                read, or belongs to another run; an encoder is given for an unknown party; or a user-defined method or
+                encoder is not given or differs from the trained one.
 
         """
         folder = place(folder, "folder")

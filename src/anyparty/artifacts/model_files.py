@@ -128,7 +128,7 @@ WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can st
 FROM_ZERO = 3  # the last format that counted ``best_epoch`` from 0
 SPARE = 1_000_000  # count of numbers that networks may allocate in addition to twice the saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
-OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a training run that describe the model beside them
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a training run that describe the model in their folder
 
 
 @dataclass(frozen=True, kw_only=True)

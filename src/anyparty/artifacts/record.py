@@ -137,7 +137,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """Test scores: over all rows, for each number of present parties, and for each pattern of presence."""
+    """Test scores: over all rows, for each number of present parties, and for each set of present parties."""
 
     task: Literal["classification", "regression"]
     classes: list[str]

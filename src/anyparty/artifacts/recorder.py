@@ -348,10 +348,8 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return (
-        text if len(text) <= 24 or ":" in text else text[:20] + "...'"
-    )  # shortens a hash, but not a name "module:function"
+    text = repr(value)  # a hash is shortened, but a name "module:function" is not
+    return text if len(text) <= 24 or ":" in text else text[:20] + "...'"
 
 
 def counted_costs(

@@ -214,9 +214,8 @@ def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
     if not len(wanted):
         return {}
     predicted = replace(model, held_out=(rows, alignment, wanted)).predict(parties=parties)
-    at = wanted[
-        torch.from_numpy(alignment.as_given(wanted.numpy(), model.roster.active))
-    ]  # the rows in the order of the predictions
+    # The rows in the order of the predictions.
+    at = wanted[torch.from_numpy(alignment.as_given(wanted.numpy(), model.roster.active))]
     known = labeled.clone()
     known[test] = False
     scores = torch.where(predicted.answered[:, None], predicted.scores, _constant(model, y[known]))

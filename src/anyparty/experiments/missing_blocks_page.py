@@ -96,7 +96,7 @@ def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _metric_text(metric: str) -> str:
-    """Return a text that names a metric as the records do; a metric of single parties is explained."""
+    """Return a text that names a metric as the records do, and explains a metric of the parties' own heads."""
     return f"{METRIC[metric]} (`{metric}`)" if metric in METRIC else f"`{metric}` of all test rows together"
 
 
@@ -460,9 +460,8 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
                     y = [own[dataset, method, test] for test in x]
                     label = _label(entry.title, method, here)
                     axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
-            axis.axhline(
-                100, color="grey", linewidth=0.8, linestyle="--"
-            )  # 100 %: as good as after training with fewer missing blocks
+            # The line at 100 %: as good as after training with fewer missing blocks.
+            axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")
             axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
             axis.set_xlabel("missing at test")
             axis.set_ylabel("ratio, %")

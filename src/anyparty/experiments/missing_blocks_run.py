@@ -192,9 +192,8 @@ def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
     frames = tables(blocks, y, seen.observed)
     answers = model.predict({name: frame for name, frame in frames.items() if name in model.roster.names})
     assert answers.ids is not None
-    answers = answers.take(
-        sorted(range(len(answers)), key=answers.ids.__getitem__)
-    )  # random guesses are drawn in the order of ids
+    # Random guesses are drawn row by row, so the rows are sorted by id.
+    answers = answers.take(sorted(range(len(answers)), key=answers.ids.__getitem__))
     assert answers.ids is not None
     at = [int(name) for name in answers.ids]
     label = pl.Series("label", y[at])

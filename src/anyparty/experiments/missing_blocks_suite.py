@@ -128,7 +128,8 @@ class MissingBlocksSuite(Suite):
     def with_own_methods(self, names: Sequence[str]) -> Self:
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
-        On each data set, they are trained with the settings of LASER-VFL, or of the first method without LASER-VFL.
+        On each data set, they are trained with the settings of LASER-VFL.  If the suite does not train LASER-VFL on the
+        data set, the settings of the first method are used.
         """
         if not names:
             return self

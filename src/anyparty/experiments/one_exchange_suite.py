@@ -163,7 +163,7 @@ def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
     return u
 
 
-QUICK = 100  # divisor of the epochs in a quick run
+QUICK = 100  # a quick run divides the number of epochs by this number
 
 
 class OneExchangeMethod(Settings):

@@ -156,7 +156,7 @@ def _csv(cells: Sequence[Cell]) -> str:
 
 
 def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
-    """Draw the held-out score against time, in a row of panels for each data set and case, one for each latency.
+    """Draw the held-out score against time: a row of panels for each data set and case, a panel for each latency.
 
     A curve is the mean over seeds, with a band of one standard deviation. Runs that diverged are left out. In this case
     a legend in the panel gives the number of seeds that are drawn.

@@ -145,7 +145,7 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return each party's A_k for which the party's learning rate is ``rate`` in a round with an idle machine.
+    """Return, by party, the A_k for which its learning rate is ``rate`` in a round in which its machine is idle.
 
     Flex-VFL with a fixed rate eta satisfies the paper's equation (14) in every round if eta = A_k / (tau wbar), by
     section VII-F. Here tau is the greatest possible number of local iterations, and wbar is the greatest weight of
