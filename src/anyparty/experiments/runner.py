@@ -27,9 +27,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, war
 from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
-REPLACED = (
-    "A worker stopped while some jobs were given to the executor"  # harmless: joblib gives the job to another worker
-)
+REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets the job
 WARNINGS = "warned"  # a record's key for its warnings
 
 
