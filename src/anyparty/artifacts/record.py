@@ -2,7 +2,7 @@
 
 Fields of every record:
 
-    status: "running" (also after the process was killed), "done", "stopped" (by Ctrl-C, or as its site was stopped) or
+    status: "running" (also after the process was killed), "done", "stopped" (by Ctrl-C, or because a site stopped) or
         "failed"
     error: the type and message of the error of a failed run
     began, ended: the start and the end of the run, in ISO 8601 and UTC

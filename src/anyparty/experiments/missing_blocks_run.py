@@ -109,7 +109,7 @@ class RunRows:
 
     @cached_property
     def train(self) -> tuple[Blocks, NDArray[Any]]:
-        """The K arrays [n, d_k] and the labels [n] of the training rows; the setting ``rows`` draws n of them."""
+        """The K arrays [n, d_k] and the labels [n] of the training rows; the setting ``rows`` limits n."""
         X, y = self.data.X_train, self.data.y_train
         wanted = self.settings.get("rows")
         if wanted is not None and wanted < len(y):

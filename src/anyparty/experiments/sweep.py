@@ -11,8 +11,8 @@ A file describes the sweep:
 
 Each configuration is an ordinary run in its own folder in the sweep's folder.  The name of a run's folder contains a
 hash of the settings, so every shard finds the finished runs, also after a crash, and does not repeat them.  A shard is
-one of several processes that each train a share of the configurations.  It stores its trials in an Optuna journal in
-the sweep's folder.
+one of several calls of ``sweep`` that each train a share of the configurations, for example on different machines.  It
+stores its trials in an Optuna journal in the sweep's folder.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def sweep(
         ConfigError: a setting is unknown or out of range, a finished run exists and ``if_done`` is "error", or the same
             shard is running.
         TableError: a table cannot be read, or its ids, columns or labels cannot be used.
+        AlignmentError: the tables share no ids.
         MissingExtra: Optuna is not installed.
     """
     import optuna  # noqa: F401, PLC0415 - an extra
