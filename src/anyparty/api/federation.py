@@ -48,6 +48,7 @@ from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
+from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
@@ -97,6 +98,7 @@ class Federation:
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         scale: bool | Mapping[str, bool] = True,
+        max_levels: int | Mapping[str, int] = MANY_LEVELS,
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
@@ -121,6 +123,8 @@ class Federation:
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
+            max_levels: the largest number of categories of a column, for all parties or by party; the rarest of more
+                categories become one.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
@@ -147,6 +151,7 @@ class Federation:
             ("types", types or {}),
             ("drop", drop or {}),
             ("scale", scale if isinstance(scale, Mapping) else {}),
+            ("max_levels", max_levels if isinstance(max_levels, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
             ("dates", dates or {}),
@@ -163,6 +168,7 @@ class Federation:
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
                 "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
+                "max_levels": max_levels.get(name, MANY_LEVELS) if isinstance(max_levels, Mapping) else max_levels,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
                 "dates": dict((dates or {}).get(name, {})),
