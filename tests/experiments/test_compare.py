@@ -147,7 +147,9 @@ def test_frames_and_paired_differences(comparison: Comparison) -> None:
 
 def test_blanked_blocks_are_not_counted_as_training_rows(federation: Federation) -> None:
     """With ``rows = "all"``, a row that lost a block is not for training, and intervals use the lower number."""
-    found = anyparty.compare(federation, ["local", "laser"], seeds=2, missing=[0, 0.5], rows="all", validation=0, **QUICK)
+    found = anyparty.compare(
+        federation, ["local", "laser"], seeds=2, missing=[0, 0.5], rows="all", validation=0, **QUICK
+    )
     number = {}
     for record in found.records:
         seed, missing = record["run"]["seed"], record["run"]["missing"]
