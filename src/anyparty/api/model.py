@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import polars as pl
@@ -195,16 +195,11 @@ class Model:
         identities = alignment.identities(wanted.numpy()[order])
         return answered if identities is None else answered.identified(identities)
 
-    @checked(PredictionError, by_hand=("tables",))
-    def predict_proba(
-        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Return the scores of ``predict`` as an array [n, C]: class probabilities, or numbers in a regression.
-
-        The arguments, the order of rows and the errors are those of ``predict``.  The scores of a row without a
-        prediction are NaN.  ``predict`` also returns the ids, and the parties that took part.
-        """
-        return self.predict(tables, parties).scores.numpy()
+    def predict_proba(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise an error that names ``predict(tables, parties).probabilities()``, which also has the ids."""
+        raise PredictionError("Model.predict_proba is now called predict(tables, parties).probabilities(): a frame "
+                              "with the rows' ids, because rows have the order of the tables; for an array use "
+                              "anyparty.sklearn")  # fmt: skip
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))

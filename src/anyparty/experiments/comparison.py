@@ -176,16 +176,18 @@ class Comparison:
         rows = []
         for row in found.iter_rows(named=True):
             each = [value for value in row.pop("each") if value is not None and not math.isnan(value)]
-            mean, half = _mean_and_half_width(each, self._overlap)
+            mean, half = _mean_and_half_width(each, self._overlap(row.get("missing")))
             values = {"difference": mean, "low": mean - half, "high": mean + half, "better": row.pop("better")}
             rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(each)})
         return pl.DataFrame(rows)
 
-    @cached_property
-    def _overlap(self) -> float:
-        """The number of test rows divided by that of training and validation rows, for the variance in ``paired``."""
-        rows = self.records[0]["rows"]
-        return float(rows["test"] / max(1, rows["train"] + rows["validation"]))
+    def _overlap(self, missing: float | None) -> float:
+        """Return test rows by training rows of one missing rate, or of all rates if ``missing`` is ``None``.
+
+        The number says how much the training rows of different seeds depend on each other.
+        """
+        each = [one["rows"] for one in self.records if missing is None or one["run"]["missing"] == missing]
+        return float(sum(n["test"] for n in each) / max(1, sum(n["train"] + n["validation"] for n in each)))
 
     # Tables, figure and page
 

@@ -111,7 +111,7 @@ class ComparisonRun(SuiteRun):
             "metric": metric,
             "validation": (max if greater else min)(validation) if validation else None,
             "versions": versions(),
-            **(held_out_scores(model, full) if self.scored else {}),
+            **(held_out_scores(model, full, masked) if self.scored else {}),
         }
 
 
@@ -142,10 +142,13 @@ def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Fede
     return replace(federation, tables=tables), float(1 - kept.sum() / held.sum())
 
 
-def held_out_scores(model: Model, full: Federation) -> dict[str, Any]:
+def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[str, Any]:
     """Score the test rows with the missing blocks of this run, and again with each number of present parties.
 
-    ``full`` is the federation before blocks were removed.
+    Args:
+        model: the trained model.
+        full: the federation before blocks were removed.
+        masked: the federation after blocks were removed, which was trained.
 
     Returns:
         ``scores``: first an entry with ``present`` None, for the test rows with the run's missing blocks.  Then one
@@ -155,7 +158,7 @@ def held_out_scores(model: Model, full: Federation) -> dict[str, Any]:
     """
     assert model.held_out is not None
     _, alignment, test = model.held_out
-    use = full.split(full.config.train)
+    use = masked.split(masked.config.train)
     counts = {name: int((use == code).sum()) for name, code in
               (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))}  # fmt: skip
     if not len(test):
