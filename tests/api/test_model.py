@@ -1,5 +1,6 @@
 """A trained model: the parties that take part in an answer; saving and loading restore it exactly or raise an error."""
 
+import inspect
 import json
 import shutil
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import anyparty
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.artifacts.model_files import write_manifest
@@ -118,10 +120,26 @@ class TestProvenance:
         assert frame["prediction"].null_count() == 90 - 30
         assert frame["reason"].null_count() == 30
 
-    def test_probabilities_are_probabilities(self, laser):
-        p = laser.predict_proba(tables())
-        assert p.shape == (90, 2)
-        assert np.allclose(p.sum(1), 1, atol=1e-5)
+    def test_probabilities_come_with_their_ids(self, laser):
+        answered = laser.predict(tables())
+        p = answered.probabilities()
+        assert p.columns == ["id", "p(no)", "p(yes)"]
+        assert p["id"].to_list() == list(answered.ids)
+        assert np.allclose(p.drop("id").to_numpy(), answered.scores.numpy())
+        assert np.allclose(p.drop("id").to_numpy().sum(1), 1, atol=1e-5)
+
+    def test_the_former_name_says_what_it_is_called_now(self, laser):
+        with pytest.raises(PredictionError, match=r"is now called predict\(tables, parties\)\.probabilities\(\)"):
+            laser.predict_proba(tables())
+
+    def test_no_public_result_is_an_array_without_ids(self):
+        """Arrays belong to objects that also have the ids, such as ``Predictions`` and ``AlignedTables``."""
+        public = {f"Model.{name}": each for name, each in vars(Model).items() if not name.startswith("_")}
+        public |= {name: getattr(anyparty, name) for name in anyparty.__all__}
+        returned = {name: str(inspect.signature(each).return_annotation)
+                    for name, each in public.items() if inspect.isfunction(each)}  # fmt: skip
+        assert {"Model.predict", "Model.embed", "Model.aligned", "impute", "log_likelihood"} <= returned.keys()
+        assert [name for name, kind in returned.items() if "array" in kind.lower() or "Tensor" in kind] == []
 
 
 class TestTablesAtPrediction:
@@ -141,7 +159,7 @@ class TestTablesAtPrediction:
     def test_a_remark_on_a_table_is_of_the_line_that_gave_it(self, laser):
         other = tables()
         other["shop"] = other["shop"].with_columns(visits=None, town=None)
-        for ask in (laser.predict, laser.evaluate, laser.predict_proba):
+        for ask in (laser.predict, laser.evaluate):
             with pytest.warns(AnypartyWarning, match="are empty except for the id") as heard:
                 ask(other)
             assert {warning.filename for warning in heard} == {__file__}
@@ -162,7 +180,7 @@ class TestTablesAtPrediction:
             seen, wanted = seen | set(ids), wanted + ids
         answered = laser.predict(given)
         assert list(answered.ids) == answered.frame()["id"].to_list() == wanted
-        assert np.array_equal(laser.predict_proba(given), answered.scores.numpy())
+        assert answered.probabilities()["id"].to_list() == wanted
         shop = laser.predict({"lab": given["lab"], "shop": given["shop"]})
         assert list(shop.ids[:60]) == shuffled["shop"]["id"].to_list()
         held = laser.predict()  # on the training tables
@@ -189,9 +207,8 @@ class TestTablesAtPrediction:
         of = laser.predict(tables())
         places = [of.ids.index(one) for one in own.ids]
         assert torch.allclose(own.scores, of.scores[places], atol=1e-6)
-        assert np.array_equal(laser.predict_proba(), own.scores.numpy())
         assert laser.predict(parties=["lab"]).took_part.any(dim=0).tolist() == [False, False, True]
-        for ask in (Model.load(saved).predict, Model.load(saved).predict_proba, Model.load(saved).evaluate):
+        for ask in (Model.load(saved).predict, Model.load(saved).evaluate):
             with pytest.raises(PredictionError, match=r"no test rows in memory: give tables.*evaluate_run\(folder\)"):
                 ask()
 

@@ -119,7 +119,7 @@ EMPTY = pl.lit(None, dtype=pl.Float64)
         ({"c": pl.col("c") * 1000}, "most numbers of column 'c' lie more than 10 standard deviations"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("call", ["predict", "evaluate", "predict_proba"])
+@pytest.mark.parametrize("call", ["predict", "evaluate", "aligned"])
 def test_cells_that_differ_from_training(model, call, changes, said):
     found = heard(lambda: getattr(model, call)(new(**changes)))
     assert len(found) == 1, found

@@ -164,7 +164,6 @@ CALLS: dict[str, tuple[Callable[[Model], Any], str]] = {
     "predict: no parties": (lambda model: model.predict(TABLES, parties=[]), "part"),
     "predict: ledger": (lambda model: model.predict(TABLES, ledger={}), "ledger"),
     "predict: unknown argument": (lambda model: model.predict(TABLES, party="bank"), "party"),
-    "predict_proba: number as party": (lambda model: model.predict_proba({0: 1}), "tables"),
     "evaluate: number as party": (lambda model: model.evaluate({0: TABLES["shop"]}), "tables"),
     "evaluate: unseen": (lambda model: model.evaluate(unseen="ignore"), "unseen"),
     "evaluate: unseen list": (lambda model: model.evaluate(unseen=["wrong"]), "unseen"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from anyparty.core.predictions import Predictions, members, most_probable, patterns
 from anyparty.core.types import Task
+from anyparty.errors import PredictionError
 
 NAN = math.nan
 YES_NO = Task(kind="classification", classes=("no", "yes"))
@@ -74,6 +75,14 @@ def test_frame_shows_provenance_and_never_a_number_in_place_of_an_absent_answer(
     assert frame["p(yes)"].to_list() == [pytest.approx(0.8), 0.25, None]
     assert frame["parties"].to_list() == ["bank shop", "shop", ""]
     assert frame["reason"].to_list() == [None, None, "no present party has it"]
+
+
+def test_probabilities_are_null_without_an_answer_and_refused_in_a_regression():
+    p = three().probabilities()
+    assert p.columns == ["id", "p(no)", "p(yes)"]
+    assert p["p(no)"].to_list() == [pytest.approx(0.2), 0.75, None]
+    with pytest.raises(PredictionError, match="predicts numbers, which have no probabilities"):
+        three(task=AMOUNT, scores=torch.tensor([[101.5], [NAN], [-3.0]])).probabilities()
 
 
 @pytest.mark.parametrize("task", [YES_NO, AMOUNT])

@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 import anyparty
 from anyparty import Comparison, Federation
 from anyparty.cli.app import app
+from anyparty.config import TrainSettings
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
+from anyparty.data.blocks import TRAIN
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
 from anyparty.methods.method import Batch
@@ -141,6 +143,32 @@ def test_frames_and_paired_differences(comparison: Comparison) -> None:
             comparison.frame(**wrong)
     with pytest.raises(ConfigError, match="did you mean 'laser'"):
         comparison.paired("lasr")
+
+
+def test_blanked_blocks_are_not_counted_as_training_rows(federation: Federation) -> None:
+    """With ``rows = "all"``, a row that lost a block is not for training, and intervals use the lower number."""
+    found = anyparty.compare(
+        federation, ["local", "laser"], seeds=2, missing=[0, 0.5], rows="all", validation=0, **QUICK
+    )
+    number = {}
+    for record in found.records:
+        seed, missing = record["run"]["seed"], record["run"]["missing"]
+        train = TrainSettings(seed=seed, rows="all", validation=0, **QUICK)
+        masked, _ = without_blocks(federation, missing, Seeds(seed))
+        whole = masked.observed.all(axis=1)
+        assert record["rows"]["train"] == whole[federation.split(train) == TRAIN].sum(), (seed, missing)
+        number[seed, missing] = record["rows"]["train"]
+    assert all(number[seed, 0.5] < number[seed, 0] / 2 for seed in (0, 1))
+    width = {row["missing"]: row for row in found.paired().iter_rows(named=True)}
+    scores = {(row["method"], row["missing"], row["seed"]): row["score"]
+              for row in found.frame().filter(pl.col("present").is_null()).iter_rows(named=True)}  # fmt: skip
+    for missing, row in width.items():
+        each = [scores["laser", missing, seed] - scores["local", missing, seed] for seed in (0, 1)]
+        tested = sum(record["rows"]["test"] for record in found.records if record["run"]["missing"] == missing) / 2
+        overlap = tested / (number[0, missing] + number[1, missing])
+        half = stats.t.ppf(0.975, 1) * math.sqrt(np.var(each, ddof=1) * (1 / 2 + overlap))
+        assert row["high"] - row["low"] == pytest.approx(2 * half)
+        assert half > 0
 
 
 def test_the_page_escapes_and_lists_everything(comparison: Comparison) -> None:

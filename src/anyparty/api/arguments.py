@@ -44,7 +44,7 @@ def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return settings with the arguments of ``Federation.train`` applied to them.
+    """Return the settings ``config``, changed by arguments of ``Federation.train``.
 
     Raises:
         ConfigError: a setting does not exist or is out of range, or parameters are given beside a method object.
@@ -79,7 +79,7 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
     """Reject training settings that belong to the optimizer, the encoder or the method.
 
     Raises:
-        ConfigError: there is such a setting; the message names the right argument.
+        ConfigError: ``train`` contains such a setting; the message names the right argument.
     """
     homes = {each.name: f"encoder=MLP({each.name}=...)" for each in fields(MLP)}
     homes |= {each.name: f"optimizer=Optimizer({each.name}=...)" for each in fields(Optimizer)}
@@ -92,7 +92,9 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
 
 
 def folder(named: Any) -> Path | None:
-    """Return the folder as a path, or None.  An empty name is rejected, because it would be the working directory.
+    """Return the argument ``folder`` as a path, or ``None`` if it is ``None``.
+
+    An empty name is rejected, because it would be the working directory.
 
     Raises:
         ConfigError: ``named`` is neither a non-empty name nor ``None``.
@@ -104,7 +106,7 @@ def folder(named: Any) -> Path | None:
 
 
 def place(named: Any, what: str) -> Path:
-    """Return a file or folder that an argument names, with ``~`` replaced by the home folder.
+    """Return the path of a file or folder that an argument names, with ``~`` replaced by the home folder.
 
     Raises:
         ConfigError: ``named`` is not a non-empty name; the message names the argument ``what``.
@@ -118,7 +120,7 @@ def check_kinds(method: Any, watch: Any) -> None:
     """Check the types of a method and a callback.
 
     Raises:
-        ConfigError: one of them has the wrong type, or the callback has a hook that is never called.
+        ConfigError: one of them has the wrong type, or the callback has a method ``on_...`` that nothing calls.
     """
     if isinstance(method, type):
         raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
@@ -141,7 +143,7 @@ def check_kinds(method: Any, watch: Any) -> None:
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return a {party: value} mapping; a single value applies to all parties.
+    """Return a mapping from parties to values; a single value applies to all parties, ``None`` to no party.
 
     Raises:
         ConfigError: a party is unknown.
@@ -154,7 +156,7 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
 
 
 def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
-    """Return each party's encoder that replaces the encoder of the settings.
+    """Return, by party, the function that makes its encoder in place of the encoder of the settings.
 
     Raises:
         ConfigError: a party is unknown, or a value is not a function.
@@ -168,15 +170,19 @@ def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
 
 
 def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl.Series:
-    """Return the part of each row of the active party's table [n]: train, validation, test, or null if not listed.
+    """Return the use of each row of the active party's table: "train", "validation", "test", or null if not listed.
 
     Args:
-        split: by part, the ids of its rows.
-        table: the active party's table.
-        known: the ids of all parties.
+        split: the ids of the rows for "train", "validation" and "test".
+        table: the active party's table, with n rows.
+        known: the ids in the tables of all parties.
+
+    Returns:
+        A series of n texts.
 
     Raises:
-        ConfigError: a part is unknown, an id is unknown, in two parts or has no label, or there is no row for training.
+        ConfigError: a key of ``split`` is unknown, an id is unknown or listed twice, a row for validation or test has
+            no label, or there is no row for training.
     """
     check_parts(split)
     listed = [
@@ -201,10 +207,10 @@ def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl
 
 
 def check_parts(split: Mapping[str, Any]) -> None:
-    """Check that a split maps parts to lists of ids.
+    """Check that a split maps "train", "validation" and "test" to lists of ids.
 
     Raises:
-        ConfigError: a part is unknown, or its ids are not a list.
+        ConfigError: the split has another key, or its value is not a list of ids.
     """
     for part, ids in split.items():
         if part not in PARTS:
@@ -216,7 +222,7 @@ def check_parts(split: Mapping[str, Any]) -> None:
 
 
 def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:
-    """Return each party's optimizer that replaces the optimizer of the settings.
+    """Return, by party, the optimizer that replaces the optimizer of the settings.
 
     Raises:
         ConfigError: a party is unknown, a value has the wrong type, or a schedule sets the learning rate itself.
@@ -231,7 +237,9 @@ def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> di
 
 
 def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:
-    """Return the parties of ``parties`` that have columns and a table, in the roster's order.
+    """Return the parties that may take part in a prediction, in the roster's order: they have columns and a table.
+
+    ``parties`` restricts the result to some of the parties.
 
     Raises:
         PredictionError: ``tables`` is not a mapping, a name is not the name of a party, a party in ``parties`` has no
@@ -258,7 +266,7 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
 
 
 def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionError:
-    """Return the error for a loaded model, which has no test rows in memory.
+    """Return the error to raise for a loaded model that is asked for its test rows, which are not in memory.
 
     Args:
         shipped: whether the method is built in, so that the user need not pass it again.

@@ -1,4 +1,4 @@
-"""Embeddings of a party's rows, with the ids of these rows, also of a model that is being trained."""
+"""Compute the embeddings of a party's rows, with the rows' ids, after training or while training goes on."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
 
     Args:
         method: the trained method.
-        member: the party's part of the model.
-        rows: the party's rows.
-        alignment: the alignment of ``rows``.
-        wanted: places among the aligned rows.
+        member: the party's networks.
+        rows: the party's prepared rows.
+        alignment: the index of each aligned row in each party's table.
+        wanted: the indices of rows among the aligned rows.
 
     Returns:
-        The columns id and h0, h1, ...; the numbers of a row without cells are null.  ``None`` if the method computes no
-        embeddings at this party.
+        The columns id and h0, h1, ...; the numbers of a row whose cells are all empty are null.  ``None`` if the method
+        computes no embeddings at this party.
 
     """
     if not isinstance(method, HasEmbeddings):
@@ -72,14 +72,16 @@ class LiveEmbeddings:
     parties: dict[str, tuple[State, Rows]] = field(default_factory=dict)
 
     def add(self, state: State, rows: Rows) -> None:
-        """Add a party when its networks exist."""
+        """Store a party's networks and rows; training calls this once the networks are made."""
         self.parties[state.seat.me] = state, rows
 
     def __call__(self, parties: Sequence[str] | None = None) -> dict[str, pl.DataFrame]:
-        """Return the embeddings of all rows of each party: see ``Callback.embeddings``.
+        """Return each party's embeddings of all its rows with the present weights, in the columns id, h0, h1, ...
+
+        ``parties`` selects some of the parties.  A party whose networks compute no embeddings is left out.
 
         Raises:
-            ConfigError: there is no such party.
+            ConfigError: a name in ``parties`` is not the name of a party.
         """
         for name in parties or ():
             if name not in self.parties:

@@ -29,20 +29,24 @@ from anyparty.tables.target import encode
 def inspect_encoder(
     config: Config, party: str | None = None, *, tables: dict[str, Any] | None = None, **how: Any
 ) -> Iterator[EncoderEpoch]:
-    """Train a party's encoder as an autoencoder, and score its embeddings and the raw columns during training.
+    """Train a party's encoder as an autoencoder; compare how well embeddings and raw columns predict the labels.
 
     Args:
         config: the federation's settings: the party's table, encoder and optimizer, and the method's embedding size.
         party: the party whose encoder is checked; by default the active party.
         tables: by party, a data frame that replaces the file in the settings.
-        how: embedding, epochs, every, batch_size, classifier, settings, metric, folds: see
-            ``methods.encoder_check.inspect``.
+        how: arguments of ``methods.encoder_check.inspect``: embedding, epochs, every, batch_size, classifier, settings,
+            metric, folds.  They replace the values in ``config``.
+
+    Returns:
+        One entry for each scored epoch: the epoch's number from 1, its loss, and the classifier's scores [folds] on the
+        raw columns and on the embeddings.  Every ``every``-th epoch and the last one are scored.
 
     Raises:
         ConfigError: the party does not exist, it has no columns or no labels, its labels are numbers, or a value is out
             of range.
-        AlignmentError: there are fewer labelled rows than folds, or a fold would lack a class.
-        TableError: see ``Federation.from_config``.
+        AlignmentError: the tables share no ids, there are fewer labelled rows than folds, or a fold would lack a class.
+        TableError: a table cannot be read, or its ids, columns or labels cannot be used.
 
     """
     federation = Federation.from_config(config, tables)
@@ -59,7 +63,10 @@ def inspect_encoder(
 
 
 def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]:
-    """Return a party's columns [n, d], its classes [n] and their names, for labelled rows outside the test set."""
+    """Return a party's prepared columns [n, d], its rows' classes [n], and the names of the classes.
+
+    The n rows are the party's labelled rows that are neither test rows nor unused.
+    """
     roster, settings = federation.roster, federation.config.train
     if name not in roster.names:
         raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")

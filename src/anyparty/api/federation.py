@@ -46,6 +46,7 @@ from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
+from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
@@ -58,9 +59,9 @@ class Federation:
     """The aligned tables of several parties.
 
     Attributes:
-        config: the settings; the paths of the tables are those of ``tables``.
+        config: the settings, with the path of each table that was read from a file.
         tables: each party's table, in the roster's order.
-        roster: the parties, and which of them is active.
+        roster: the parties in a fixed order, and which of them is active.
 
     """
 
@@ -75,7 +76,7 @@ class Federation:
         return f"<Federation of {rows}; {f'{active!r} leads' if active in held else f'labels at {active!r}'}>"
 
     def _repr_html_(self) -> str:
-        """Return the overlap and how columns were read as HTML, for notebooks."""
+        """Return two tables as HTML for notebooks: the overlap of the parties' rows, and how columns were read."""
         return html_of(repr(self), self.overlap.render(), self.reading)
 
     @classmethod
@@ -95,6 +96,7 @@ class Federation:
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         scale: bool | Mapping[str, bool] = True,
+        max_levels: int | Mapping[str, int] = MANY_LEVELS,
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
@@ -106,29 +108,34 @@ class Federation:
         """Build a federation from the parties' tables: files, data frames, pyarrow tables or numpy structured arrays.
 
         Args:
-            tables: each party's table, by party.
+            tables: by party, its table.
             id: the id column, or a list of columns that together identify a row: the same for all parties, or by party.
-            id_normalize: changes of ids at every party, such as ["strip-zeros"].
-            duplicates: "error", "first", "last" or "mean" for rows with the same id: for all parties, or by party.
+            id_normalize: the changes that every party makes to its ids, such as ["strip-zeros"].
+            duplicates: the reaction to rows with the same id: raise an "error", keep the "first" or the "last" row, or
+                take the "mean" of the rows; one value for all parties, or by party.
             label: the label column, in the active party's table.
             active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
-            file: by party, settings of its file that replace what is recognised, such as {"separator": ";"}.
+            file: by party, settings of its file that replace the detected ones, such as {"separator": ";"}.
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
+            max_levels: the largest number of categories of a column, for all parties or by party; the rarest of more
+                categories become one.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
-            limits: by party and column, how limits such as <25 are read: "half", "value" or "missing".
+            limits: by party and column, how limits such as <25 are read: as "half" the number, as its "value", or as a
+                "missing" cell.
             dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a format.
             merge_spellings: whether categories that differ only in their spelling are one category.
-            classes: the classes, or by class the texts of its labels; by default the labels decide.
-            max_cell_bytes: the maximum size of a text cell or a column name.
+            classes: the classes, or by class the label texts that mean this class; by default, the distinct labels.
+            max_cell_bytes: the maximum size of a text cell or a column name, in bytes.
 
         Raises:
-            TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+            TableError: a table cannot be read, or its ids, columns or labels cannot be used.
+            ConfigError: an argument names an unknown party, or its value cannot be used.
 
         """
         if not tables:
@@ -142,6 +149,7 @@ class Federation:
             ("types", types or {}),
             ("drop", drop or {}),
             ("scale", scale if isinstance(scale, Mapping) else {}),
+            ("max_levels", max_levels if isinstance(max_levels, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
             ("dates", dates or {}),
@@ -158,6 +166,7 @@ class Federation:
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
                 "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
+                "max_levels": max_levels.get(name, MANY_LEVELS) if isinstance(max_levels, Mapping) else max_levels,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
                 "dates": dict((dates or {}).get(name, {})),
@@ -207,11 +216,12 @@ class Federation:
             active: the party that owns the labels, also those of rows that it lacks; by default the first one.
             scale: whether numbers are standardized by the training rows: for all parties, or by party.
             task: "auto", "classification" or "regression".
-            positive: as in ``from_tables``.
-            split: as in ``from_tables``.
+            positive: the positive class of a binary task; by default the second class in sorted order.
+            split: how rows are split into training, validation and test: see ``from_tables``.
 
         Raises:
-            TableError, ConfigError: see ``anyparty.errors``; the message names the argument and the shapes.
+            TableError: an array has another type or shape than described; the message names the argument.
+            ConfigError: an argument names an unknown party, or its value cannot be used.
 
         """
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
@@ -229,7 +239,8 @@ class Federation:
             tables: by party, a file name or data frame.
 
         Raises:
-            TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+            TableError: a table cannot be read, or its ids, columns or labels cannot be used.
+            ConfigError: a setting cannot be used, a party is unknown, or a party has no table.
 
         """
         config = arguments.settings(config)
@@ -263,40 +274,45 @@ class Federation:
 
     @cached_property
     def alignment(self) -> Alignment:
-        """The alignment: the rows that each party has."""
+        """The alignment of the tables by id: for each party, the index of each of the N aligned rows in its table.
+
+        Raises:
+            AlignmentError: the tables share no ids, or they have different numbers of id columns.
+        """
         return align(list(self.tables.values()), first=self.roster.active)
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """Presence [N, K]: True if block party k has row n."""
+        """The presence of rows, [N, K] bool: True if the k-th of the parties with columns has row n."""
         return self.alignment.observed(self.roster.blocks)
 
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
-        """Label presence [N]: True if the active party has a label for row n."""
+        """The labelled rows, [N] bool: True if the active party has a label for row n."""
         return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
-        """Return the label column of a party that holds labels."""
+        """Return the label column of a party that holds labels: one value for each row of its table."""
         label = self.tables[party].label
         assert label is not None
         return label
 
     @cached_property
     def overlap(self) -> Overlap:
-        """The number of rows that each set of parties has."""
+        """The number of rows that each set of parties shares, with remarks on possible mistakes in the tables."""
         kind = self.config.federation.task
         notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
-        """Draw the use of each row [N] with the seed: training, validation, test or none.
+        """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
-        The rows are split before anything is fitted, as the settings in ``config.split`` describe.  ``settings.rows``
-        then selects the rows for training.
+        The seed draws the split, as the settings in ``config.split`` describe.  Afterwards, training keeps only the
+        rows that ``settings.rows`` selects: those of any party, of the active party, or of all parties.
 
         Raises:
-            TableError: a class has fewer rows than there are parts, or the split's column cannot be used.
+            TableError: a class has too few rows for training, validation and test, or the column that splits the rows
+                cannot be used.
         """
         active = self.roster.active
         plan = self.config.split.plan(settings, self.config.federation.task)
@@ -305,7 +321,9 @@ class Federation:
         return restricted(use, rows_of(settings.rows, self.observed, position >= 0))
 
     def task(self, use: NDArray[np.int8]) -> Task:
-        """Infer the task from the labels of training rows.
+        """Infer the task, classification or regression, from the labels of training rows.
+
+        ``use`` is the use of each aligned row [N], as ``split`` returns it.
 
         Raises:
             TableError: there are no labels, or all labels have the same class.
@@ -315,7 +333,7 @@ class Federation:
         return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return a label holder's table; labels of rows without a cell at any block party are removed."""
+        """Return the table of a party with labels, without the labels of rows that no party has columns for."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
@@ -339,7 +357,7 @@ class Federation:
 
     @property
     def remarks(self) -> RichTable | None:
-        """A printable table of the columns and labels that may be wrong, or ``None``."""
+        """A printable table of the columns and labels that may be wrong; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
     # Training
@@ -367,28 +385,35 @@ class Federation:
         """Train a model with all parties in this process.
 
         Args:
-            method: a name from ``anyparty methods``, or a method; by default the method of the settings.
+            method: a name that the command ``anyparty methods`` lists, or a method object; by default the method of the
+                settings.
             parameters: parameters of the named method; without a name, they replace those of the settings.
-            encoder: the factory of the parties' networks, one for all or one by party.
-            optimizer: the optimizer of the parties' networks, one for all or one by party: an ``Optimizer``, its name,
+            encoder: a function of (inputs, outputs) that makes a party's network; one for all parties, or by party.
+            optimizer: the optimizer of a party's networks, one for all parties or by party: an ``Optimizer``, its name,
                 or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
             scheduler: a function such as ``lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)``; the
                 scheduler takes a step per epoch, and its rate may depend on the epoch only.
             loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
                 each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
-            schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
-            clock: the durations that the schedule uses: iteration, latency, timeout ... as in the settings.
+            schedule: how parties train between two exchanges: the name of a schedule ("flex", "sync-min" ...), or a
+                mapping with the name and parameters, as in the settings.
+            clock: the durations that the schedule uses, in time units: iteration, latency, timeout ... as in the
+                settings.
             split: "stratified", "random", or the ids of the rows, {"train": ids, "validation": ids, "test": ids}; by
                 default as in the settings.  Labelled rows that are not listed are not used.  A run's folder stores no
                 ids, so a run with listed ids cannot find its test rows again: keep the model, or give tables.
-            folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
+            folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
             resume: whether to resume from the folder's checkpoints.
-            watch: a callback.
+            watch: a callback, whose hooks follow the run.
             progress: whether to show a progress bar.
             settings: training settings: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
         Raises:
-            ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
+            ConfigError: an argument or a setting cannot be used, or another run is in progress in ``folder``.
+            TableError: the labels cannot be used, or a class has too few rows for training, validation and test.
+            AlignmentError: the tables share no ids, or the method cannot train on the rows that they share.
+            ResumeError: ``folder`` already holds a run, or it does not hold the run to resume.
+            Diverged: the loss became infinite or NaN.
 
         """
         check_not_forked()
@@ -416,7 +441,7 @@ class Federation:
         )
 
     def _split_by(self, split: Any, config: Config) -> tuple[Mapping[str, Table], Config]:
-        """Return the tables and the settings for the argument ``split`` of ``train``."""
+        """Apply the argument ``split`` of ``train``: return the tables and the settings for this training."""
         if split is None:
             return self.tables, config
         active = self.roster.active
@@ -434,9 +459,10 @@ class Federation:
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
     """Read a party's table as the settings describe; ``label`` is the party's label column, if it has one.
 
-    Only the active party (``leads``) reads the column of ``[split]``.
+    Only the active party (``leads`` is true) reads the column that assigns rows to training, validation and test.
 
-    A run in one process and a run at a site read the same columns, because the number of rows N depends on the columns.
+    Runs in one process and runs at a party's site both use this function.  They must read the same columns, because the
+    number of aligned rows depends on the columns.
 
     Raises:
         TableError: the table cannot be used.

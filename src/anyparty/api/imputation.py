@@ -1,8 +1,10 @@
-"""Impute a party's missing blocks or cells with a trained FALSE-VFL, and score how likely rows are.
+"""Impute a party's missing rows or cells with a trained FALSE-VFL, and compute how likely rows are under the model.
 
 filled = impute(model, tables, party="shop", samples=20)     shop's block, imputed for rows that shop lacks
 whole = impute(model, tables, party="shop", cells=True)      shop's own rows, with empty cells imputed
 likely = log_likelihood(model, tables)                       one number per row; low means unlike the training rows
+
+``methods.false_vfl.generation`` has the formulas.
 """
 
 from __future__ import annotations
@@ -40,19 +42,19 @@ from anyparty.transport.ledger import Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """A party's imputed block, either for rows that the party lacks or for its own rows with empty cells.
+    """A party's imputed columns, either for rows that the party lacks or for its own rows with empty cells.
 
     Attributes:
         party: the party that owns the columns; only this party gets the result.
         ids: the rows' ids with the type of the table; ``None`` if the tables have no ids.
-        id: the id columns of the party's table.
-        id_columns: [n, m], the id columns of the rows.
+        id: the names of the id columns of the party's table.
+        id_columns: [n, m], the values of the id columns; ``None`` if the tables have no ids.
         prepare: the preprocessing of the party's table.
-        mean: [n, F], numeric columns in their own units, levels of categories as numbers around 0 and 1; NaN if none of
-            the requested parties has the row.
+        mean: [n, F], numeric columns in their own units, and for each level of a category a number around 0 (absent) or
+            1 (present); NaN if none of the requested parties has the row.
         samples: [S, n, F], S samples, each in the form of ``mean``.
-        drawn: [S, n, F], the samples for ``table(samples=True)``: one level of each category and each truth value are
-            drawn; ``None`` if ``samples`` can be used for this table.
+        drawn: [S, n, F], the samples that ``table(samples=True)`` shows: each category has one level, drawn at random,
+            and each boolean column a drawn truth value.  If ``None``, ``samples`` are shown.
         own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
             rows are those that the party lacks.
         whole: the party's original table; ``None`` if it was not given.
@@ -117,7 +119,10 @@ class Imputation:
                          for s, one in enumerate(each, 1))  # fmt: skip
 
     def frame(self) -> pl.DataFrame:
-        """Return the means, one row for each id; null if none of the requested parties has the row."""
+        """Return the id columns and the F means, one row for each id.
+
+        The means of a row are null if none of the requested parties has it.
+        """
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         if self.id_columns is None:
             return filled
@@ -139,7 +144,7 @@ class Imputation:
         return sum(self._empty(kind) for kind in KINDS if kind != "numeric")
 
     def _empty(self, kind: Kind) -> int:
-        """Return the number of empty cells of columns of this kind in rows that the party has."""
+        """Return the number of empty cells in rows that the party has, counted in columns of type ``kind``."""
         names = [name for name, of in self.prepare.kinds.items() if of == kind]
         return 0 if self.own is None else sum(self.own.select(by_name(names)).null_count().row(0))
 
@@ -154,7 +159,8 @@ class Imputation:
     def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
         """Return the imputed rows that the party lacks.
 
-        If the party's table was given, its other columns are added; they are empty in rows that it does not have.
+        If the party's table was given, the result also has the columns that the model does not use.  They are empty in
+        rows that the table does not have.
         """
         ids = [] if self.id_columns is None else self.id_columns.get_columns()
         columns = [
@@ -188,32 +194,36 @@ def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
     samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
 ) -> Imputation:  # fmt: skip
-    """Impute the block of ``party`` for the rows of ``tables`` that this party lacks.
+    """Impute the columns of ``party`` for the rows of ``tables`` that this party lacks.
 
-    Only this party gets the result.
+    Only the party that owns the columns gets the result.
 
-    With ``cells``, impute the empty cells of the rows that the party has.  The other cells of the row are then also
-    used.  Only numeric cells are imputed: a missing category is a level of its own, and stays empty.  No other party
-    learns which rows have empty cells.
+    With ``cells``, impute instead the empty cells of the rows that the party has, also from the filled cells of the
+    same row.  Only numeric cells are imputed: a missing category is a level of its own, and stays empty.  The remaining
+    parties do not learn which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 
     If the table of ``party`` is given, FALSE-VFL-II also conditions on the fact that the party lacks these rows.  The
-    samples are then drawn, with replacement, from ``predict_samples`` different blocks.  Without the table, the other
-    parties do not know whether the party has a row.
+    samples of a row are then drawn, with replacement, from L generated rows, where L is the method's parameter
+    ``predict_samples``.  Without the table, the remaining parties do not know whether the party has a row.
 
     Args:
         model: a trained FALSE-VFL.
         tables: by party, a file name or data frame; the table of ``party`` is optional.
         party: the party that owns the columns.
-        samples: S, the number of samples of each row's block.
+        samples: S, the number of samples of each row.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
-        parties: the parties whose blocks may take part; by default all parties with a table.
-        ledger: the ledger that counts the messages.
+        parties: the parties whose columns may take part; by default all parties with a table.
+        ledger: a ledger that counts the messages and bytes; by default they are not kept.
+
+    Returns:
+        The means [n, F] and the samples [S, n, F] of the F prepared columns, with the ids of the n rows.
 
     Raises:
         PredictionError: the model is not a FALSE-VFL, the party does not exist or has no columns, ``samples`` is
             negative, or ``cells`` is set and ``party`` has no table or may not take part.
+        TableError: a table lacks a column that the model was trained on.
 
     """
     method = _generative(model, "impute")
@@ -264,12 +274,21 @@ def impute_run(
     folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     samples: int = 0, cells: bool = False, allow_code: Sequence[str] = (),
 ) -> Imputation:  # fmt: skip
-    """Impute the block of ``party`` with the model in a run's folder, for ``tables`` or the run's own tables.
+    """Impute the columns of ``party`` with the model in a run's folder, as ``impute`` does with a model in memory.
 
-    The arguments are those of ``impute`` and ``model_for_run``.
+    Args:
+        folder: the run's folder.
+        party: the party that owns the columns.
+        tables: by party, a file name or data frame; by default the tables that the run was trained on.
+        parties: the parties whose columns may take part; by default all parties with a table.
+        samples: S, the number of samples of each row.
+        cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
+        allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
-        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+        ModelError: the run does not exist or is unfinished, or its files cannot be used.
+        PredictionError: the model is not a FALSE-VFL, or an argument cannot be used.
+        TableError: a table lacks a column that the model was trained on.
     """
     model, given = model_for_run(folder, allow_code=allow_code), tables or own_tables(folder, parties)
     return impute(model, given, party, samples=samples, cells=cells, parties=parties)
@@ -281,12 +300,20 @@ def log_likelihood(
 ) -> pl.DataFrame:
     """Return the log-likelihood of each row under the model, in the columns id, log_likelihood (in nats), parties.
 
-    The value is the importance-weighted lower bound of log p(x^O), estimated with ``predict_samples`` samples.  For
-    FALSE-VFL-II it is the bound of log p(x^O, m), which also includes the probability that exactly these parties have
-    the row.  Compare only rows of the same parties, because other parties have other columns.
+    The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the parties that
+    take part.  The number of samples is the method's parameter ``predict_samples``.  For FALSE-VFL-II the value is the
+    bound of log p(x^O, m), which also includes the probability that exactly these parties have the row.  Compare only
+    rows that the same parties have, because the values of different sets of parties are about different columns.
+
+    Args:
+        model: a trained FALSE-VFL.
+        tables: by party, a file name or data frame.
+        parties: the parties whose columns may take part; by default all parties with a table.
+        ledger: a ledger that counts the messages and bytes; by default they are not kept.
 
     Raises:
-        PredictionError: the model is not a FALSE-VFL.
+        PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can take part.
+        TableError: a table lacks a column that the model was trained on.
     """
     method = _generative(model, "log_likelihood")
     rows, alignment, asked, _ = model.aligned(tables, parties)
@@ -312,12 +339,18 @@ def log_likelihood_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     allow_code: Sequence[str] = (),
 ) -> pl.DataFrame:  # fmt: skip
-    """Return the log-likelihood of each row under the model in a run's folder: see ``log_likelihood``.
+    """Return the log-likelihood of each row under the model in a run's folder, in the form of ``log_likelihood``.
 
-    ``allow_code`` names modules that the run's settings may load: see ``model_for_run``.
+    Args:
+        folder: the run's folder.
+        tables: by party, a file name or data frame; by default the tables that the run was trained on.
+        parties: the parties whose columns may take part; by default all parties with a table.
+        allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
-        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+        ModelError: the run does not exist or is unfinished, or its files cannot be used.
+        PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can take part.
+        TableError: a table lacks a column that the model was trained on.
     """
     return log_likelihood(model_for_run(folder, allow_code=allow_code), tables or own_tables(folder, parties), parties)
 
@@ -336,6 +369,6 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
 
 
 def _whole(source: Any, table: Table, member: Member) -> pl.DataFrame:
-    """Return all columns of a party's table, without the rows that were left out."""
+    """Return all columns of the party's source table, without the rows that were left out when it was read."""
     whole = readers.read(source, table.party, member.file).cells
     return whole if table.rows is None else whole[table.rows]

@@ -81,22 +81,26 @@ def train(
     """Train a model with all parties in this process.
 
     Args:
-        tables: each party's table.
-        roster: the parties.
+        tables: by party, its table.
+        roster: the parties in their fixed order, and which of them is active.
         alignment: the alignment of the tables: which of the N rows each party has.
-        overlap: the numbers of rows by set of parties.
+        overlap: the number of rows that each set of parties shares.
         config: the settings.
         method: the method that replaces the method of the settings.
-        encoders: by party, the factory that replaces the settings' encoder.
+        encoders: by party, the function that makes its encoder in place of the settings' encoder.
         optimizers: by party, the optimizer that replaces the settings' optimizer.
-        loss: a user's loss: see ``objective.custom_loss``.
-        folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
+        loss: a function of outputs [n, C] and labels [n] that replaces the built-in loss.
+        folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
         resume: whether to resume from the folder's checkpoints.
-        watch: a callback.
+        watch: a callback, whose hooks follow the run.
         progress: whether to show a progress bar.
 
     Raises:
-        ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
+        ConfigError: a setting cannot be used, or another run is in progress in ``folder``.
+        TableError: the labels cannot be used, or a class has too few rows for training, validation and test.
+        AlignmentError: the method cannot train on the rows that the parties share.
+        ResumeError: ``folder`` already holds a run, or it does not hold the run to resume.
+        Diverged: the loss became infinite or NaN.
 
     """
     _check_extreme(config)
@@ -119,7 +123,7 @@ def train(
             hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # The settings are valid.  The folder is locked from here on, and only recorder.open() unlocks it.
+    # From here on the settings are valid and the run's folder is locked.  Only recorder.open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers,
@@ -164,7 +168,7 @@ def as_trained(
     config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
     optimizers: Mapping[str, Optimizer],
 ) -> Config:  # fmt: skip
-    """Return the settings to record for a run; they include the Python objects that replaced settings.
+    """Return the settings to record for a run, including the Python objects that replaced some of them.
 
     A method, an encoder or an optimizer is recorded as settings if settings can make an equal one.  A user-defined
     method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is recorded as
@@ -172,10 +176,10 @@ def as_trained(
 
     Args:
         config: the settings.
-        method: the method that was passed, if any.
+        method: the method object that the caller passed in place of the settings' method; ``None`` if none was passed.
         trained: the method that was trained, without its schedule.
-        encoders: the encoders that were passed, by party.
-        optimizers: the optimizers that were passed, by party.
+        encoders: by party, the function that the caller passed to make its encoder.
+        optimizers: by party, the optimizer that the caller passed.
 
     """
     parties = {}

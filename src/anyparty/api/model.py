@@ -1,6 +1,6 @@
 """A trained model: predict from the parties that are present, evaluate, save and load.
 
-``anyparty.artifacts.model_files`` describes the files.
+``anyparty.artifacts.model_files`` describes the files of a saved model.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import polars as pl
@@ -46,7 +46,15 @@ Unseen = Literal["refuse", "wrong"]
 
 
 class AlignedTables(NamedTuple):
-    """Tables for a model, read and aligned: each party's rows, the alignment, the requested parties, and the tables."""
+    """The input tables of a model, after they are read and aligned.
+
+    Attributes:
+        rows: by party, its prepared rows.
+        alignment: the index of each aligned row in each party's table.
+        asked: the parties whose columns may take part in a prediction.
+        tables: by party, its table as it was read.
+
+    """
 
     rows: dict[str, Rows]
     alignment: Alignment
@@ -59,19 +67,21 @@ class Model:
     """The trained networks of all parties, with the method that uses them.
 
     Attributes:
-        method: the method.
-        named: the method's name and parameters, with defaults, for saving; ``None`` for a user-defined method.
-        roster: the parties.
-        task: the task.
-        members: each party's part.
-        seed: the run's root seed.
-        history: one record per epoch.
-        best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
-            rows chose none.
-        ledger: the message and byte counts of training.
-        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.recorder``.
-        held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
-        own: the description of a user-defined method: see ``methods.description``.
+        method: the trained method, without its schedule.
+        named: the method's name and all its parameters, as they are saved; ``None`` for a user-defined method.
+        roster: the parties in their fixed order, and which of them is active.
+        task: the prediction task: classification with its classes, or regression.
+        members: by party, its networks, its preprocessing and the way its table is read.
+        seed: the root seed of the training run.
+        history: one record per epoch, with the loss and the validation scores; empty in a loaded model.
+        best_epoch: the place in ``history``, counted from 1, of the epoch whose weights were kept; 0 if no epoch was
+            chosen by validation scores.
+        ledger: the numbers of messages and bytes that the parties sent in training.
+        costs: the rounds and bytes of the training messages, as sent and by the formulas of papers: see
+            ``artifacts.recorder.counted_costs``.
+        held_out: what ``evaluate()`` needs without tables: each party's rows, their alignment, and the indices [n] of
+            the test rows among the aligned rows; ``None`` in a loaded model.
+        own: the description of a user-defined method by ``methods.description``; ``None`` for a built-in method.
 
     """
 
@@ -90,7 +100,10 @@ class Model:
 
     @classmethod
     def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
-        """Build the model from its parts; ``trained`` holds the fields that are set only after training."""
+        """Build a model from its summary, its method and each party's networks.
+
+        ``trained`` holds the fields that only a model just trained has: history, ledger, costs and held_out.
+        """
         assert about.task is not None
         return cls(
             method=method, named=about.method, roster=about.roster, task=about.task, members=members, seed=about.seed,
@@ -99,13 +112,13 @@ class Model:
 
     def __repr__(self) -> str:
         """Return the method, task, parties and number of epochs, but no weights, ids or classes."""
-        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # zero for a loaded model
+        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # both are 0 for a loaded model
         of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
 
     def _repr_html_(self) -> str:
-        """Return the description and the scores of the test rows as HTML, for notebooks."""
+        """Return the model's description and its scores on the test rows as HTML, for notebooks."""
         scores = [self.evaluate().render()] if self.test_rows and self.task.outputs else []
         return html_of(repr(self), *scores)
 
@@ -113,7 +126,7 @@ class Model:
         """Draw the learning curves: the loss and the validation scores by epoch, with the chosen epoch marked.
 
         Raises:
-            ConfigError: the model was loaded, and files of models have no history.
+            ConfigError: the model was loaded from its files, which do not contain the history.
         """
         from anyparty.metrics.plots import draw_training  # noqa: PLC0415 - matplotlib is slow
 
@@ -124,7 +137,7 @@ class Model:
 
     @property
     def about(self) -> ModelSummary:
-        """The part of the model that all parties share, for saving."""
+        """The facts that all parties know about the model, as saved in model.json: method, roster, task, seed."""
         return ModelSummary(
             method=self.named,
             roster=self.roster,
@@ -137,7 +150,7 @@ class Model:
 
     @property
     def test_rows(self) -> int:
-        """The number of the run's test rows in memory."""
+        """The number of test rows of the training run that the model holds in memory."""
         return 0 if self.held_out is None else len(self.held_out[2])
 
     # Prediction
@@ -148,16 +161,20 @@ class Model:
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
     ) -> Predictions:  # fmt: skip
-        """Predict every row of ``tables``, or the run's own test rows.
+        """Predict every row of ``tables``, or the test rows of the training run.
 
-        Each row is predicted from the blocks of the parties that have the row and may take part.  Rows are in the order
-        of the active party's table.  Rows that the active party lacks follow, in the order of the other tables.
+        Each row is predicted from the columns of those parties that have the row and may take part.  Rows are in the
+        order of the active party's table.  Rows that the active party lacks follow, in the order of the other tables.
 
         Args:
-            tables: by party, a file name or data frame; a party without a table is absent.  Or by party, an array as
-                in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a row of NaN is absent.
-            parties: the parties whose blocks may take part; by default all parties with a table.
-            ledger: the ledger that counts the messages.
+            tables: by party, a file name or data frame; a party without a table is absent.  Or by party, an array
+                [n, ...] as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a row of NaN is absent.
+            parties: the parties whose columns may take part; by default all parties with a table.
+            ledger: a ledger that counts the messages and bytes of this prediction; by default they are not kept.
+
+        Returns:
+            For each row the scores [C], the id and the parties that took part.  The scores are class probabilities; in
+            a regression, the predicted number in the unit of the label.
 
         Raises:
             PredictionError: a party is unknown, no party can take part, or there are neither tables nor test rows.
@@ -176,15 +193,11 @@ class Model:
         identities = alignment.identities(wanted.numpy()[order])
         return answered if identities is None else answered.identified(identities)
 
-    @checked(PredictionError, by_hand=("tables",))
-    def predict_proba(
-        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Return the scores of ``predict`` as an array [n, C]: class probabilities, or numbers in a regression.
-
-        The scores of a row without a prediction are NaN.  ``predict`` also returns ids and provenance.
-        """
-        return self.predict(tables, parties).scores.numpy()
+    def predict_proba(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise an error that names ``predict(tables, parties).probabilities()``, which also has the ids."""
+        raise PredictionError("Model.predict_proba is now called predict(tables, parties).probabilities(): a frame "
+                              "with the rows' ids, because rows have the order of the tables; for an array use "
+                              "anyparty.sklearn")  # fmt: skip
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
@@ -192,15 +205,18 @@ class Model:
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse", y: Any = None,
     ) -> metrics.Evaluation:  # fmt: skip
-        """Score the labelled rows of ``tables``, or the run's own test rows.
+        """Compute the metrics of the labelled rows of ``tables``, or of the test rows of the training run.
 
         Args:
             tables: by party, a file name or data frame; the active party's table has the labels.  All labelled rows
                 are scored, also training rows.
-            parties: the parties whose blocks may take part; by default all parties with a table.
+            parties: the parties whose columns may take part; by default all parties with a table.
             unseen: "refuse" raises an error for a class that training did not see, because the label may be a
                 mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
             y: the labels [n], if ``tables`` are arrays.
+
+        Returns:
+            The metrics of all labelled rows, and those by number of present parties and by set of present parties.
 
         Raises:
             PredictionError: there are no labelled rows or no tables, or ``unseen`` has another value.
@@ -237,10 +253,11 @@ class Model:
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
         """Read and align ``tables``, and prepare each party's rows as in training.
 
-        The rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.
+        The aligned rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.
 
         Raises:
-            PredictionError, TableError: as ``predict``.
+            PredictionError: a party is unknown, or no party can take part.
+            TableError: a table lacks a column that the model was trained on.
         """
         asked = whom_to_ask(self.roster, tables, parties)
         read = self._read(tables)
@@ -250,7 +267,7 @@ class Model:
     def embed(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> dict[str, pl.DataFrame]:
-        """Compute each party's embeddings of its rows in ``tables``, or of the run's own test rows.
+        """Compute each party's embeddings of its rows in ``tables``, or of the test rows of the training run.
 
         Args:
             tables: by party, a file name or data frame.
@@ -258,10 +275,11 @@ class Model:
 
         Returns:
             By party, a frame with the columns id and h0, h1, ... The rows have the order of the party's table.  A row
-            whose cells are all empty has no embedding: its numbers are null.
+            whose cells are all empty has no embedding: its numbers are null.  A party without embeddings is left out.
 
         Raises:
-            PredictionError: the method computes no embeddings, or none at a party in ``parties``; or as ``predict``.
+            PredictionError: the method computes no embeddings, or it computes none at a party in ``parties``; a party
+                is unknown, or there are neither tables nor test rows.
             TableError: a table lacks a column that the model was trained on.
 
         """
@@ -278,7 +296,10 @@ class Model:
 
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
-        """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
+        """Run the coroutine function ``part`` once for each party, in this process; return the results by party.
+
+        ``part`` takes a party's ``Member`` and the party's channel.  ``ledger`` counts the messages.
+        """
         wrap = partial(
             ContractChannel,
             roster=self.roster,
@@ -289,17 +310,20 @@ class Model:
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
-        """Return the run's rows, the alignment, the test rows and the parties that take part.
+        """Return each party's rows in training, their alignment, the indices of test rows, and the parties to use.
 
         Raises:
-            PredictionError: the model was loaded and has no rows in memory; or as ``whom_to_ask``.
+            PredictionError: the model was loaded and has no rows in memory; or a party is unknown or has no columns.
         """
         if self.held_out is None:
             raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None) -> dict[str, Table]:
-        """Read tables or arrays as in training; read labels only from the table of the party ``labels``, or ``y``."""
+        """Read tables or arrays with the same settings as in training.
+
+        Labels are read only from the table of the party ``labels``; with arrays, they are ``y``.
+        """
         arrays = any(map(is_array, tables.values()))
         if y is not None and not arrays:
             raise TableError(f"y: labels belong into the table of {self.roster.active!r}; y is for arrays")
@@ -323,7 +347,11 @@ class Model:
     def _rows(
         self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
     ) -> tuple[dict[str, Rows], Alignment]:
-        """Return each party's rows and the alignment, sorted by id, or with ``as_given`` in the order of the tables."""
+        """Return each party's prepared rows and their alignment.
+
+        The rows are sorted by id; with ``as_given``, they are in the order of the tables.  ``unseen`` are classes of
+        the labels that did not occur in training.
+        """
         task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
         alignment = align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
         if as_given:
@@ -343,7 +371,10 @@ class Model:
     def _answer(
         self, rows: dict[str, Rows], wanted: torch.Tensor, asked: list[str], ledger: Ledger | None = None
     ) -> Predictions:
-        """Predict the rows ``wanted`` with all parties, and return the active party's answer in this order."""
+        """Return the predictions for the aligned rows ``wanted`` [n], in this order.
+
+        Every party runs.  Only the columns of the parties ``asked`` are used.
+        """
 
         def part(member: Member, net: Channel) -> Any:
             own = rows[member.state.seat.me]
@@ -362,7 +393,8 @@ class Model:
 
         Args:
             folder: the model's folder, which may already hold the same model.
-            replace: whether to replace another model or a run in the folder; the run's record is then deleted, too.
+            replace: whether the folder may hold another model or a run, which is then replaced.  The record of such a
+                run is deleted.
 
         Raises:
             ConfigError: a run is in progress in the folder.
@@ -386,15 +418,15 @@ class Model:
 
         Args:
             folder: the folder of the saved model, or of the run.
-            encoders: by party, the encoder's factory, for parties with a user-defined encoder.
+            encoders: for each party with a user-defined encoder, the function of (inputs, outputs) that makes it.
             method: the method that was trained, if it is user-defined.
-            device: the device for the networks.
+            device: the PyTorch device for the networks, such as "cpu" or "cuda".
 
         Raises:
             ConfigError: this machine does not have the device.
-            ModelError: a file does not exist, is incomplete, was not written by anyparty, or is of another version or
-                another run; an encoder is given for an unknown party; or a user-defined method or encoder is not given
-                or differs from the trained one.
+            ModelError: a file does not exist, is incomplete, was not written by anyparty, has a format that cannot be
+                read, or belongs to another run; an encoder is given for an unknown party; or a user-defined method or
+                encoder is not given or differs from the trained one.
 
         """
         folder = place(folder, "folder")

@@ -1,4 +1,4 @@
-"""One data frame of many runs, with their settings and scores."""
+"""Collect many runs in one data frame, with their settings and scores."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ ALWAYS = ("method.name", "train.seed")
 def frame(
     paths: Path | str | Iterable[Path | str], *, settings: Literal["differing", "all"] = "differing"
 ) -> pl.DataFrame:
-    """Return one row for each run, with its settings and scores.
+    """Return a frame with one row for each run: its status, settings, scores and costs.
 
     Args:
         paths: a pattern such as ``"sweep/*"``, or the runs' folders.  Folders without a record are left out.
-        settings: "differing" has the method, the seed and all settings in which the runs differ; "all" has all.
+        settings: the settings that become columns: "differing" for the method, the seed and all settings in which the
+            runs differ; "all" for all settings.
 
     Returns:
-        The columns run, status, error, epochs, best_epoch and seconds (of training); the settings by name; the best
-        validation scores, as ``validation.log_loss``; the test scores, as ``test.accuracy``; and bytes_sent.
+        The columns run, status, error, epochs, best_epoch (from 1; 0 if none was chosen) and seconds of training; one
+        column for each setting, such as ``train.seed``; the best validation scores, such as ``validation.log_loss``;
+        the test scores, such as ``test.accuracy``; and bytes_sent by all parties in training.
 
     Raises:
         ConfigError: no folder has the record of a run.

@@ -1,4 +1,4 @@
-"""Work with a run's folder: load its model, predict, evaluate.
+"""Work with the folder of a training run: load its model, predict, evaluate.
 
 Equivalent commands: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, and ``anyparty predict RUN --table
 bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
@@ -54,7 +54,7 @@ def default_folder(path: Path | str, config: Config) -> Path:
 
 
 def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config:
-    """Return the settings of a run, with absolute paths.
+    """Return the settings of a run, in which all paths are absolute.
 
     Args:
         folder: the run's folder.
@@ -67,7 +67,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
-    if "split" not in config.model_fields_set:  # saved by a version without this group
+    if "split" not in config.model_fields_set:  # saved by a version that always split at random
         return config.model_copy(update={"split": SplitSettings(kind="random")})
     return config
 
@@ -87,14 +87,14 @@ def model_for_run(
         device: the device for the networks; by default the device used in training, or the CPU if this machine does
             not have that device.
         method: the method that was trained, if it is user-defined.
-        encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
+        encoders: by party, the function that makes its encoder, if it was passed in Python and cannot be imported.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
-        ModelError: the run does not exist or is unfinished, files are damaged or foreign, or a user-defined method or
-            encoder is not given or differs from the trained one.
+        ModelError: the run does not exist or is unfinished, a file is damaged or from another run, or a user-defined
+            method or encoder is not given or differs from the trained one.
         CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
-        ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
+        ConfigError: a user-defined method or encoder cannot be imported, or this machine has no such ``device``.
     """
     folder = place(folder, "folder")
     config = settings_of(folder, allow_code=allow_code)
@@ -130,11 +130,11 @@ def record(folder: Path | str) -> RunRecord:
 
 
 def federation_of_run(folder: Path | str) -> Federation:
-    """Read a run's own tables again.
+    """Read the tables that a run was trained on again from their files, and return their federation.
 
     Raises:
         ModelError: the run does not exist, was trained from data frames, or a table has changed.
-        TableError, AlignmentError: as ``Federation.from_config``.
+        TableError: a table cannot be read or used.
     """
     folder = place(folder, "folder")
     return _unchanged(folder, Federation.from_config(_with_tables(folder)))
@@ -144,7 +144,7 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     """Return the federation after checking that its tables are the run's training tables.
 
     Raises:
-        ModelError: a table has changed, or the run's parts were listed as ids, which no file stores.
+        ModelError: a table has changed, or the caller listed the ids of the test rows, which no file stores.
     """
     if federation.config.split.kind == "ids":
         raise ModelError("the test rows of this run were listed by their ids, and a run's folder stores no ids: give "
@@ -170,17 +170,23 @@ def evaluate_run(
     Args:
         folder: the run's folder.
         tables: by party, a file name or data frame with new rows; all labelled rows are scored. Without tables, the
-            run's own tables are read again, and the test rows that the run's seed selects are scored. The same
-            happens, with a warning, if ``tables`` are the run's own tables. If only some of ``tables`` are the run's
-            own, a warning reports that most of their rows were used in training. A run's folder holds no ids and no
+            training tables are read again, and the test rows that the run's seed selects are scored. The same
+            happens, with a warning, if ``tables`` are the training tables. If only some of ``tables`` are training
+            tables, a warning reports that most of their rows were used in training. A run's folder holds no ids and no
             hashes of ids, so training rows in a changed table are not detected.
-        parties: the parties whose blocks may take part; by default all parties with a table.
+        parties: the parties whose columns may take part; by default all parties with a table.
         method: the method that was trained, if it is user-defined.
-        encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
-        allow_code: modules that the run's settings may load: see ``model_for_run``.
+        encoders: by party, the function that makes its encoder, if it was passed in Python and cannot be imported.
+        allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
+
+    Returns:
+        The metrics of all scored rows, and those by number of present parties and by set of present parties.
 
     Raises:
-        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+        ModelError: the run does not exist or is unfinished, its files cannot be used, or its tables cannot be read
+            again.
+        PredictionError: a party is unknown, or no scored row has a label.
+        TableError: a table lacks a column that the model was trained on, or has a class that training did not see.
     """
     model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
     if not tables:
@@ -188,11 +194,11 @@ def evaluate_run(
         return model.evaluate(parties=parties)
     same = [name for name in tables if _as_in_training(place(folder, "folder"), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
-        with suppress(UserError):  # another party's table is not available
+        with suppress(UserError):  # raised if the table of another party is not available
             hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
         remark("the model was trained on these tables: only the rows that its run held out are scored")
-        there = [name for name in same if name in model.roster.blocks]  # the others hold only labels
+        there = [name for name in same if name in model.roster.blocks]  # other parties hold only labels
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
     if same:
@@ -204,7 +210,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return True if a table has the fingerprint of the party's table in the run."""
+    """Return True if the table ``source`` has the same fingerprint as the training table of the party ``name``."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
@@ -222,22 +228,35 @@ def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Predictions:  # fmt: skip
-    """Predict every row of ``tables``, or of the run's own tables.
+    """Predict every row of ``tables``, or of the tables that the run was trained on.
 
-    Each row is predicted from the blocks of the parties that have the row and may take part.  ``method``,
-    ``encoders`` and ``allow_code`` are as in ``evaluate_run``.
+    Each row is predicted from the columns of those parties that have the row and may take part.
+
+    Args:
+        folder: the run's folder.
+        tables: by party, a file name or data frame; a party without a table is absent.
+        parties: the parties whose columns may take part; by default all parties with a table.
+        method: the method that was trained, if it is user-defined.
+        encoders: by party, the function that makes its encoder, if it was passed in Python and cannot be imported.
+        allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
+
+    Returns:
+        For each row the scores [C], the id and the parties that took part, as ``Model.predict`` returns them.
 
     Raises:
-        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+        ModelError: the run does not exist or is unfinished, or its files cannot be used.
+        PredictionError: a party is unknown, or no party can take part.
+        TableError: a table lacks a column that the model was trained on.
     """
     model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
     return model.predict(tables or own_tables(folder, parties), parties)
 
 
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
-    """Return the files of a run's own tables, by party.
+    """Return, by party, the file of the table that a run was trained on.
 
-    A party outside ``parties`` is left out if its file does not exist.
+    If ``parties`` are given, a party that is not one of them is left out if its file does not exist.  Without
+    ``parties``, every party is returned.
 
     Raises:
         ModelError: the run does not exist, or was trained from data frames.
@@ -247,7 +266,10 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
 
 
 def hold_out(model: Model, federation: Federation) -> None:
-    """Draw a run's test rows again with the run's seed, and store them in a loaded model."""
+    """Select a run's test rows again with the run's seed, and store them in ``model.held_out``.
+
+    ``federation`` holds the tables that the run was trained on.
+    """
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
@@ -279,7 +301,7 @@ def _with_own_encoder(config: Config) -> list[str]:
 
 
 def _importable(factory: str | None) -> bool:
-    """Return True if a factory can be imported: it is not a lambda or local function, and not from a script."""
+    """Return True if a name "module:function" can be imported: not of a lambda, a local function or a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 
@@ -291,7 +313,7 @@ def tables_from(pairs: Sequence[str]) -> dict[str, Path]:
     {'bank': PosixPath('new/bank.csv')}
 
     Raises:
-        ConfigError: a string has another form, or a party is named twice.
+        ConfigError: a string does not have the form ``party=file``, or a party is named twice.
     """
     tables: dict[str, Path] = {}
     for pair in pairs:

@@ -1,8 +1,8 @@
-"""The steps that a run in one process and a run at a site share: prepare, run, save.
+"""The steps that are the same in a run in one process and in a run at a party's own site: prepare, train, save.
 
-1. ``TrainingRun.of`` validates and describes the method.
-2. ``party`` prepares one party, and returns the coroutine function that runs it.
-3. For saving, ``about`` returns the part of the model that all parties share, and ``member`` returns one party's part.
+1. ``TrainingRun.of`` validates the settings and describes the method.
+2. ``TrainingRun.party`` prepares one party, and returns the coroutine function that trains as this party.
+3. ``TrainingRun.about`` and ``member`` return what is saved: facts that all parties share, and one party's networks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from anyparty.training.party_run import RunHooks
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """One training run, as each of its parties sees it.
+    """The facts of a training run that all its parties know.
 
     Attributes:
         config: the settings.
         method: the method to train, under its schedule if it has one.
-        roster: the parties.
+        roster: the parties in their fixed order, and which of them is active.
         resume: whether to resume from checkpoints.
         answers: the method without its schedule; it makes the predictions.
         own: the description of ``answers`` before training, if it is user-defined.
@@ -53,7 +53,7 @@ class TrainingRun:
 
     @classmethod
     def of(cls, config: Config, method: Method, roster: Roster, *, resume: bool = False) -> TrainingRun:
-        """Prepare a run.
+        """Build a run from its settings, its method and its parties.
 
         Raises:
             ConfigError: ``train.require`` is greater than the number of parties.
@@ -79,15 +79,15 @@ class TrainingRun:
         encoder: Factory | None = None,
         optimizer: Optimizer | None = None,
     ) -> Callable[[Channel], Coroutine[Any, Any, PartyResult]]:
-        """Return one party's coroutine function, which takes the party's channel: see ``take_part``.
+        """Return the coroutine function that trains as one party; its only argument is the party's channel.
 
         Args:
             name: the party.
             table: the party's validated table.
-            known: the party's knowledge of the alignment.
+            known: the index of each aligned row in the party's table; at the active party also who has each row.
             folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
-            hooks: callbacks and values from outside training.
-            encoder: the factory of the party's network; by default the encoder of the settings.
+            hooks: callbacks and values that the caller passes to this party's training.
+            encoder: the function that makes the party's network; by default the encoder of the settings.
             optimizer: the optimizer of the party's network; by default the optimizer of the settings.
 
         Raises:
@@ -111,14 +111,14 @@ class TrainingRun:
         )
 
     def member(self, outcome: PartyResult) -> Member:
-        """Return a party's part of the model."""
+        """Return the data to save for one party: its networks, its preprocessing, and how its table is read."""
         return Member(
             state=outcome.trained.state, prepare=outcome.prepare, label=outcome.label, rules=outcome.rules,
             **self.config.reading(outcome.seat.me),
         )  # fmt: skip
 
     def about(self, outcome: PartyResult) -> ModelSummary:
-        """Return the part of the model that all parties share, as the party of ``outcome`` knows it."""
+        """Return the facts that all parties know about the model, as far as the party of ``outcome`` knows them."""
         return ModelSummary(
             method=settings_of(self.answers, whole=True),
             roster=self.roster,

@@ -1,4 +1,4 @@
-"""The files of a run: its record, the model's files and their manifest, trackers, the run lock.
+"""The files of a training run: its record, the saved model, the lock of its folder, and the output to trackers.
 
 No module of this package trains a model.
 """

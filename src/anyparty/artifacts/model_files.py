@@ -1,4 +1,4 @@
-"""Read and write the files of a model: one folder per party, so that each party can keep its own part.
+"""Read and write the files of a model: one folder per party, so that each party can keep its own files.
 
 model.json                        method and parameters, roster, task, seed
 parties/NAME/party.json           the party's preprocessing and the description of its network
@@ -7,7 +7,7 @@ manifest.json                     the hash of each of these files: {"format": 1,
 
 No code named in these files is ever imported or called.
 
-The manifest is written last and checked before a file is parsed.  It reveals files that were cut short, mixed up or
+The manifest is written last and checked before a file is parsed.  It reveals files that were cut short, exchanged or
 edited after the model was saved.  It does not prove who saved the model: any user who can write to the folder can write
 a new manifest.
 """
@@ -52,10 +52,10 @@ MANIFEST = "manifest.json"
 
 
 class Manifest(Settings):
-    """The hashes of a model's files.
+    """The hashes of a model's files, as manifest.json stores them.
 
     Attributes:
-        format: the version of this file.
+        format: the version of the manifest's format.
         files: the SHA-256 of each file in hexadecimal, by the file's path relative to the folder, with slashes.
 
     """
@@ -92,7 +92,7 @@ class Manifest(Settings):
                              f"whole folder again") from None  # fmt: skip
 
     def check(self, folder: Path, name: str) -> None:
-        """Check that a file is the one that was saved.
+        """Check that the file ``name`` in a model's folder has the hash that the manifest lists.
 
         Raises:
             ModelError: the manifest does not list the file, or the file does not exist, has other bytes, or is a
@@ -126,26 +126,26 @@ def sha256(path: Path) -> str:
 FORMAT = 4
 WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can still be read
 FROM_ZERO = 3  # the last format that counted ``best_epoch`` from 0
-SPARE = 1_000_000  # limit of numbers allocated beyond the weights, such as buffers, when networks are built
+SPARE = 1_000_000  # count of numbers that networks may allocate in addition to twice the saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
-OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model in the same folder
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a training run that describe the model in their folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSummary:
-    """The part of a model that all parties share; only label holders know the task.
+    """The facts that all parties know about a model, as model.json stores them.
 
     Attributes:
         method: the method's name and parameters; ``None`` for a user-defined method.
-        roster: the parties.
-        task: the task.
-        seed: the run's root seed.
-        best_epoch: the number in the history, counted from 1, of the epoch whose weights were kept; 0 if validation
-            rows chose none.
-        parts: by party, the mark (SHA-256) of the party's saved weights.  A passive party at its own site knows only
-            its own mark; a party that was lost before training ended has no mark.
-        own: the description of a user-defined method, see ``methods.description``; ``None`` for a built-in method, or
-            if an earlier version saved the model.
+        roster: the parties in their fixed order, and which of them is active.
+        task: the prediction task; ``None`` at a party without labels, which does not know it.
+        seed: the root seed of the training run.
+        best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if no epoch was
+            chosen by validation scores.
+        parts: by party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own site
+            knows only its own hash.  A party that was lost before training ended has no hash.
+        own: the description of a user-defined method by ``methods.description``; ``None`` for a built-in method, or if
+            an earlier version saved the model.
 
     """
 
@@ -158,17 +158,17 @@ class ModelSummary:
     own: dict[str, Any] | None = None
 
     def save(self, path: Path) -> None:
-        """Write the file."""
+        """Write the summary to ``path`` as JSON."""
         values = {key: value for key, value in asdict(self).items() if key != "own" or value is not None}
         write_json(path, {"format": FORMAT, **values})
 
     @classmethod
     def load(cls, path: Path) -> ModelSummary:
-        """Read a file that ``save`` wrote.
+        """Read a summary from a file that ``save`` wrote.
 
         Raises:
-            ModelError: the file does not exist, was not written by anyparty, is of another version, or differs from the
-                manifest.
+            ModelError: the file does not exist, was not written by anyparty, has a format that this version does not
+                read, or differs from the manifest.
         """
         about = read_json(inside(path.parent, path.name))
         if (found := about.get("format", FORMAT)) not in range(WITHOUT_MANIFEST, FORMAT + 1):
@@ -192,6 +192,8 @@ class ModelSummary:
     def make(self, source: Path, given: Method | None = None) -> Method:
         """Return the model's method: ``given``, or a built-in method with the saved parameters.
 
+        ``source`` is the model's folder, for the text of errors.
+
         Raises:
             NotGiven: the method is user-defined, and ``given`` is missing.
             ModelError: ``given`` is not the method that was trained.
@@ -207,18 +209,18 @@ class ModelSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One party of a trained model.
+    """One party's share of a trained model: its networks, its preprocessing, and how its table is read.
 
     Attributes:
         state: the party's networks.
         prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
         id: the name of the id column, or the names of several.
         label: the name of the label column, if the party has one.
-        rules: how the cells of the party's table are read.
-        max_cell_bytes: the maximum size of a text cell of the party's table.
-        id_normalize: the changes of ids.
+        rules: the reading rules: how the cells of the party's table are read.
+        max_cell_bytes: the maximum size of a text cell of the party's table, in bytes.
+        id_normalize: the changes made to ids when the table is read, such as "strip-zeros".
         duplicates: the reaction to rows with the same id.
-        file: the settings of the party's table file.
+        file: the settings of the party's table file, such as its separator.
 
     """
 
@@ -241,7 +243,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class _PartyFile:
-    """The contents of a party.json."""
+    """The contents of the file party.json: the preprocessing of a party's table and the description of its network."""
 
     inputs: Annotated[int, Field(ge=0)]
     encoder: dict[str, Any] | None
@@ -263,16 +265,16 @@ class _PartyFile:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first error, with the name of its field."""
+    """Return the text of the first validation error, with the name of its field."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
 
 def write_manifest(folder: Path, parties: Iterable[str]) -> None:
-    """Write the manifest of a model's folder; it lists ``model.json`` and the parts of ``parties``.
+    """Write the manifest of a model's folder; it lists ``model.json`` and the two files of each of ``parties``.
 
     Raises:
-        ModelError: a file of a part does not exist.
+        ModelError: a file of a party does not exist.
         StorageError: the manifest cannot be written.
     """
     parts = [f"parties/{name}/{file}" for name in parties for file in ("party.json", WEIGHTS)]
@@ -280,10 +282,12 @@ def write_manifest(folder: Path, parties: Iterable[str]) -> None:
 
 
 def check_mark(about: ModelSummary, home: Path, name: str) -> str:
-    """Return the mark of a party's part after checking that the model was saved with this part.
+    """Return the SHA-256 of a party's weights, after checking that ``about`` lists this hash for the party.
+
+    ``home`` is the party's folder in the model.  If ``about`` lists no hash for the party, nothing is checked.
 
     Raises:
-        ModelError: the model was saved with another part.
+        ModelError: the model was saved with other weights of this party.
     """
     found = sha256(home / WEIGHTS)
     if about.parts.get(name, found) != found:
@@ -293,7 +297,7 @@ def check_mark(about: ModelSummary, home: Path, name: str) -> str:
 
 
 def save_member(home: Path, member: Member) -> str:
-    """Write one party's part of the model; return the mark of this part."""
+    """Write one party's networks and preprocessing to its folder; return the SHA-256 of the file with the weights."""
     tensors = {
         f"{module}/{key}": tensor
         for module, network in member.state.modules.items()
@@ -315,9 +319,12 @@ def save_member(home: Path, member: Member) -> str:
 
 
 def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> dict[str, str]:
-    """Write the parts of ``members``, then the part that all parties share; return the mark of each part.
+    """Write the files of each party in ``members``, then model.json and the manifest.
 
-    ``about.parts`` may already hold the marks of other parties.
+    ``about.parts`` may already hold the hashes of parties that are not in ``members``.
+
+    Returns:
+        By party in ``members``, the SHA-256 of the file with its weights.
 
     Raises:
         StorageError: a file cannot be written.
@@ -341,7 +348,7 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
     """
     refuse_file(folder)
     with ExitStack() as held:
-        if (folder / LOCK).exists():  # without a lock file, there was never a run
+        if (folder / LOCK).exists():  # without a lock file, no run ever used this folder
             held.callback(take(folder).release)
         there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
         other = bool(there) and not _is_in(folder, about, members)
@@ -355,9 +362,9 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
 
 
 def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
-    """Return True if the folder holds this model, bit for bit.
+    """Return True if the folder already holds the model of ``about`` and ``members``, with bit-identical weights.
 
-    Only model.json is compared, because it contains the SHA-256 of all weights.
+    Only model.json is compared, because it contains the SHA-256 of each party's weights.
     """
     if not (folder / ABOUT).is_file():
         return False
@@ -367,9 +374,9 @@ def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> 
 
 
 def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory | None) -> Member:
-    """Read one party's part.
+    """Read one party's networks and preprocessing from ``home``, the party's folder in a saved model.
 
-    ``seat`` is the party's context; ``encoder`` is the factory of a user-defined network.
+    ``seat`` is the party's context.  ``encoder`` is the function that makes a user-defined network.
 
     Raises:
         NotGiven: the network is user-defined, and ``encoder`` is not given.
@@ -377,7 +384,7 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
     """
     name = seat.me
     folder = home.parent.parent
-    if (folder / MANIFEST).exists():  # ModelSummary.load has checked that only the old format lacks it
+    if (folder / MANIFEST).exists():  # only models of the old format have no manifest, as ModelSummary.load checks
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
@@ -426,10 +433,14 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
 def load_members(
     folder: Path, about: ModelSummary, method: Method, encoders: Mapping[str, Factory], device: torch.device
 ) -> dict[str, Member]:
-    """Read every party's part of a model; ``encoders`` are the factories of user-defined networks, by party.
+    """Read the networks and the preprocessing of every party of a saved model.
+
+    ``encoders`` has, by party, the function that makes a user-defined network.
 
     Raises:
-        ModelError: as ``load_member`` and ``check_mark``; or an encoder is given for an unknown party.
+        NotGiven: a network is user-defined, and ``encoders`` does not have it.
+        ModelError: a party's files do not exist, are damaged or belong to another model, or an encoder is given for an
+            unknown party.
     """
     if not isinstance(encoders, Mapping):
         raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{about.roster.active!r}: ...}}, got "
@@ -452,14 +463,14 @@ NONE: Mapping[str, Kind] = MappingProxyType({})
 
 
 def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind] = NONE) -> Table:
-    """Read the columns of a party's table that training used; ignore all other columns.
+    """Read from a party's table the columns that the model needs; ignore all other columns.
 
     Args:
-        member: the party's part of the model.
-        me: the party.
-        source: the table.
-        aligned: the columns of the aligned table, in their order, with their kinds; if empty, the columns that the
-            model needs are read, in the order of the file.
+        member: the party's share of the model, which names the columns.
+        me: the party's name.
+        source: the table, or the name of its file.
+        aligned: the columns that were read when the rows were aligned, in their order, with their types.  These columns
+            are read, too, if this is possible.  If empty, only the model's columns are read, in the order of the file.
 
     Raises:
         TableError: the table cannot be used.
@@ -477,5 +488,5 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
         return read(alone)
     try:
         return read(aligned)
-    except TableError:  # the error may be in a column that the model does not need
+    except TableError:  # the cause may be a column that the model does not need
         return read(alone)

@@ -1,36 +1,37 @@
-"""The record of a run: ``record.json`` in its folder, or in the folder of one party at its own site.
+"""The record of a training run: record.json in the run's folder, or in the folder of a party at its own site.
 
 Fields of every record:
 
-    status: "running" (also after the process was killed), "done", "stopped" (by Ctrl-C or with its site) or "failed"
+    status: "running" (also after the process was killed), "done", "stopped" (by Ctrl-C, or because a site stopped) or
+        "failed"
     error: the type and message of the error of a failed run
-    began, ended: ISO times in UTC
-    remarks: warnings of the run
+    began, ended: the start and the end of the run, in ISO 8601 and UTC
+    remarks: the warnings that were issued during the run
     versions: the versions of Python, of this package and of the packages that affect results
-    rows: N, the number of rows of the alignment
-    overlap: the number of rows of each set of parties
+    rows: N, the number of aligned rows
+    overlap: the number of rows that each set of parties shares
     history: one entry per epoch
-    best_epoch: the number of the best epoch in the history, from 1; 0 if none was chosen
-    loss: "module:name" of a custom loss; empty for the built-in one
-    ledger: messages and bytes by sender, receiver and tag
-    evaluation: test scores, as ``Evaluation.to_json``
-    costs: messages and bytes by the formulas of papers, see ``artifacts.recorder``
+    best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if none was chosen
+    loss: "module:name" of a custom loss; empty for the built-in loss
+    ledger: the numbers of messages and bytes by sender, receiver and tag
+    evaluation: the test scores, in the form of ``Evaluation.to_json``
+    costs: the rounds and bytes of messages, as sent and by the formulas of papers: see ``recorder.counted_costs``
     title, declared: the method's title, and the messages that the method declares
+    settings: the settings as TOML; a record of one party has only the settings that all parties share
 
-    settings: the settings as TOML; of one party's record, those that all parties share
+The record of a run in one process also has ``tables``: by party, the fingerprint of its table.  Earlier versions stored
+the settings of such a run only in config.toml.
 
-A run in one process also has ``tables``, the fingerprints of the tables by party.  Earlier versions kept its settings
-only in ``config.toml``.
+Further fields in the record of a party at its own site:
 
-Further fields of one party's record:
-
-    party, active, parties: the party, the active party, all parties
-    job: the run's name at its transport
-    agreed: a hash of each group of settings that all parties must share
+    party, active, parties: the names of this party, of the active party, and of all parties
+    job: the name that the transport gave the run
+    agreed: by group of settings that all parties must share, a hash of the group
     table: the fingerprint of the party's table
-    alignment: the number that identifies the alignment, the same at all parties
+    alignment: an identifier of the alignment in hexadecimal, the same at all parties
+    aligning: the points of a private alignment that this party has computed, and their total
     stages: by name of the stage, the number of epochs, the number of rows per epoch, and the first epoch
-    shape: the sizes of the party's block and encoder
+    shape: the sizes of the party's network that cost formulas need: see ``core.costs.PartyShape``
     predicted: a description of the task in one line; only at the active party
     attendance: warnings about parties that missed epochs; only at the active party
 
@@ -75,7 +76,7 @@ MAY_DIFFER = {
 
 
 class Entry(Settings):
-    """A part of a record.  Undeclared fields are kept unchanged."""
+    """A group of fields in a record.  Fields that no class declares are kept unchanged."""
 
     model_config = ConfigDict(extra="allow", frozen=False)
 
@@ -97,7 +98,7 @@ class EpochEntry(Entry):
 
 
 class LedgerEntry(Entry):
-    """Messages of one tag from one party to another."""
+    """The number and the bytes of all messages with one tag from one party to another."""
 
     sender: str
     receiver: str
@@ -107,7 +108,7 @@ class LedgerEntry(Entry):
 
 
 class MessageEntry(Entry):
-    """A declared message: see ``core.types.MessageSpec``."""
+    """A message that the method declares; its fields are those of ``core.types.MessageSpec``."""
 
     tag: str
     frm: str
@@ -118,7 +119,7 @@ class MessageEntry(Entry):
 
 
 def _as_read(value: Any, validate: Any) -> Any:
-    """Validate a number, and keep an integer as an integer."""
+    """Return ``value`` after validating it as a number; an integer stays an integer."""
     number = validate(value)
     return value if type(value) is int else number
 
@@ -136,7 +137,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """Test scores: over all rows, for each number of present parties, and for each pattern of presence."""
+    """Test scores: over all rows, for each number of present parties, and for each set of present parties."""
 
     task: Literal["classification", "regression"]
     classes: list[str]
@@ -157,7 +158,7 @@ def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
 
 
 class StatusEntry(Entry):
-    """The status, the error and the warnings of a task that one process runs."""
+    """The status, the error, the end time and the warnings of work that one process does, such as a run."""
 
     status: str = "done"
     error: str = ""
@@ -166,7 +167,7 @@ class StatusEntry(Entry):
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Record how and when the body ends, and the warnings that are issued while it runs."""
+        """Record the warnings that the body of the ``with`` statement issues, and how and when the body ends."""
         self.remarks = list(self.remarks)
 
         def remark(sentence: str) -> None:
@@ -186,7 +187,7 @@ class StatusEntry(Entry):
 
 
 class RunRecord(StatusEntry):
-    """The record of a run, or of one party in a run."""
+    """The record of a run, or of one party in a run; the module's docstring describes the fields."""
 
     format: int = FORMAT
     began: str = ""
@@ -220,7 +221,7 @@ class RunRecord(StatusEntry):
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
-        """Read a record of this version.
+        """Read a record from a file, whose format must be that of this version.
 
         Raises:
             ModelError: the file does not exist, is damaged, is of another version, or is not a record.
@@ -269,7 +270,7 @@ class RunRecord(StatusEntry):
         return html_of(table)
 
     def write(self, path: Path) -> None:
-        """Write the record.
+        """Write the record to ``path`` as JSON.
 
         Raises:
             StorageError: the file cannot be written.
@@ -278,7 +279,7 @@ class RunRecord(StatusEntry):
 
 
 def declared_by(can: Capabilities) -> dict[str, Any]:
-    """Return a method's title and its declared messages, for a record."""
+    """Return the fields ``title`` and ``declared`` of a record: a method's title and the messages that it declares."""
     return {
         "title": can.title,
         "declared": [{key: str(value) for key, value in asdict(each).items()} for each in can.messages],
@@ -297,7 +298,7 @@ def versions() -> dict[str, str]:
 
 
 def is_cut(path: Path) -> bool:
-    """Return True if a record exists but is not JSON, as after a power failure."""
+    """Return True if the record ``path`` exists but is not valid JSON, which a power failure can cause."""
     try:
         json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -308,9 +309,11 @@ def is_cut(path: Path) -> bool:
 
 
 def has_model(path: Path) -> bool:
-    """Return True if the model beside a run's record belongs to that run, or if the record cannot be read.
+    """Return True if the model in the same folder as a run's record belongs to that run.
 
-    ``best_epoch`` is added to a record when the model has been written, and stays there if the run fails later.
+    Also return True if the record cannot be read.
+
+    The field ``best_epoch`` is set once the model is written.  It stays in the record if the run fails later.
     """
     try:
         record = RunRecord.read(path)

@@ -1,13 +1,13 @@
 """Callbacks that write a run's record during the run, with the cost of its messages.
 
 ``LocalRecorder`` writes the record of a run in one process after every epoch.  ``SiteRecorder`` writes one party's
-record when the alignment is known, when a stage begins and after every checkpoint.  A killed process leaves the last
-record that it wrote.  A resumed run continues the same ledger.
+record when the alignment is known, when a stage begins and after every checkpoint.  If the process is killed, the last
+written record remains.  A resumed run continues the counts of messages and bytes.
 
-A resumed run must have the same settings and tables; the error names the settings or tables that differ.  The path of
-a table may change, because the fingerprint identifies the table.
+A run can only be resumed with the same settings and tables.  If some differ, the error names them.  The path of a table
+may change, because the fingerprint identifies the table.
 
-The formulas of costs are in ``anyparty.core.costs``.
+``anyparty.core.costs`` has the formulas of communication costs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,15 @@ from anyparty.transport.ledger import Ledger
 
 @dataclass
 class Recorder(Callback):
-    """Build a run's record and write it."""
+    """Base class of recorders: callbacks that build a run's record and write it.
+
+    Attributes:
+        path: the file record.json.
+        record: the record so far.
+        ledger: the numbers of messages and bytes sent so far.
+        lock: the lock of the run's folder; ``None`` if the recorder did not lock it.
+
+    """
 
     path: Path
     record: RunRecord
@@ -87,7 +95,7 @@ class Recorder(Callback):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Write the record when the body ends or fails; then unlock the run's folder."""
+        """Write the record when the body of the ``with`` statement ends or fails, then unlock the run's folder."""
         try:
             with self.record.noting():
                 yield
@@ -99,7 +107,7 @@ class Recorder(Callback):
                     self.lock.release()
 
     def write(self) -> None:
-        """Write the record with the ledger so far.
+        """Write the record with the messages and bytes counted so far.
 
         Raises:
             StorageError: the file cannot be written.
@@ -122,16 +130,18 @@ class LocalRecorder(Recorder):
             folder: the run's folder.
             config: the settings used in training.
             tables: the fingerprint of each party's table.
-            overlap: the numbers of rows by set of parties.
+            overlap: the number of rows that each set of parties shares.
             active: the active party.
             can: the method's capabilities.
             own: the method, if it is user-defined.
-            loss: "module:name" of a custom loss; empty for the built-in one.
+            loss: "module:name" of a custom loss; empty for the built-in loss.
             resume: whether to resume the run in the folder.
 
         Raises:
-            ConfigError: another run is in progress there, or the folder has a config.toml or a model without a run.
-            ResumeError: without ``resume``, the folder already has a run; with ``resume``, it has another run or none.
+            ConfigError: another run is in progress in the folder, or the folder has a config.toml without a run, or a
+                model that this run would overwrite.
+            ResumeError: the folder already has a run and ``resume`` is false; or ``resume`` is true, and the folder has
+                no run or one with other settings, tables or loss.
         """
         if resume and not folder.exists():
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
@@ -150,7 +160,7 @@ class LocalRecorder(Recorder):
         path, settings = folder / FILE, folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
         kept = RunRecord.read(path).to_json() if there and not cut else {}
-        if (cut or kept.get("history")) and not resume:  # a run that failed before its first epoch may be replaced
+        if (cut or kept.get("history")) and not resume:  # a run without a finished epoch may be replaced
             raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
                               f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
         if resume and not (there and settings.exists()):
@@ -179,7 +189,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # earlier versions did not record it
+            if old.get("loss", loss) != loss:  # earlier versions did not record the loss
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
@@ -191,8 +201,8 @@ class LocalRecorder(Recorder):
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # written before config.toml, which would be rejected without a record
-        if not resume or all(party.table for party in config.parties.values()):  # paths may have changed
+            recorder.record.write(path)  # before config.toml: without a record, the next start would reject that file
+        if not resume or all(party.table for party in config.parties.values()):  # the paths of tables may have changed
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
         (folder / ID_HASHES).unlink(missing_ok=True)
@@ -212,7 +222,9 @@ class SiteRecorder(Recorder):
         cls, folder: Path, *, party: str, active: str, parties: Sequence[str], settings: str, table: str,
         can: Capabilities, job: str = "", resume: bool = False,
     ) -> SiteRecorder:  # fmt: skip
-        """Open a party's record.  A resumed party continues the ledger of the old record.
+        """Begin or continue the record of one party, and write it.
+
+        If the folder has the party's record of the same run, its history and its counts of messages are continued.
 
         Args:
             folder: the party's folder.
@@ -222,7 +234,7 @@ class SiteRecorder(Recorder):
             settings: the run's settings as TOML, without paths.
             table: the fingerprint of the party's table.
             can: the method's capabilities.
-            job: the transport's name for the run, if it has one.
+            job: the name that the transport gave the run; empty without a name.
             resume: whether the run is resumed.
 
         Raises:
@@ -251,21 +263,30 @@ class SiteRecorder(Recorder):
         self.write()
 
     def on_checkpoint(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
-        """Write the record after a checkpoint; ``best_epoch`` is the best epoch's number in the history, or 0."""
+        """Write the record after a checkpoint.
+
+        ``best_epoch`` is the place of the best epoch in ``history``, counted from 1; 0 if there is no best epoch yet.
+        """
         self._note(history, best_epoch)
         self.write()
 
     def on_align_progress(self, done: int, total: int) -> None:
-        """Record how many points of the private alignment this party has computed, and the total."""
+        """Record how many points of the private alignment this party has computed, and their total number."""
         self.record.aligning = [done, total]
         self.write()
 
     def aligned(
         self, number: bytes, agreed: Mapping[str, str], rows: int, overlap: Overlap | None, predicted: str
     ) -> None:
-        """Record the alignment's number, hashes of the settings that all parties must share, and the number of rows.
+        """Record the alignment and the settings that all parties must share, once the parties agree on both.
 
-        The active party also records the overlap, and a description of the task in one line.
+        Args:
+            number: an identifier of the alignment.
+            agreed: by group of settings, its text; the record stores hashes.
+            rows: the number of aligned rows.
+            overlap: at the active party, the number of rows that each set of parties shares; ``None`` elsewhere.
+            predicted: at the active party, a description of the task in one line.
+
         """
         self.record.alignment, self.record.rows = number.hex(), rows
         self.record.agreed = {group: hashlib.sha256(text.encode()).hexdigest() for group, text in agreed.items()}
@@ -275,13 +296,16 @@ class SiteRecorder(Recorder):
 
 
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Rebuild a record that was destroyed by a power failure, with the history of the last checkpoint."""
+    """Return a new record in place of one that a power failure destroyed.
+
+    ``values`` are its fields.  The history is that of the last readable checkpoint of the party ``active``.
+    """
     remark(
         f"{path}: truncated, for example by a power failure; the run resumes from its checkpoints. Its record of "
         "earlier messages is lost, and whether its tables changed cannot be checked"
     )
     for file in reversed(Checkpoints(path.parent / "parties" / active / "checkpoints").files()):
-        with suppress(ModelError, ValidationError):  # training reports a damaged checkpoint when it loads the file
+        with suppress(ModelError, ValidationError):  # skip a damaged checkpoint; training reports it
             return values | {"history": PROGRESS.validate_python(read(file)[1]).history}
     return values
 
@@ -289,8 +313,8 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
 def same_settings(old: str, new: str, own: Method | None = None) -> None:
     """Check that two TOML texts are settings of the same run; the paths of tables may differ.
 
-    ``own`` is the method of the new settings, if it is user-defined.  Earlier versions saved no description of such a
-    method; in this case only the title is compared.
+    ``own`` is the method of the new settings, if it is user-defined.  The old settings may have no description of such
+    a method, because earlier versions did not save one.  In this case only the method's title is compared.
 
     Raises:
         ResumeError: a setting or the order of the parties differs.
@@ -324,20 +348,24 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 24 or ":" in text else text[:20] + "...'"  # a hash is cut, a function is named
+    text = repr(value)  # a hash is shortened, but a name "module:function" is not
+    return text if len(text) <= 24 or ":" in text else text[:20] + "...'"
 
 
 def counted_costs(
     method: Method, outcomes: Mapping[str, PartyResult], batch_size: int, ledger: Ledger
 ) -> dict[str, Any]:
-    """Return a run's costs, for its record.
+    """Return the communication costs of a training run, for its record.
 
     Args:
         method: the method that was trained.
-        outcomes: the active party's result, and the results of other parties that are known here.
+        outcomes: by party, its result of training: at least the active party's, others only if known in this process.
         batch_size: the number of rows in a batch.
-        ledger: the message and byte counts of the run.
+        ledger: the numbers of messages and bytes that the parties sent.
+
+    Returns:
+        "sent": the rounds and bytes of the method's own messages; "published": the rounds and bytes by the formulas of
+        the APC-VFL paper, if they cover the method.
 
     """
     own = {message.tag for message in method.can.messages}
@@ -350,7 +378,7 @@ def counted_costs(
 
 
 def sizes_of(outcome: PartyResult) -> PartyShape:
-    """Return the sizes that the cost formulas need and that only the party itself knows."""
+    """Return the sizes of a party's network that the cost formulas need, and that only this party knows."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

@@ -1,7 +1,7 @@
 """Lock a folder while a run writes to it, and save the state of the run regularly.
 
-Two runs would write the same record, checkpoints and model. The operating system locks the file ``.lock`` in the
-folder, and releases the lock at once if the process is killed.
+Without the lock, two runs in one folder would overwrite each other's record, checkpoints and model. The operating
+system locks the file ``.lock`` in the folder, and releases the lock at once if the process is killed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from anyparty.errors import ConfigError, StorageError
 LOCK = ".lock"
 LOCK_HELD = "another run is at work in this folder"
 ID_HASHES = "trained.safetensors"  # hashes of training ids, written by earlier versions; deleted when found
-WAIT_S = 20.0  # a party's new process may start while its old process is still ending
-LOOK_S = 0.2  # the time between two attempts to lock the folder
-WRITTEN = {  # files that only the owner of the lock writes; other commands, such as serve or report, write other files
+WAIT_S = 20.0  # seconds to wait for the lock: a party's new process may start while its old process is still ending
+LOOK_S = 0.2  # seconds between two attempts to lock the folder
+WRITTEN = {  # files that only the process with the lock writes; commands without it, such as report, write none of them
     "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
 }  # fmt: skip
 
 
 def take(folder: Path) -> FileLock:
-    """Lock a run's folder without waiting; call ``release`` of the returned lock to unlock the folder.
+    """Lock a run's folder without waiting, and return the lock, whose ``release`` unlocks the folder.
 
-    Files that a killed process has only partly written are deleted.
+    Unfinished files that a killed process left in the folder are deleted.
 
     Raises:
         ConfigError: another run is in progress in the folder.
@@ -49,12 +49,12 @@ def take(folder: Path) -> FileLock:
 
 @asynccontextmanager
 async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None]:
-    """Lock a run's folder while the body runs; wait up to ``wait_s`` seconds for another run to end.
+    """Lock a run's folder during the body of the ``async with`` statement.
 
-    By default, ``wait_s`` is ``WAIT_S``.
+    If another run is in progress in the folder, wait for its end: up to ``wait_s`` seconds, by default ``WAIT_S``.
 
     Raises:
-        ConfigError: another run is still in progress in the folder.
+        ConfigError: the other run is still in progress after this time.
         StorageError: the folder cannot be written to.
     """
     end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
@@ -78,10 +78,11 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
-    """Call ``write`` every ``EVERY_S`` seconds while the body runs, and once when the body ends or fails.
+    """Call ``write`` every ``EVERY_S`` seconds during the body of the ``async with``, and once when it ends or fails.
 
     Raises:
-        StorageError: the body did not fail, but the last ``write`` did.  Other failures of ``write`` are only logged.
+        StorageError: the body ended without an error, but the last call of ``write`` failed.  All other failures of
+            ``write`` are only logged.
     """
 
     async def again() -> None:

@@ -32,7 +32,7 @@ UNTRACKED = "To train without MLflow, remove mlflow from [track]"
 
 
 def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> list[Callback]:
-    """Return the trackers that the settings enable.
+    """Return the trackers that the group [track] of the settings enables.
 
     Args:
         config: the settings.
@@ -79,7 +79,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
 
 
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of an epoch's numbers.
+    """Yield the name and the value of each number in an epoch's record, such as loss, seconds and scores.
 
     >>> list(numbers({"stage": "train", "epoch": 2, "loss": 0.5, "seconds": 0.1, "validation": {"accuracy": 0.9}}))
     [('train/loss', 0.5), ('train/seconds', 0.1), ('train/validation/accuracy', 0.9)]
@@ -93,7 +93,7 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
-    """Yield the names and values of the test scores that are defined.
+    """Yield the name and the value of each test score; a score that is ``None`` is left out.
 
     >>> list(scores({"overall": {"accuracy": 0.75, "auroc": None}}))
     [('test/accuracy', 0.75)]
@@ -104,7 +104,7 @@ def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted names and values of settings.
+    """Yield the dotted name and the value of each setting, as texts.
 
     >>> dict(flat({"train": {"epochs": 5}, "method": {"name": "laser"}}))
     {'train.epochs': '5', 'method.name': 'laser'}
@@ -137,13 +137,13 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as text."""
+        """Write the settings to TensorBoard as a table in Markdown."""
         rows = "\n".join(f"| {key} | {value} |" for key, value in flat(settings))
         self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
 
     @forgiven
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Write the epoch's numbers and flush them, so that TensorBoard shows them at once."""
+        """Write the loss, the duration and the scores of an epoch, and flush the file so that they show at once."""
         self.epochs = record["epoch"]
         for name, value in numbers(record):
             self.writer.add_scalar(name, value, self.epochs)
@@ -175,8 +175,8 @@ class MLflow(Tracker):
         uri: MLflow's tracking URI; "environment" uses the variable MLFLOW_TRACKING_URI.
         experiment: the name of the experiment; a missing experiment is created.
         name: the name of the run.
-        kept: the file for the id of the MLflow run, so that a resumed run can continue it.
-        resume: whether to continue the MLflow run in ``kept``.
+        kept: the file that stores the id of the MLflow run, so that a resumed run can continue the MLflow run.
+        resume: whether to continue the MLflow run whose id is in ``kept``.
 
     Raises:
         ConfigError: MLflow is not installed, ``uri`` needs the full package mlflow, or ``uri`` cannot be reached.
@@ -196,7 +196,7 @@ class MLflow(Tracker):
             found = self.client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self.client.create_experiment(experiment)
             if resume and kept is not None:
-                with suppress(ModelError):  # the run was not tracked before
+                with suppress(ModelError):  # there is no such file if MLflow did not track the run before
                     self.run = str(read_json(kept)["run"])
             self.goes_on = bool(self.run)
             if self.goes_on:
@@ -218,26 +218,26 @@ class MLflow(Tracker):
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
         """Write the settings of a new run as parameters.
 
-        A resumed run writes none, because MLflow accepts a parameter only once.
+        A resumed run writes no parameters, because MLflow accepts each parameter only once.
         """
         for key, value in () if self.goes_on else flat(settings):
             self.client.log_param(self.run, key, value[:MOST_LETTERS])
 
     @forgiven
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Write the epoch's numbers."""
+        """Write the loss, the duration and the scores of an epoch."""
         self.epochs = record["epoch"]
         for name, value in numbers(record):
             self.client.log_metric(self.run, name, value, step=self.epochs)
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Tag the run with the lost party."""
+        """Tag the MLflow run with the name of a party that was lost, and with the reason."""
         self.client.set_tag(self.run, f"party.{party}", f"gone since epoch {self.epochs + 1}: {why}")
 
     @forgiven
     def on_party_joined(self, party: str) -> None:
-        """Tag the run with the party that takes part again."""
+        """Tag the MLflow run with the name of a party that takes part again."""
         self.client.set_tag(self.run, f"party.{party}", f"takes part again after epoch {self.epochs + 1}")
 
     @forgiven

@@ -160,20 +160,34 @@ class Predictions:
 
         The reason explains a missing answer; it is null if there is an answer.
         """
-        classification = self.task.kind == "classification"
-        columns: dict[str, pl.Series] = {}
-        if self.id_columns is not None:
-            columns |= named_ids(self.id_columns)
+        columns: dict[str, pl.Series] = {} if self.id_columns is None else named_ids(self.id_columns)
         columns["prediction"] = pl.Series(self.labels(), dtype=self._dtypes[0])
-        if classification:
-            scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
-            for c, name in enumerate(self.task.classes):
-                columns[f"p({name})"] = pl.Series(scores[:, c]).fill_nan(None)
+        columns |= self._probabilities()
         distinct, which = patterns(self.took_part)
         names = [" ".join(members(row, self.blocks)) for row in distinct]
         columns["parties"] = pl.Series([names[p] for p in which.tolist()], dtype=pl.String)
         columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
         return pl.DataFrame(columns)
+
+    def probabilities(self) -> pl.DataFrame:
+        """Return one row per id: the id, and the probability of each class c in the column ``p(c)``.
+
+        The probabilities of a row without an answer are null.
+
+        Raises:
+            PredictionError: the task is a regression, which has no probabilities.
+        """
+        if self.task.kind == "regression":
+            raise PredictionError("probabilities: the model predicts numbers, which have no probabilities; use frame()")
+        columns: dict[str, pl.Series] = {} if self.id_columns is None else named_ids(self.id_columns)
+        return pl.DataFrame(columns | self._probabilities())
+
+    def _probabilities(self) -> dict[str, pl.Series]:
+        """Return the probabilities of each class by column name; nothing in a regression."""
+        if self.task.kind == "regression":
+            return {}
+        scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
+        return {f"p({name})": pl.Series(scores[:, c]).fill_nan(None) for c, name in enumerate(self.task.classes)}
 
     def identified(self, id_columns: pl.DataFrame) -> Predictions:
         """Return the predictions with the id columns [n, m] of their rows."""

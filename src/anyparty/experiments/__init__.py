@@ -1,6 +1,7 @@
-"""Published experiments: the paper's settings and numbers as data, one command that runs them and compares the results.
+"""Published experiments: the settings and numbers of papers as data, and a command that repeats and compares them.
 
-This package holds the suites, their runs and their pages; it contains no method and no training loop.
+A suite is one published experiment.  This package has the suites, the code that executes their runs, and the pages with
+the results.  It contains neither methods nor a training loop.
 
     from anyparty.experiments import run
     report = run("laser-table1", datasets=["hapt"], seeds=5, jobs=2)

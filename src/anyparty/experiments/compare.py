@@ -1,5 +1,7 @@
 """``compare``: train several methods on identical rows with identical missing blocks, and compare their scores.
 
+A block is a party's columns of a row.
+
 comparison = anyparty.compare(federation, ["laser", "plug", "standard"], seeds=5, missing=[0, 0.3, 0.5])
 comparison.paired("standard")
 """
@@ -54,24 +56,29 @@ def compare(
     methods.
 
     Args:
-        federation: the federation, or its settings or their file.
-        methods: names, ``"module:name"``, methods and rules, in a list or in a mapping from labels to these; in a
-            mapping also ``{"name": "laser", "embedding": 32}``.
-        seeds: the number of seeds, 0, 1, ..., or the seeds.
+        federation: the federation, its settings, or the name of its settings file.
+        methods: a list of methods, or a mapping from labels to methods.  A method is a name, ``"module:name"`` of a
+            user-defined one, a method object, or the rule of a split method; in a mapping also a name with parameters,
+            ``{"name": "laser", "embedding": 32}``.
+        seeds: the number n of seeds, which are then 0, 1, ..., n - 1; or a list of seeds.
         missing: probabilities that a party's block of a row is missing, in addition to the gaps of the tables.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
-        parameters: parameters for every named method that has them, such as ``{"embedding": 32}``.
-        tune: number of configurations that are tried for each method and missing rate with the first seed, the same
-            for all methods: the settings as given, and random ones of ``space``.  The configuration with the best
-            validation score trains all seeds.  0 uses the settings as given.  Test rows are not read in the search.
+        parameters: parameters such as ``{"embedding": 32}`` for every named method that has a parameter of this name.
+        tune: number of configurations to try for each method and missing rate: the settings as given, and random ones
+            from ``space``, the same for all methods.  They are tried with the first seed.  The configuration with the
+            best validation score is then used with all seeds.  0 tries none and uses the settings as given.  The search
+            does not read test rows.
         space: the settings to search, by name: a list of choices, or a range such as ``{"low": 1e-4, "high": 1e-1,
             "log": True}``; by default learning rate, weight decay and batch size.
-        folder: folder of the records and the page.  Finished runs in it are not repeated, so the same call continues a
-            comparison that was stopped.  ``None`` keeps everything in memory.
+        folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call
+            continues a comparison that was stopped.  ``None`` keeps everything in memory.
         jobs: number of parallel runs.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         console: console for the progress bar; ``None`` shows none.
         training: further arguments of ``Federation.train``, for all methods: epochs, batch_size, encoder, optimizer ...
+
+    Returns:
+        The scores and costs of all runs, with tables, figures and differences between methods.
 
     Raises:
         ConfigError: an argument is unknown or out of range.
@@ -106,7 +113,7 @@ def compare(
 def planned(
     federation: Federation, method: ComparedMethod, rate: float, seed: int, training: Mapping[str, Any]
 ) -> ComparisonRun:
-    """Return one run; its settings hold everything that determines its result, as data."""
+    """Return the run of one method, missing rate and seed; its settings determine its result completely."""
     config = federation.config.model_dump(mode="json", exclude={"parties", "run", "track"})
     settings = {
         "method": method.described,
@@ -124,7 +131,7 @@ def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
 ) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
-    """Return the best configuration of each method and missing rate by its validation score with one seed.
+    """Try random configurations with one seed; return the best one of each method and missing rate by validation score.
 
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
@@ -180,7 +187,7 @@ TRAIN_OBJECTS = {"encoder", "optimizer", "schedule", "clock"}
 
 
 def _metric(federation: Federation, metric: str | None) -> str:
-    """Return the metric to show.
+    """Return the metric of tables and figures: the requested one, or accuracy, or RMSE for a regression.
 
     Raises:
         ConfigError: the metric is unknown or does not fit the task.
@@ -190,7 +197,7 @@ def _metric(federation: Federation, metric: str | None) -> str:
 
 
 def _rates(missing: float | Sequence[float]) -> list[float]:
-    """Return the missing rates.
+    """Return the distinct missing rates in ascending order.
 
     Raises:
         ConfigError: a rate is below 0, or not below 1, or the list is empty.
@@ -207,7 +214,7 @@ def _rates(missing: float | Sequence[float]) -> list[float]:
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    """Return the seeds.
+    """Return the list of seeds; a number n stands for the seeds 0 to n - 1.
 
     Raises:
         ConfigError: the number of seeds is below 1, or a seed is negative or listed twice.

@@ -1,4 +1,4 @@
-"""The methods of a comparison: names, user-defined methods, and parameters, each under a distinct label."""
+"""The methods to compare: built-in or user-defined, each with its parameters and a label of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ComparedMethod:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, changes: Mapping[str, Any]) -> ComparedMethod:
-        """Return the method with those values of ``changes``, named "method.KEY", that are parameters of it."""
+        """Return the method with changed parameters: those of ``changes`` named "method.KEY" that the method has."""
         if not isinstance(self.method, str):
             return self
         taken = {key for of in _classes(self.method) for key in declared_types.takes(of)}
@@ -46,7 +46,10 @@ class ComparedMethod:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The method as data; a user-defined method includes a hash of its source, so that an edit repeats its runs."""
+        """The method as data, to name its runs.
+
+        A user-defined method includes a hash of its source, so that runs are repeated after the source was edited.
+        """
         if isinstance(self.method, str):
             return {"name": self.method, **self.parameters} | _source_of(self.method)
         named = settings_of(self.method)
@@ -57,9 +60,9 @@ def compared_methods(methods: Any, shared: Mapping[str, Any] | None = None) -> l
     """Return the methods of a comparison.
 
     Args:
-        methods: a list of names, methods and rules, or a mapping from labels to these.  In a mapping, a value may also
-            be a table with the key "name" and the method's parameters.
-        shared: parameters for every named method that has them.
+        methods: a list of names, method objects and rules of split methods, or a mapping from labels to these.  In a
+            mapping, a value may also be a mapping with the key "name" and the method's parameters.
+        shared: parameters for every named method that has a parameter of this name.
 
     Raises:
         ConfigError: a method or parameter does not exist, two methods have the same label, or no method has one of the
@@ -124,7 +127,7 @@ def _classes(name: str) -> tuple[Any, ...]:
 
 
 def check_methods(methods: Iterable[ComparedMethod], config: Config, training: Mapping[str, Any]) -> None:
-    """Check every method and all training settings before any table is masked.
+    """Check every method and all training settings before any block is removed from a table.
 
     Raises:
         ConfigError: a parameter or a setting does not exist or is out of range.
@@ -138,14 +141,17 @@ def check_methods(methods: Iterable[ComparedMethod], config: Config, training: M
 
 
 def source_hash(*things: Any) -> dict[str, str]:
-    """Return a hash of the source of the user's classes and functions; nothing for built-in and unreadable ones."""
+    """Return {"code": a hash of the source of user-defined classes and functions}; empty if all are built-in.
+
+    The name is hashed in place of a source that cannot be read.
+    """
     digest = hashlib.sha256()
     for each in things:
         of = each if isinstance(each, type | FunctionType) else type(each)
         if not str(of.__module__).startswith(("anyparty.", "builtins", "torch.")):
             try:
                 digest.update(inspect.getsource(of).encode())
-            except (OSError, TypeError):  # typed into an interactive session
+            except (OSError, TypeError):  # the source was typed into an interactive session
                 digest.update(repr(of.__qualname__).encode())
     return {"code": digest.hexdigest()[:12]} if digest.digest() != hashlib.sha256().digest() else {}
 
@@ -155,7 +161,7 @@ def _source_of(name: str) -> dict[str, str]:
 
 
 def described_option(value: Any) -> Any:
-    """Return an argument of ``Federation.train`` as data that is equal in every process."""
+    """Return an argument of ``Federation.train`` as data; equal arguments give equal data in every process."""
     if isinstance(value, Mapping):
         return {str(key): described_option(each) for key, each in value.items()}
     if value is None or isinstance(value, bool | int | float | str):

@@ -1,8 +1,9 @@
 """The result of ``compare``: scores of methods on identical rows, and differences from a baseline, paired by seed.
 
-A score is given for the test rows with the blocks that the missing rate leaves (``present`` is null), and for every
-number of present parties.  A row without an answer counts as answered with the class frequencies of the training rows,
-or with their mean in a regression; ``coverage`` is the share of rows that the method itself answered.
+The test rows are scored in two ways: with the blocks that the missing rate leaves (``present`` is null), and with each
+number of present parties.  A block is a party's columns of a row.  If the method does not answer a row, the row is
+scored with a constant answer: the class frequencies of the training rows, or in a regression their mean.  ``coverage``
+is the share of rows that the method itself answered.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Comparison:
     Attributes:
         records: one record for each finished run.
         methods: the labels of the methods, in order.
-        metric: the metric of tables and figures; ``frame(metric=...)`` gives others.
-        failed: the errors of failed runs, by run.
+        metric: the metric of tables and figures; ``frame(metric=...)`` returns another metric.
+        failed: by the key of a failed run, its error.
         folder: the folder of the records; ``None`` if they were kept in memory.
         tuned: by method and missing rate, the settings that a search chose; empty without a search.
     """
@@ -62,18 +63,18 @@ class Comparison:
     tuned: Mapping[tuple[str, float], Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        """Describe the size; ``rich.print`` shows the tables."""
+        """Return the methods, missing rates and numbers of runs and seeds; ``rich.print`` shows the tables."""
         return (f"<Comparison of {', '.join(self.methods)}: {len(self.records)} runs, {len(self.seeds)} seeds, "
                 f"missing {', '.join(f'{p:g}' for p in self.rates)}; {len(self.failed)} failed>")  # fmt: skip
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds."""
+        """The seeds of the finished runs, in ascending order."""
         return sorted({record["run"]["seed"] for record in self.records})
 
     @property
     def rates(self) -> list[float]:
-        """The missing rates."""
+        """The missing rates of the finished runs, in ascending order."""
         return sorted({record["run"]["missing"] for record in self.records})
 
     # Frames
@@ -82,14 +83,15 @@ class Comparison:
         """Return the scores as a data frame.
 
         Args:
-            by: columns to group by, of "method", "missing" and "present"; "method" is always included.  Without
-                "present", a score is of the test rows with the blocks that the missing rate leaves.  ``None`` returns
-                one row for each run and number of present parties, without grouping.
-            metric: another metric than ``metric``, such as "auroc".
+            by: the columns to group by: some of "method", "missing" and "present"; "method" is always included.
+                Without "present", scores are for the test rows with the blocks that the missing rate leaves.  ``None``
+                does not group, and returns one row for each run and number of present parties.
+            metric: the metric of the scores, such as "auroc"; by default that of the comparison.
 
         Returns:
-            Grouped: the mean and the standard deviation over seeds (after a mean over other columns), the number of
-            seeds, the mean coverage and the mean costs: seconds of training, bytes sent, weights and epochs.
+            For each group: the mean and the standard deviation of the score over seeds, the number of seeds, the mean
+            coverage and the mean costs: seconds of training, bytes sent, weights and epochs.  Each seed first gets the
+            mean of its scores in the group.
 
         Raises:
             ConfigError: a column or the metric does not exist.
@@ -146,14 +148,15 @@ class Comparison:
 
         Args:
             baseline: the label of a method; by default the first method.
-            by: columns to group by, as in ``frame``.
-            metric: another metric than ``metric``.
+            by: the columns to group by: some of "method", "missing" and "present"; "method" is always included.
+            metric: the metric of the scores, such as "auroc"; by default that of the comparison.
 
         Returns:
             For each method and group: the mean difference (method minus baseline), its 95 % interval, the number of
-            seeds, and the number of seeds in which the method is better.  The interval is Student's with the variance
-            of Nadeau and Bengio (2003), (1/n + test rows / training rows) times the variance over n seeds, because the
-            training rows of different seeds overlap.  It is NaN for a single seed.
+            seeds, and the number of seeds with which the method is better.  The interval is Student's t with the
+            variance of Nadeau and Bengio (2003): (1/n + test rows / training rows) times the variance over n seeds.
+            The second term is needed because the training rows of different seeds overlap.  A single seed has no
+            interval (NaN).
 
         Raises:
             ConfigError: a method, a column or the metric does not exist.
@@ -173,21 +176,26 @@ class Comparison:
         rows = []
         for row in found.iter_rows(named=True):
             each = [value for value in row.pop("each") if value is not None and not math.isnan(value)]
-            mean, half = _mean_and_half_width(each, self._overlap)
+            mean, half = _mean_and_half_width(each, self._overlap(row.get("missing")))
             values = {"difference": mean, "low": mean - half, "high": mean + half, "better": row.pop("better")}
             rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(each)})
         return pl.DataFrame(rows)
 
-    @cached_property
-    def _overlap(self) -> float:
-        """Test rows by training rows: how much the training rows of different seeds depend on each other."""
-        rows = self.records[0]["rows"]
-        return float(rows["test"] / max(1, rows["train"] + rows["validation"]))
+    def _overlap(self, missing: float | None) -> float:
+        """Return test rows by training rows of one missing rate, or of all rates if ``missing`` is ``None``.
+
+        The number says how much the training rows of different seeds depend on each other.
+        """
+        each = [one["rows"] for one in self.records if missing is None or one["run"]["missing"] == missing]
+        return float(sum(n["test"] for n in each) / max(1, sum(n["train"] + n["validation"] for n in each)))
 
     # Tables, figure and page
 
     def tables(self, baseline: str | None = None) -> list[PageTable]:
-        """Return the tables of scores, of differences from the baseline if there are several methods, and of costs."""
+        """Return the tables of the page: scores, differences from the baseline, costs, and the result of the search.
+
+        The differences need several methods, and the last table needs a search.
+        """
         differences = [self._difference_table(baseline)] if len(self.methods) > 1 else []
         searched = [self._tuned_table()] if self.tuned else []
         return [self._score_table(), *differences, self._cost_table(), *searched]
@@ -321,10 +329,13 @@ class Comparison:
         return f'<div style="{colours}; --sans: sans-serif">{"".join(tables)}{drawn}{"".join(failed)}</div>'
 
     def write(self, folder: Path | str | None = None) -> Path:
-        """Write one page, index.html, with scores.csv, differences.csv, plot.svg and plot.png beside it.
+        """Write the page index.html and, in the same folder, scores.csv, differences.csv, plot.svg and plot.png.
 
         Args:
-            folder: by default the folder of the records.
+            folder: the folder of the files; by default the folder of the records.
+
+        Returns:
+            The path of index.html.
 
         Raises:
             ConfigError: the records were kept in memory and no folder is given.
@@ -368,7 +379,7 @@ def _html_table(table: PageTable) -> str:
 
 
 def _keys(by: str | Sequence[str]) -> list[str]:
-    """Return the columns to group by, "method" first.
+    """Return the columns to group by, with "method" first.
 
     Raises:
         ConfigError: there is no such column.
@@ -380,14 +391,20 @@ def _keys(by: str | Sequence[str]) -> list[str]:
 
 
 def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return one row for each group and seed: the mean score, coverage and costs over all other columns."""
+    """Return one row for each group and seed: the mean score, the mean coverage and the mean costs.
+
+    ``keys`` are the columns that define a group.
+    """
     counted = pl.col("present").is_not_null() if "present" in keys else pl.col("present").is_null()
     means = [pl.col(name).mean() for name in ("score", "coverage", *COSTS)]
     return long.filter(counted).group_by([*keys, "seed"], maintain_order=True).agg(means)
 
 
 def _mean_and_half_width(values: Sequence[float], overlap: float) -> tuple[float, float]:
-    """Return the mean, and half the width of its 95 % interval; NaN without values, or for a single value."""
+    """Return the mean, and half the width of its 95 % interval.
+
+    The mean of no values is NaN.  The half width is NaN for fewer than two values.
+    """
     n = len(values)
     mean = math.fsum(values) / n if n else math.nan
     if n < 2:

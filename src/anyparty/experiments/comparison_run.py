@@ -1,8 +1,8 @@
-"""One run of a comparison: blank some parties' blocks, train a method, and score it on the seed's test rows.
+"""One run of a comparison: remove some blocks, train a method on the rest, and score the method on test rows.
 
-Which rows are test rows depends on the seed alone.  Which blocks are missing depends on the seed and the missing rate.
-Therefore every method with the same seed sees the same rows and the same blocks, and a higher rate only removes more
-blocks of the same rows.
+A block is a party's columns of a row.  The seed alone determines the test rows.  The seed and the missing rate
+determine the blocks that are removed.  Therefore all methods with the same seed see the same rows and the same blocks,
+and a higher rate only removes more blocks of the same rows.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
 
-SETS_PER_COUNT = 8  # with many parties, only some sets of each size are scored
+SETS_PER_COUNT = 8  # the greatest number of sets of n parties that are scored, for each n
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRun(SuiteRun):
-    """One method, trained with one seed and one missing rate.
+    """The training of one method with one seed and one missing rate.
 
     Attributes:
-        federation: the tables of all parties, without added gaps.
+        federation: the tables of all parties, before blocks are removed.
         compared: the method.
-        missing: the probability that a party's block of a row is blanked.
-        training: keyword arguments of ``Federation.train`` other than the method.
-        changes: settings of a search that replace those of the federation, such as ``{"optimizer.lr": 0.01}``.
-        scored: whether to score test rows; a run of a search only scores validation rows.
+        missing: the probability with which each block is removed.
+        training: keyword arguments of ``Federation.train``, without the method.
+        changes: settings from a search that replace those of the federation, such as ``{"optimizer.lr": 0.01}``.
+        scored: whether to score test rows; false in a search, which reads only the scores of validation rows.
     """
 
     federation: Federation = field(repr=False)
@@ -63,19 +63,19 @@ class ComparisonRun(SuiteRun):
 
     @property
     def label(self) -> str:
-        """The method, the missing rate and the seed."""
+        """A readable name of the run: the method, the missing rate and the seed."""
         name = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method)
         return f"{name}-missing{self.missing:g}-seed{self.seed}"
 
     @property
     def key(self) -> str:
-        """Name of the run's folder: its label and a hash of all values that determine the result."""
+        """The name of the run's folder: its label, and a hash of all values that determine the result."""
         values = [self.method, self.seed, self.missing, self.scored, self.changes, self.settings]
         text = json.dumps(values, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def execute(self, data_dir: Path | None) -> dict[str, Any]:  # noqa: ARG002 - the tables are in memory
-        """Train and score; return the record.
+        """Train and score the method; return the record with the scores and costs.
 
         Raises:
             AnypartyError: the run failed.
@@ -111,17 +111,17 @@ class ComparisonRun(SuiteRun):
             "metric": metric,
             "validation": (max if greater else min)(validation) if validation else None,
             "versions": versions(),
-            **(held_out_scores(model, full) if self.scored else {}),
+            **(held_out_scores(model, full, masked) if self.scored else {}),
         }
 
 
 def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Federation, float]:
-    """Blank each party's block of each row with probability ``p``; labels and ids stay.
+    """Remove each party's cells of each row with probability ``p``; labels and ids stay.
 
-    A row that would lose all of its blocks keeps one of them, which is drawn at random.
+    A row that would lose the cells of all parties keeps those of one party, which is drawn at random.
 
     Returns:
-        The federation, and the share of blocks that was removed.
+        The federation without these cells, and the share of blocks that were removed.
     """
     held, blocks = federation.observed, federation.roster.blocks
     if p == 0:
@@ -142,17 +142,23 @@ def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Fede
     return replace(federation, tables=tables), float(1 - kept.sum() / held.sum())
 
 
-def held_out_scores(model: Model, full: Federation) -> dict[str, Any]:
-    """Score the test rows with the blocks that training left, and with every number of present parties.
+def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[str, Any]:
+    """Score the test rows with the missing blocks of this run, and again with each number of present parties.
+
+    Args:
+        model: the trained model.
+        full: the federation before blocks were removed.
+        masked: the federation after blocks were removed, which was trained.
 
     Returns:
-        ``scores``: one entry for the drawn blocks, with ``present`` None, and one entry for each number of parties.
-        For n parties, it is the mean over sets of n parties, each on the test rows that all n parties hold.  Also the
-        numbers of rows and a hash of the test rows' ids.
+        ``scores``: first an entry with ``present`` None, for the test rows with the run's missing blocks.  Then one
+        entry for each number n of parties: the mean over sets of n parties, each scored on the test rows that all n
+        parties hold.  ``rows``: the numbers of training, validation and test rows.  ``test``: a hash of the test rows'
+        ids.
     """
     assert model.held_out is not None
     _, alignment, test = model.held_out
-    use = full.split(full.config.train)
+    use = masked.split(masked.config.train)
     counts = {name: int((use == code).sum()) for name, code in
               (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))}  # fmt: skip
     if not len(test):
@@ -174,7 +180,7 @@ def held_out_scores(model: Model, full: Federation) -> dict[str, Any]:
 
 
 def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Yield all sets of ``count`` parties, or ``SETS_PER_COUNT`` of them, the same in every run.
+    """Yield all sets of ``count`` parties; if there are more than ``SETS_PER_COUNT``, yield so many fixed random sets.
 
     >>> list(party_sets(["a", "b", "c"], 2))
     [('a', 'b'), ('a', 'c'), ('b', 'c')]
@@ -189,10 +195,13 @@ def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
 
 
 def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
-    """Score the labelled test rows that all of ``parties`` hold, with these parties only; empty without such rows.
+    """Score the labelled test rows that all of ``parties`` hold, with predictions from these parties only.
 
-    A row without an answer counts as answered with the class frequencies of the labelled rows outside the test, or
-    with the mean in a regression.  ``coverage`` is the share of rows with an answer of the method.
+    If the method does not answer a row, the row is scored with a constant answer: the class frequencies of the labelled
+    rows that are not test rows, or in a regression the mean of the training labels.
+
+    Returns:
+        The metrics by name, and ``coverage``, the share of rows that the method answered.  Empty if no row is scored.
     """
     assert model.held_out is not None
     rows, alignment, test = model.held_out
@@ -208,7 +217,8 @@ def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
     if not len(wanted):
         return {}
     predicted = replace(model, held_out=(rows, alignment, wanted)).predict(parties=parties)
-    at = wanted[torch.from_numpy(alignment.as_given(wanted.numpy(), model.roster.active))]  # the order of predictions
+    # The rows in the order of the predictions.
+    at = wanted[torch.from_numpy(alignment.as_given(wanted.numpy(), model.roster.active))]
     known = labeled.clone()
     known[test] = False
     scores = torch.where(predicted.answered[:, None], predicted.scores, _constant(model, y[known]))
@@ -223,7 +233,7 @@ def _constant(model: Model, y: Tensor) -> Tensor:
 
 
 def mean_scores(found: Sequence[ScoreTable]) -> ScoreTable:
-    """Return the mean of each metric over sets of parties; NaN values are left out."""
+    """Return the mean of each metric over several score tables; values that are NaN are left out."""
     values: dict[str, NDArray[np.float64]] = {key: np.array([each[key] for each in found]) for key in found[0]}
     return {key: float(np.nanmean(each)) if not np.isnan(each).all() else math.nan for key, each in values.items()}
 

@@ -1,4 +1,4 @@
-"""``run``: execute a suite and write its page, with the results beside the paper's."""
+"""``run``: repeat a published experiment (a suite), and write a page with its results beside the paper's."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Report:
     """The results of a suite.
 
     Attributes:
-        cells: the aggregated runs, one for each number of the tables.
-        markdown: the tables.
+        cells: the aggregated runs: one cell for each number in the tables.
+        markdown: the page with the tables.
         folder: folder of the records, the page and the plots.
-        failed: errors of the failed runs, by the runs' keys.
-        page: the page with the tables; its CSV and its plots are beside it.  Each selection of data sets, methods and
-            mechanisms has a page of its own.
+        failed: by the key of a failed run, its error.
+        page: the file of the page; its CSV and its plots are in the same folder.  Each selection of data sets, methods
+            and mechanisms has a page of its own.
 
     """
 
@@ -66,25 +66,32 @@ def run(
     """Execute the runs of a suite that are not finished, and compare the results with the paper's.
 
     Args:
-        name: the suite.
-        datasets: some of its data sets; by default all that are not heavy.
-        methods: some of its methods; by default all.  In suites of missing blocks, also your own: "module:name".
+        name: name of the suite.
+        datasets: some of the suite's data sets; by default all that are not heavy.
+        methods: some of the suite's methods; by default all.  In suites of missing blocks, also your own methods:
+            "module:name".
         seeds: number of seeds; the seeds are 0, 1, ...
         jobs: number of parallel runs.
-        quick: train only briefly, to check that everything works; the numbers mean nothing.  The page says what is left
-            out; data sets, methods and seeds are not.
+        quick: train only briefly, to check that everything works; the numbers mean nothing.  The page says by how much
+            the training is cut.  Data sets, methods and seeds are not cut.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         device: device on which networks train, by its name in PyTorch, such as "cuda".
-        data_dir: folder of the data sets; by default ``ANYPARTY_DATA``, the cache and downloads.
-        folder: folder of the records; by default runs/bench/NAME, with the name of the suite whose runs it shares.
-        console: console for the progress bar.
+        data_dir: folder of the data sets; by default the folder in the variable ``ANYPARTY_DATA``, then the cache, then
+            a download.
+        folder: folder of the records; by default runs/bench/NAME, where NAME is the suite, or the suite whose runs it
+            shows.
+        console: console for the progress bar; ``None`` shows none.
         so_far: execute nothing and write the page of the finished runs, also while the suite is running.
-        missing: some of the suite's mechanisms of missing training blocks, such as "0.1"; by default all.
+        missing: some of the suite's mechanisms, such as "0.1", which determine the missing blocks in training; by
+            default all.
+
+    Returns:
+        The aggregated results, and the files that were written.
 
     Raises:
         ConfigError: the suite, data set, method or back end is unknown, another suite is running in the folder, or
             ``so_far`` finds no finished run.
-        RunError: all runs failed; an existing page stays.
+        RunError: all runs failed.  A page of an earlier call is kept.
 
     """
     suite = suites.load(name).with_own_methods([method for method in methods or () if ":" in method])
@@ -122,7 +129,10 @@ def run(
 
 
 def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
-    """Return facts about the runs for the page; ``jobs`` is ``None`` if no run was executed now."""
+    """Return facts about the runs for the last lines of the page, by name.
+
+    ``jobs`` is the number of parallel runs, or ``None`` if this call executed no run.
+    """
     records: Records = result.records
     minutes = sum(record["seconds"] for record in records.values()) / 60
     at_once = "" if jobs is None else f"{jobs} at once, "
@@ -145,7 +155,7 @@ def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str
 
 
 def _suffix(selection: Selection) -> str:
-    """Return the part of the page's name that tells selections apart; empty if nothing is selected."""
+    """Return the end of the page's file name, which differs between selections; empty if nothing is selected."""
     chosen = [*(selection.datasets or ()), *(selection.methods or ()), *(selection.missing or ())]
     return "".join(f"-{re.sub(r'[^0-9A-Za-z_]+', '-', each)}" for each in chosen)
 
@@ -164,8 +174,8 @@ def render(suite: Suite, records: Records, about: Mapping[str, str]) -> SuitePag
 
     Args:
         suite: the suite.
-        records: records of its finished runs, by key.
-        about: facts about how the page was made, for its last lines.
+        records: by the key of a finished run, its record.
+        about: facts on how the page was made, for its last lines.
 
     """
     match suite:

@@ -1,4 +1,7 @@
-"""The page of a missing-blocks suite: our numbers above the paper's, as Markdown, CSV and figures."""
+"""The page of a missing-blocks suite: our numbers above the paper's, as Markdown, CSV and figures.
+
+``missing_blocks_results`` explains configurations, gaps and ratios.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ RUN_HERE = (
 
 
 def page(suite: MissingBlocksSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
-    """Render the results of a suite."""
+    """Return the page of a suite for the records of its runs; ``about`` has facts for the last lines of the page."""
     cells = results.aggregate(suite, records)
     body, csv, draw = (
         (_ratio_body, _ratio_csv, plot_ratios) if suite.layout == "ratios" else (_score_body, _score_csv, plot_scores)
@@ -93,12 +96,15 @@ def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _metric_text(metric: str) -> str:
-    """Return a metric's name in the records, after its meaning if the name is not that of an ordinary score."""
+    """Return a text that names a metric as the records do, and explains a metric of the parties' own heads."""
     return f"{METRIC[metric]} (`{metric}`)" if metric in METRIC else f"`{metric}` of all test rows together"
 
 
 def _reached(here: Sequence[Cell]) -> list[str]:
-    """Return a line with the shares of blocks that are missing: below p, since every row keeps a block."""
+    """Return a line with the shares of blocks that are missing in training and at test.
+
+    The shares are below the mechanism's p, because every row keeps at least one block.
+    """
     texts = []
     for part, fact, measure in (("training", "missing", "missing_in_training"), ("test", "test", "missing_at_test")):
         rates = {cell[fact]: cell.mean(measure) for cell in here}
@@ -107,7 +113,7 @@ def _reached(here: Sequence[Cell]) -> list[str]:
 
 
 def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return one table of a data set, or one for each training mechanism."""
+    """Return the lines of a data set's tables: one table, or one for each training mechanism, by ``suite.layout``."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
         pairs = list(product(suite.train_missing, suite.test_missing))
@@ -131,7 +137,10 @@ def _score_table(
     suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], columns: Sequence[Mapping[str, Any]],
     heads: Sequence[str], *, seconds: bool = True,
 ) -> list[str]:  # fmt: skip
-    """Return a table with a row for each method; ``columns`` holds the facts that select the cells of each column."""
+    """Return the lines of a table with one row for each method.
+
+    For each column, ``columns`` has the facts that select its cells, and ``heads`` has its head.
+    """
     best = [results.best_methods([cell for cell in here if cell.matches(**facts)]) for facts in columns]
     uneven, rows = _seeds_differ(here), []
     for method, entry in suite.datasets[dataset].methods.items():
@@ -151,9 +160,9 @@ def _score_table(
 
 
 def _shown(cell: Cell | None, best: Container[str]) -> str:
-    """Return our number as text, in bold if the method is one of the best.
+    """Return the text of a table cell: our mean and spread, in bold if its method is one of the ``best``.
 
-    A mark shows that our number differs from the paper's by more than the sum of both spreads.
+    The mark ▲ or ▼ is added if our number differs from the paper's by more than the sum of both spreads.
     """
     if cell is None:
         return ""
@@ -162,7 +171,10 @@ def _shown(cell: Cell | None, best: Container[str]) -> str:
 
 
 def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return two tables for each pair of mechanisms: the metric and the time, both by number of parties."""
+    """Return the lines of two tables for each pair of training and test mechanism, with a column for each K.
+
+    The first table has the metric, the second the time of an epoch.  K is the number of parties.
+    """
     several, lines = suite.parties_of(dataset), list[str]()
     heads = ["method", *(f"K = {parties}" for parties in several)]
     for missing, test in product(suite.train_missing, suite.test_missing):
@@ -200,7 +212,7 @@ def _seeds_differ(cells: Iterable[Cell]) -> bool:
 
 
 def _seeds_text(each: Iterable[Iterable[int]]) -> str:
-    """Return a text with the numbers of seeds that several cells have, and the seeds.
+    """Return a text with the fewest and most seeds that a cell has, and in brackets the seeds of all cells.
 
     >>> _seeds_text([[0, 1, 2, 4], [0]])
     '1 to 4 (0-2, 4)'
@@ -217,7 +229,7 @@ def _seeds_text(each: Iterable[Iterable[int]]) -> str:
 
 
 def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
-    """Return the section on the paper's own methods: their means, and their gaps to the other methods."""
+    """Return the lines on the methods that the paper introduces: their means, and their gaps to all other methods."""
     theirs = results.published_means(suite)
     printed = [cell for cell in cells
                if not method_entry(suite, cell).beyond and (not theirs or mean_place(cell) in theirs)]  # fmt: skip
@@ -243,10 +255,10 @@ def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
-    """Return the section on methods that are not in the paper, compared with the best of the paper's own methods.
+    """Return the lines on methods that are not in the paper, compared with the best method that the paper introduces.
 
-    The paper's printed numbers come from other random draws. The numbers of all methods that were run here come from
-    the same draws.
+    Each method is compared twice: with the paper's printed numbers, which come from other random draws, and with the
+    paper's methods as run here, which had the same random draws.
     """
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
@@ -277,7 +289,10 @@ def _compared(
     title: str, ours: Mapping[Configuration, float], other: Mapping[Configuration, float],
     seeds: Mapping[Configuration, Iterable[int]],
 ) -> list[list[str]]:  # fmt: skip
-    """Return a row of means over the configurations that both sides have; no row if there is no such configuration."""
+    """Return a table row that compares the means of ``ours`` and ``other``, over the configurations that both have.
+
+    The result is a list with this row, or an empty list if they have no common configuration.
+    """
     both = [at for at in ours if at in other]
     if not both:
         return []
@@ -291,7 +306,7 @@ def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
 
 
 def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
-    """Return a text with the number of configurations and the seeds of each configuration."""
+    """Return a text with the number of configurations in ``at``, and the seeds that each of them has."""
     seeds = results.comparable_seeds(compared)
     each = [seeds[place] for place in at]
     return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"
@@ -300,7 +315,11 @@ def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
 def _means_table(
     part: Callable[[Configuration], str], ours: Mapping[Configuration, float], papers: Mapping[Configuration, float]
 ) -> list[str]:
-    """Return a table of means by one part of a configuration, such as the data set: a column for each value of it."""
+    """Return the lines of a table with a mean for each value of ``part``.
+
+    ``part`` returns one element of a configuration, such as the data set.  There is a row for our means and a row for
+    the paper's.
+    """
     names = list(dict.fromkeys(part(at) for at in ours))
     rows = []
     for title, means in (("ours", ours), ("*paper*", papers)):
@@ -365,8 +384,8 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     """Return a CSV with one line for each ratio.
 
-    ``ratio`` is over the seeds of the method's own trainings, and ``ratio_compared`` is over the seeds that all methods
-    of the column have.
+    The column ``ratio`` is over the seeds that the method's two trainings share.  The column ``ratio_compared`` is over
+    the seeds that all methods with the same data set and test mechanism share.
     """
     pairs, compared, theirs = (
         results.training_pairs(suite, cells),
@@ -381,10 +400,10 @@ def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
 
 
 def plot_scores(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set and training mechanism: the metric against missingness at test.
+    """Draw the metric against the test mechanism, in a panel for each data set and training mechanism.
 
-    If the number of parties varies, there are two panels: the metric and the time of an epoch against the number of
-    parties. Without panels of times, the panels share their y scale if there is only one data set.
+    If the number of parties varies, two panels are drawn instead: the metric and the time of an epoch, both against the
+    number of parties.  If there is only one data set and no time is drawn, all panels share their y scale.
     """
     places = [
         (*place, time) for place in dict.fromkeys((cell["dataset"], cell["missing"]) for cell in cells)
@@ -426,7 +445,7 @@ def _score_panel(
 
 
 def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set that has ratios: each method's ratio against missingness at test."""
+    """Draw each method's ratio against the test mechanism, in a panel for each data set that has ratios."""
     own, pairs = results.ratios(suite, cells), results.training_pairs(suite, cells)
     datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
     if not datasets:
@@ -441,7 +460,8 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
                     y = [own[dataset, method, test] for test in x]
                     label = _label(entry.title, method, here)
                     axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
-            axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")  # as good as with fewer missing blocks
+            # The line at 100 %: as good as after training with fewer missing blocks.
+            axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")
             axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
             axis.set_xlabel("missing at test")
             axis.set_ylabel("ratio, %")
@@ -449,6 +469,6 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
 
 
 def _label(title: str, method: str, cells: Sequence[Cell]) -> str:
-    """Return a method's name in the legend, with the method's seeds if the methods differ in their seeds."""
+    """Return a method's name for the legend, with the method's seeds if the methods differ in their seeds."""
     here = [cell for cell in cells if cell["method"] == method]
     return f"{title}; seeds: {_seeds_text(cell.seeds(SCORE) for cell in here)}" if _seeds_differ(cells) else title

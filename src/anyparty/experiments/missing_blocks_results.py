@@ -1,9 +1,13 @@
-"""Results of a missing-blocks suite: cells, gaps between the paper's own and other methods, ratios of two trainings.
+"""Results of a missing-blocks suite: table cells, gaps between methods, and ratios of two trainings.
 
-A configuration is a data set, a training mechanism and a test mechanism. Its *gap* is the best mean of the paper's own
-methods minus the best mean of all other methods, in points. The paper's own methods are ahead if the gap is at least 0.
-Ties are included, because papers print one decimal: FALSE-VFL is ahead in 160 of 168 configurations by its paper, one
-of them a tie.
+A *mechanism* draws the blocks that are missing, in training or at test. A *configuration* is a data set, a training
+mechanism and a test mechanism. The paper's *own methods* are those that it introduces. The *gap* of a configuration is
+the best mean of the paper's own methods minus the best mean of all other methods, in points. The paper's own methods
+are ahead if the gap is at least 0. Ties count, because papers print one decimal: FALSE-VFL is ahead in 160 of 168
+configurations by its paper, and one of them is a tie.
+
+A *ratio* is the metric after training under the suite's last mechanism, in per cent of the metric after training under
+its first mechanism.
 
 Our numbers and the paper's are over the same configurations and methods: those that were run here and that the paper
 prints. Our means are over the seeds that all compared methods have.
@@ -21,20 +25,20 @@ from anyparty.experiments.suite import Records
 SCORE = "score"
 
 Configuration = tuple[str, str, str]
-"""Data set, training mechanism, test mechanism."""
+"""The names of a data set, a training mechanism and a test mechanism."""
 
 MethodMeans = Mapping[tuple[str, str, str, str], float]
-"""The mean of each (data set, method, training mechanism, test mechanism)."""
+"""By (data set, method, training mechanism, test mechanism), the mean of the metric."""
 
 RatioPlace = tuple[str, str, str]
-"""Data set, method, test mechanism."""
+"""The data set, the method and the test mechanism of a ratio."""
 
 
 def aggregate(suite: MissingBlocksSuite, records: Records) -> list[Cell]:
     """Return a cell for each data set, method, number of parties, training and test mechanism that has runs.
 
-    Measures: ``score`` in per cent; ``seconds``, the duration of the training; ``epoch_seconds``, the CPU time of an
-    epoch; and the shares of missing blocks in training and at test.
+    The measures of a cell are ``score`` in per cent; ``seconds``, the duration of the training; ``epoch_seconds``, the
+    CPU time of an epoch; ``missing_in_training`` and ``missing_at_test``, the shares of blocks that are missing.
     """
     groups = by_condition(records, ["dataset", "method", "parties", "missing"])
     cells = []
@@ -79,7 +83,7 @@ def is_outside(cell: Cell) -> bool | None:
 
 
 def best_methods(column: Sequence[Cell]) -> set[str]:
-    """Return the methods with the highest mean over the seeds that all cells of a column have."""
+    """Return the methods with the highest mean in a column, over the seeds that all cells of the column have."""
     seeds = shared_seeds(column, SCORE)
     means = {cell["method"]: cell.mean(SCORE, seeds) for cell in column} if seeds else {}
     most = max(means.values(), default=math.nan)
@@ -87,22 +91,22 @@ def best_methods(column: Sequence[Cell]) -> set[str]:
 
 
 def method_entry(suite: MissingBlocksSuite, cell: Cell) -> MissingBlocksMethod:
-    """Return the suite's entry of a cell's method."""
+    """Return the suite's settings of the method that a cell belongs to."""
     return suite.datasets[cell["dataset"]].methods[cell["method"]]
 
 
 def configuration(cell: Cell) -> Configuration:
-    """Return a cell's configuration."""
+    """Return a cell's configuration: its data set, training mechanism and test mechanism."""
     return cell["dataset"], cell["missing"], cell["test"]
 
 
 def mean_place(cell: Cell) -> tuple[str, str, str, str]:
-    """Return a cell's place among means by method."""
+    """Return a cell's key in ``MethodMeans``: its data set, method, training mechanism and test mechanism."""
     return cell["dataset"], cell["method"], cell["missing"], cell["test"]
 
 
 def published_means(suite: MissingBlocksSuite) -> dict[tuple[str, str, str, str], float]:
-    """Return the paper's means."""
+    """Return the means that the paper prints, by (data set, method, training mechanism, test mechanism)."""
     return {
         (dataset, method, missing, test): mean
         for dataset, methods in suite.published.items()
@@ -113,7 +117,10 @@ def published_means(suite: MissingBlocksSuite) -> dict[tuple[str, str, str, str]
 
 
 def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> dict[Configuration, float]:
-    """Return the best mean of each configuration among the paper's own methods, or among all others."""
+    """Return the best mean of each configuration.
+
+    With ``own``, only the paper's own methods count; without it, only the paper's remaining methods.
+    """
     best: dict[Configuration, float] = {}
     for (dataset, method, missing, test), mean in means.items():
         entry = suite.datasets[dataset].methods[method]
@@ -124,7 +131,7 @@ def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> d
 
 
 def gaps(suite: MissingBlocksSuite, means: MethodMeans) -> dict[Configuration, float]:
-    """Return the gap of each configuration that has both the paper's own methods and other methods."""
+    """Return the gap of each configuration with means of both the paper's own methods and other methods."""
     own, others = (best_means(suite, means, own=own) for own in (True, False))
     return {at: own[at] - others[at] for at in own if at in others}
 
@@ -146,7 +153,10 @@ def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
 
 
 def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
-    """Return our means and the paper's, over the same configurations and methods."""
+    """Return our means and the paper's means ``theirs``, where the paper's are limited to the keys of ours.
+
+    A mean of ours is over the seeds that all methods have in its configuration.
+    """
     seeds = comparable_seeds(cells)
     ours = {mean_place(cell): cell.mean(SCORE, seeds[configuration(cell)])
             for cell in cells if configuration(cell) in seeds}  # fmt: skip
@@ -154,7 +164,10 @@ def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[Method
 
 
 def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[RatioPlace, tuple[Cell, Cell]]:
-    """Return, for each ratio, the cells trained under the first and under the last mechanism, if they share a seed."""
+    """Return the two cells of each ratio: trained under the suite's first mechanism, and under its last.
+
+    Pairs that share no seed are left out.
+    """
     less, more = suite.train_missing[0], suite.train_missing[-1]
     at = {(cell["dataset"], cell["method"], cell["test"], cell["missing"]): cell for cell in cells}
     both = {key[:3]: (at.get((*key[:3], less)), at.get((*key[:3], more))) for key in at}
@@ -163,13 +176,16 @@ def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[Rat
 
 
 def ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
-    """Return each method's ratio in per cent, over the seeds of its own two trainings."""
+    """Return each method's ratio in per cent, over the seeds that its two trainings share."""
     each = {place: _ratio(*pair, shared_seeds(pair, SCORE)) for place, pair in training_pairs(suite, cells).items()}
     return {place: ratio for place, ratio in each.items() if ratio is not None}
 
 
 def comparable_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
-    """Return the ratios over the seeds that all methods of a column have; columns without such a seed are omitted."""
+    """Return each method's ratio in per cent, over the seeds that all methods of a column have.
+
+    A column is a data set and a test mechanism.  Columns without such a seed are left out.
+    """
     pairs, found = training_pairs(suite, cells), dict[RatioPlace, float]()
     for (dataset, method, test), pair in pairs.items():
         column = [cell for place, both in pairs.items() if (place[0], place[2]) == (dataset, test) for cell in both]
@@ -179,12 +195,15 @@ def comparable_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[
 
 
 def _ratio(less: Cell, more: Cell, seeds: Sequence[int]) -> float | None:
-    """Return the ratio of two means over some seeds; ``None`` without seeds or if the divisor is 0."""
+    """Return the mean of ``more`` in per cent of that of ``less``, over ``seeds``.
+
+    Return ``None`` if there are no seeds, or if the mean of ``less`` is 0.
+    """
     return 100 * more.mean(SCORE, seeds) / less.mean(SCORE, seeds) if seeds and less.mean(SCORE, seeds) else None
 
 
 def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
-    """Return the paper's ratios."""
+    """Return the ratios that the paper prints, in per cent."""
     return {
         (dataset, method, test): ratio
         for dataset, methods in suite.published_ratios.items()
@@ -194,10 +213,10 @@ def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
 
 
 def led_columns(suite: MissingBlocksSuite, of: Mapping[RatioPlace, float]) -> tuple[int, int]:
-    """Return the number of columns that one of the paper's own methods leads, and the number of all columns.
+    """Return the number of columns in which one of the paper's own methods has the highest ratio, and of all columns.
 
-    A method leads a column if it has the column's highest ratio. Only columns with both the paper's own methods and
-    other methods are counted.
+    A column is a data set and a test mechanism. Only columns with both the paper's own methods and other methods are
+    counted.
     """
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for (dataset, method, test), ratio in of.items():

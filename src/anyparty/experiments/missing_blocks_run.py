@@ -1,4 +1,7 @@
-"""One run of a missing-blocks suite: blocks of a data set, one training, scores under each test mechanism."""
+"""One run of a missing-blocks suite: cut a data set into blocks, train once, and score under each test mechanism.
+
+A block is a party's columns of a row.  A mechanism of missingness draws the blocks that are missing.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ Blocks = list[NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class MissingBlocksRun(SuiteRun):
-    """One training, scored under all test mechanisms.
+    """One training under one mechanism of missingness, scored under all test mechanisms.
 
     Attributes:
         parties: number of parties, K.
-        missing: mechanism of the training rows.
-        tests: mechanisms of the test rows.
+        missing: name of the mechanism that draws the missing blocks of training rows.
+        tests: names of the mechanisms that draw the missing blocks of test rows.
 
     """
 
@@ -49,16 +52,16 @@ class MissingBlocksRun(SuiteRun):
 
     @property
     def label(self) -> str:
-        """See the base class."""
+        """A readable name of the run: data set, method, number of parties, training mechanism, seed."""
         missing = self.missing.lower().replace(" ", "")
         return f"{self.dataset}-{self.method.replace(':', '-')}-k{self.parties}-{missing}-s{self.seed}"
 
     def is_complete(self, record: Mapping[str, Any]) -> bool:
-        """See the base class: the record has a score for each test mechanism."""
+        """Return True if a stored record has a score for each test mechanism of this run."""
         return set(record.get("scores", ())) == set(self.tests)
 
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """See the base class.
+        """Train once and score under each test mechanism; return the record.
 
         The federation is built as a user would build it: one table for each party, without the rows that this party
         lacks.
@@ -89,12 +92,12 @@ class MissingBlocksRun(SuiteRun):
 
 @dataclass(frozen=True)
 class RunRows:
-    """Training and test rows of one run, cut into K blocks [n, d_k].
+    """The training and test rows of one run, each cut into K arrays [n, d_k], one for each party.
 
     Attributes:
         data: the data set, with test rows.
         parties: number of parties, K.
-        settings: settings of the run: ``cut``, and if given ``rows``, ``repeats``, ``labelled``, ``mechanisms``.
+        settings: settings of the run; used are ``cut``, ``rows``, ``repeats``, ``labelled`` and ``mechanisms``.
         seeds: random streams of the run.
 
     """
@@ -106,7 +109,7 @@ class RunRows:
 
     @cached_property
     def train(self) -> tuple[Blocks, NDArray[Any]]:
-        """Blocks and labels of the training rows; the setting ``rows`` limits them to this number of random rows."""
+        """The K arrays [n, d_k] and the labels [n] of the training rows; the setting ``rows`` limits n."""
         X, y = self.data.X_train, self.data.y_train
         wanted = self.settings.get("rows")
         if wanted is not None and wanted < len(y):
@@ -116,7 +119,7 @@ class RunRows:
 
     @cached_property
     def test(self) -> tuple[Blocks, NDArray[Any]]:
-        """Blocks and labels of the test rows."""
+        """The K arrays [n, d_k] and the labels [n] of the test rows."""
         assert self.data.X_test is not None
         assert self.data.y_test is not None
         return self._cut(self.data.X_test, self.data.y_test, "test")
@@ -144,12 +147,12 @@ class RunRows:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the blocks that mechanisms read, normalised by the training rows if the suite defines mechanisms."""
+        """Return the values that mechanisms read: if the suite defines mechanisms, normalised by the training rows."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
 def load_rows(run: MissingBlocksRun, data_dir: Path | None) -> RunRows:
-    """Load the rows of a run.
+    """Load a run's data set, and return its training and test rows cut for the run's parties.
 
     Raises:
         TableError: the data set is not found.
@@ -160,7 +163,7 @@ def load_rows(run: MissingBlocksRun, data_dir: Path | None) -> RunRows:
 
 
 def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callback | None = None) -> Model:
-    """Train a run's model on the blocks and labels that were drawn.
+    """Train the model of a run on the blocks that ``drawn`` leaves, and return the model.
 
     Raises:
         AnypartyError: the run failed.
@@ -180,15 +183,17 @@ def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callbac
 
 
 def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
-    """Score all test rows, including those that the active party does not hold.
+    """Return the metrics of a model on all test rows, including those that the active party does not hold.
 
-    A row whose class does not occur in training is scored as wrong.
+    ``seen`` is the drawn mask of the blocks that parties hold. A row whose class does not occur in training is scored
+    as wrong.
     """
     blocks, y = rows.test
     frames = tables(blocks, y, seen.observed)
     answers = model.predict({name: frame for name, frame in frames.items() if name in model.roster.names})
     assert answers.ids is not None
-    answers = answers.take(sorted(range(len(answers)), key=answers.ids.__getitem__))  # guesses are drawn in this order
+    # Random guesses are drawn row by row, so the rows are sorted by id.
+    answers = answers.take(sorted(range(len(answers)), key=answers.ids.__getitem__))
     assert answers.ids is not None
     at = [int(name) for name in answers.ids]
     label = pl.Series("label", y[at])

@@ -1,4 +1,7 @@
-"""Suites of missing blocks as data, and the runs of their tables."""
+"""Suites of missing blocks as data, and their runs.
+
+A block is a party's columns of a row.  A mechanism of missingness draws the blocks that are missing.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,20 @@ from anyparty.networks.optimizer import Optimizer
 
 
 class MissingBlocksMethod(Settings):
-    """Training of one method on one data set.
+    """The settings to train one method on one data set.
 
     Attributes:
         title: title in tables and figures.
-        name: the method's name in the registry.
+        name: the method's name in the registry of methods.
         when: by training mechanism, changes of these settings under that mechanism.
-        batch_size: replaces the data set's.
-        labels_at: the active party, with the labels of its rows; by default a party with all labels but no columns.
+        batch_size: number of rows of a batch, in place of the data set's.
+        labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
+            further party with all labels and no columns.
         own: whether the paper introduces this method.
         beyond: whether the method is not in the paper; summaries of the paper's comparison exclude such a method.
         most_parties: the greatest number of parties with which the method is run.
-        described: a user's method as data, with a hash of its source, so that an edit repeats its runs.
+        described: a user-defined method as data, with a hash of its source, so that runs are repeated after an edit;
+            ``None`` for a built-in method.
 
     """
 
@@ -45,7 +50,7 @@ class MissingBlocksMethod(Settings):
 
 
 class LabelledRows(Settings):
-    """Number ``n`` of labelled training rows; all parties hold ``aligned`` of them."""
+    """The number ``n`` of labelled training rows, and the number ``aligned`` of those that all parties hold."""
 
     n: int
     aligned: int
@@ -55,11 +60,11 @@ class MissingBlocksDataset(SuiteDataset):
     """Settings of one data set.
 
     Attributes:
-        parties: number of parties, if the data sets have different numbers of parties.
-        labelled: number of labelled rows, if labels are scarce.
+        parties: number of parties, in place of the suite's.
+        labelled: numbers of labelled rows; by default all training rows are labelled.
         rows: number of training rows to draw; by default all rows.
-        repeats: for objects with several views, the numbers of times that each training object and each test object is
-            distributed to the parties.
+        repeats: for objects with several views, two numbers: how often each training object, and how often each test
+            object, becomes a row. In each row, a party gets one of its views at random.
 
     """
 
@@ -80,17 +85,19 @@ class MissingBlocksDataset(SuiteDataset):
 
 
 class MissingBlocksSuite(Suite):
-    """A published table of missing blocks.
+    """A published table of scores with missing blocks.
 
     Attributes:
         parties: numbers of parties, for data sets that do not set their own.
-        train_missing, test_missing: names of mechanisms; a number p is MCAR(p).
+        train_missing, test_missing: names of the mechanisms that draw missing blocks in training and at test; a number
+            p means MCAR(p).
         mechanisms: mechanisms that this suite defines, by name; if there are any, all mechanisms read normalised
             features.
-        layout: one table for each data set ("columns"), one for each data set and training mechanism ("training"), or
-            "ratios" in per cent: the metric trained under the last of ``train_missing`` over that under the first.
-        quick: divisor of the epochs in a quick run.
-        runs_of: the suite that these runs belong to, if it is another one.
+        layout: "columns": one table for each data set. "training": one table for each data set and training mechanism.
+            "ratios": the metric after training under the last of ``train_missing``, in per cent of the metric after
+            training under the first.
+        quick: number by which a quick run divides the epochs.
+        runs_of: name of the suite whose runs this suite shows; empty if it has its own runs.
         published: the paper's (mean, spread) for each test mechanism, by data set, method and training mechanism.
         published_ratios: the paper's ratio for each test mechanism, by data set and method.
 
@@ -110,16 +117,20 @@ class MissingBlocksSuite(Suite):
 
     @property
     def home(self) -> str:
-        """See the base class."""
+        """The name of the folder in runs/bench that has the runs: that of the suite ``runs_of``, or of this suite."""
         return self.runs_of or self.name
 
     @property
     def quick_cuts(self) -> str:
-        """See the base class."""
+        """The share of the work that a quick run does, as words for the page."""
         return f"1/{self.quick} of the epochs"
 
     def with_own_methods(self, names: Sequence[str]) -> Self:
-        """See the base class; they get the training of a data set's LASER-VFL, or of its first method."""
+        """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
+
+        On each data set, they are trained with the settings of LASER-VFL.  If the suite does not train LASER-VFL on the
+        data set, the settings of the first method are used.
+        """
         if not names:
             return self
         own = compared_methods({name: name for name in names})
@@ -141,12 +152,12 @@ class MissingBlocksSuite(Suite):
         return self.model_copy(update={"datasets": datasets, "differs": [*self.differs, said]})
 
     def parties_of(self, dataset: str) -> list[int]:
-        """Return the numbers of parties that a data set is cut for."""
+        """Return the numbers of parties with which a data set is run."""
         own = self.datasets[dataset].parties
         return self.parties if own is None else [own]
 
     def runs(self, selection: Selection = ALL) -> Iterator[MissingBlocksRun]:
-        """See the base class."""
+        """Yield the selected runs, ordered by seed: one for each data set, number of parties, mechanism and method."""
         known = dict.fromkeys(method for entry in self.datasets.values() for method in entry.methods)
         wanted = select("method", selection.methods, known)
         for seed in range(selection.seeds):

@@ -1,4 +1,8 @@
-"""The page of a one-exchange suite: scores by columns and aligned rows, costs beside formulas, the paper's claims."""
+"""The page of a one-exchange suite: scores, costs as sent and by formulas, and our numbers for the paper's claims.
+
+Scores are by the number of columns of the active party and the number of aligned rows.  Aligned rows are the rows of
+the active party that the passive party has, too.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ TableRow = tuple[str, Sequence[MeanSpread | None]]
 
 
 def page(suite: OneExchangeSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
-    """Render the results of a suite."""
+    """Return the page of a suite for the records of its runs; ``about`` has facts for the last lines of the page."""
     cells = aggregate(suite, records)
     return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, cells), about),
                      csv=_csv(suite, cells), draw=partial(plot, suite, cells))  # fmt: skip
@@ -91,7 +95,7 @@ def _scores(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Iter
 
 
 def _with_best(rows: Sequence[TableRow]) -> Iterator[list[str]]:
-    """Yield rows as text: our best number of each column is bold, and rows without numbers are omitted."""
+    """Yield table rows as text; our best number of each column is bold, and rows without numbers are left out."""
     ours = [values for title, values in rows if title != "*paper*"]
     best = [max((round(value[0], 1) for value in column if value), default=None) for column in zip(*ours, strict=True)]
     for title, values in rows:
@@ -103,7 +107,7 @@ def _with_best(rows: Sequence[TableRow]) -> Iterator[list[str]]:
 
 
 def _paper_score(cell: Cell) -> MeanSpread | None:
-    """Return the paper's score in per cent."""
+    """Return the mean and spread of the paper's score in per cent; ``None`` if the paper has no score for the cell."""
     return None if cell["paper"] is None else (100 * cell["paper"].score[0], 100 * cell["paper"].score[1])
 
 
@@ -142,7 +146,10 @@ def _csv(suite: OneExchangeSuite, cells: Sequence[Cell]) -> str:
 
 
 def plot(suite: OneExchangeSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set: scores with their spread over the numbers of columns, or bytes."""
+    """Draw a panel for each data set: the scores with their spread over the numbers of columns, or the bytes sent.
+
+    ``suite.shows`` selects scores or bytes.  The x axis has the numbers of aligned rows.
+    """
     datasets = [name for name in suite.datasets if any(cell["dataset"] == name for cell in cells)]
     with panels(len(datasets), path, size=(6, 3.8), along="y") as axes:
         for axis, dataset in zip(axes, datasets, strict=True):
@@ -179,8 +186,9 @@ def _bytes_panel(axis: Axes, suite: OneExchangeSuite, here: Sequence[Cell], data
 def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
     """Return a cell for each data set, method, number of columns and number of aligned rows that has runs.
 
-    Measures: ``score`` in per cent; ``rounds`` and ``bytes`` of the method's own messages; ``formula_rounds`` and
-    ``formula_bytes`` by the paper's formula, for the runs that it covers; ``cpu_seconds``.
+    The measures of a cell are ``score`` in per cent; ``rounds`` and ``bytes`` of the method's own messages;
+    ``formula_rounds`` and ``formula_bytes`` by the paper's formula, for the runs that the formula covers; and
+    ``cpu_seconds`` of the training.
     """
     groups = by_condition(records, ["dataset", "method", "width", "aligned"])
     cells = []
@@ -212,11 +220,11 @@ def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
 def over_widths(
     suite: OneExchangeSuite, cells: Sequence[Cell], dataset: str, method: str, aligned: int
 ) -> MeanSpread | None:
-    """Return a method's mean score over the numbers of columns, and the standard deviation, as in figures 5 and 8.
+    """Return a method's mean score over the numbers of columns, and its standard deviation, as in figures 5 and 8.
 
-    Return ``None`` if a number of columns has fewer repeats than the other results of the data set. With fewer columns
-    the task is harder, so a mean over some numbers of columns would be biased. A method that uses no other party has
-    one value for all numbers of aligned rows.
+    Return ``None`` if a number of columns lacks results of some seeds. With fewer columns the task is harder, so a mean
+    over only some numbers of columns would be biased. A method that only the active party runs has one value for all
+    numbers of aligned rows.
     """
     repeats = max((len(cell.seeds("score")) for cell in cells if cell["dataset"] == dataset), default=0)
     means = {
@@ -228,7 +236,7 @@ def over_widths(
 
 
 def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> float | None:
-    """Return our number for a claim of the paper; ``None`` if runs are missing."""
+    """Return our number for a claim of the paper; ``None`` if runs that it needs are not finished."""
     aligned = suite.datasets[claim.dataset].aligned
     if claim.kind == "loss":
         first, last = (over_widths(suite, cells, claim.dataset, claim.method, rows) for rows in claim.aligned)
@@ -243,7 +251,10 @@ def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> flo
 
 
 def _formula_bytes(cells: Sequence[Cell], dataset: str, method: str, aligned: int) -> float | None:
-    """Return the mean number of bytes by the paper's formula over all runs; ``None`` if the formula covers no run."""
+    """Return the bytes by the paper's formula, as the mean over a method's runs with ``aligned`` aligned rows.
+
+    Return ``None`` if the formula covers no such run.
+    """
     sizes = [size for cell in cells if cell.matches(dataset=dataset, method=method, aligned=aligned)
              for size in cell.measures["formula_bytes"].values()]  # fmt: skip
     return statistics.fmean(sizes) if sizes else None

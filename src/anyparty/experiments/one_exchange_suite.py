@@ -1,8 +1,9 @@
-"""Suites of one-exchange methods as data, and one run: tables, one training, scores on folds or held-out rows.
+"""Suites of one-exchange methods as data, and their runs: one training, scored on folds or on held-out rows.
 
-This is the protocol of Irureta et al., section 6. All rows of the active party train the encoders, which see no labels.
-A classifier is cross-validated on the embeddings of these rows. If a method's own predictions are scored, the test rows
-are used for nothing else.
+In a one-exchange method, the parties exchange representations once, then train locally. The protocol is that of Irureta
+et al. (APC-VFL), section 6. All rows of the active party train the encoders, which see no labels. A classifier is then
+cross-validated on the embeddings of these rows. If instead the method's own predictions are scored, they are scored on
+test rows that are used for nothing else.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Frames = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class OneExchangeRun(SuiteRun):
-    """One repeat of one cell: one training, and its scores on all folds.
+    """One training of a method with one seed and one number of columns and aligned rows, and its scores on all folds.
 
     Attributes:
         width: number of columns of the active party.
-        aligned: number of the active party's rows that the passive party has, too; 0 if the method does not depend on
-            this number.
+        aligned: number of the active party's rows that the passive party has, too; 0 if this number does not affect the
+            method.
 
     """
 
@@ -50,15 +51,15 @@ class OneExchangeRun(SuiteRun):
 
     @property
     def label(self) -> str:
-        """See the base class."""
+        """A readable name of the run: data set, method, numbers of columns and aligned rows, seed."""
         return f"{self.dataset}-{self.method}-c{self.width}-a{self.aligned}-s{self.seed}"
 
     def is_complete(self, record: Mapping[str, Any]) -> bool:
-        """See the base class."""
+        """Return True if a stored record has the score of this run."""
         return "score" in record
 
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """See the base class.
+        """Train and score the method; return the record with the score, the costs and the duration.
 
         Raises:
             ConfigError: the data set has too few rows, or it lacks a column that the suite names.
@@ -79,9 +80,9 @@ class OneExchangeRun(SuiteRun):
 
 
 def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
-    """Return the parties' training tables and held-out tables.
+    """Return the training tables of the parties, and their tables of held-out rows, both by party.
 
-    A seed holds out the same rows for every number of aligned rows.
+    The held-out rows depend on the seed alone, so they are the same for every number of aligned rows.
 
     Raises:
         ConfigError: the data set has too few rows, or it lacks a column that the suite names.
@@ -101,7 +102,7 @@ def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
 
 
 def _columns(run: OneExchangeRun, frames: Frames) -> dict[str, Any]:
-    """Score a classifier of the active party's columns."""
+    """Return the scores of a classifier that is cross-validated on the active party's columns."""
     active = frames["active"]
     return _folds(run, active.drop("id", "label").to_numpy(), active["label"].to_numpy())
 
@@ -114,7 +115,11 @@ def _folds(run: OneExchangeRun, x: Any, y: Any) -> dict[str, Any]:
 
 
 def _trained(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any]:
-    """Train a model; score its predictions if rows are held out, and its embeddings if the method reads embeddings."""
+    """Train a model and return its scores, its numbers of epochs and its costs.
+
+    The model's predictions are scored if rows are held out.  If the suite scores the method's embeddings, a classifier
+    is cross-validated on them.
+    """
     of = run.settings
     model = Federation.from_tables(frames, label="label", split="random").train(
         of["name"],
@@ -136,7 +141,7 @@ def _trained(run: OneExchangeRun, frames: Frames, test: Frames) -> dict[str, Any
 
 
 def _predictions(run: OneExchangeRun, model: Model, test: Frames) -> float:
-    """Score the model's own predictions for rows that were held out."""
+    """Return the score of the model's own predictions for the held-out rows."""
     overall, metric = model.evaluate(test).overall, run.settings["metric"]
     if metric not in overall:
         raise ConfigError(f"suite {run.suite!r}: predictions have no metric {metric!r}; use one of "
@@ -145,7 +150,7 @@ def _predictions(run: OneExchangeRun, model: Model, test: Frames) -> float:
 
 
 def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
-    """Return the embeddings [n, M] of the active party's rows, in the table's order."""
+    """Return the embeddings of the active party's n rows, [n, M] with M numbers each, in the order of its table."""
     rows = model.aligned({"active": active.drop("label")}).rows
     lead, state = rows["active"], model.members["active"].state
     assert lead.block is not None
@@ -158,20 +163,21 @@ def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
     return u
 
 
-QUICK = 100  # divisor of the epochs in a quick run
+QUICK = 100  # a quick run divides the number of epochs by this number
 
 
 class OneExchangeMethod(Settings):
-    """Training and scoring of one method.
+    """The settings to train and score one method.
 
     Attributes:
         title: title in tables and figures.
-        reads: what is scored: a classifier of the active party's "columns" or of its "embeddings", cross-validated on
-            its rows; or the method's own "answers" for held-out rows.
-        name, parameters: the method in the registry; not used for "columns".
-        train: training settings that replace the suite's.
-        alone: whether the method uses no other party, so that the number of aligned rows has no effect.
-        classifier, classifier_settings, scale: the cross-validated classifier.
+        reads: "columns" or "embeddings" of the active party: a classifier is cross-validated on them; or "answers": the
+            method's own predictions for held-out rows are scored.
+        name, parameters: the name and the parameters of the method; not used for "columns".
+        train: training settings that replace those of the suite.
+        alone: whether only the active party takes part, so that the number of aligned rows has no effect.
+        classifier, classifier_settings, scale: the classifier that is cross-validated, its arguments, and the scaling
+            of its inputs.
 
     """
 
@@ -187,15 +193,15 @@ class OneExchangeMethod(Settings):
 
 
 class OneExchangeDataset(SuiteDataset):
-    """Distribution of one data set to an active and a passive party.
+    """The way in which one data set is distributed to an active and a passive party.
 
     Attributes:
         metric, unit: a scorer of scikit-learn, and its name in tables.
-        rows: number of rows of the active party, drawn by the seed; 0 stands for the aligned rows only.
-        aligned: numbers of these rows that the passive party has, too; it has the first ones.
-        columns: columns of the active party in the order in which narrower widths drop them; the passive party has all
-            other columns.
-        widths: numbers of columns of the active party: the last ones of ``columns``.
+        rows: number of rows of the active party, drawn by the seed; 0 if it has only the aligned rows.
+        aligned: numbers of aligned rows to run: how many of the active party's rows the passive party has, too.
+        columns: columns of the active party.  Narrower tables drop columns from the start of this list.  The passive
+            party has all columns of the data set that the active party does not have.
+        widths: numbers of columns of the active party to run; a width of 3 keeps the last three of ``columns``.
         test: number of the active party's rows that are held out and used only as test rows.
 
     """
@@ -211,18 +217,18 @@ class OneExchangeDataset(SuiteDataset):
 
 
 class Claim(Settings):
-    """A number in the paper's text, with the way to compute ours.
+    """A number in the paper's text, and the way to compute the same number from our runs.
 
     Attributes:
-        place: place in the paper.
+        place: place of the number in the paper.
         says: the paper's words.
         dataset, method: data set and method of the claim.
         number: the paper's number, in points of the metric or as a ratio.
-        kind: "gain", the gain of the method over ``over``, or "bytes", the ratio of the bytes of ``over`` to the
-            method's bytes by the formulas, both as the maximum over the numbers of aligned rows; or "loss", the loss
-            between two numbers of aligned rows.
-        over: the other method.
-        aligned: two numbers of aligned rows.
+        kind: "gain": the score of ``method`` minus that of ``over``.  "bytes": the bytes of ``over`` by the paper's
+            formulas, divided by those of ``method``.  Both are maxima over the numbers of aligned rows.  "loss": the
+            score of ``method`` with the first number of ``aligned``, minus its score with the second.
+        over: the method that ``method`` is compared with.
+        aligned: for a "loss", two numbers of aligned rows.
 
     """
 
@@ -237,7 +243,7 @@ class Claim(Settings):
 
 
 class PublishedRow(Settings):
-    """A row of the paper's table: (mean, spread) of the score, the rounds and the megabytes."""
+    """A row of the paper's table: the score (from 0 to 1), the rounds and the megabytes, each as (mean, spread)."""
 
     score: tuple[float, float]
     rounds: tuple[float, float]
@@ -248,7 +254,7 @@ class OneExchangeSuite(Suite):
     """A published experiment with one-exchange methods.
 
     Attributes:
-        shows: the experiment's subject, scores or costs.
+        shows: the subject of the page: scores and costs, or only costs.
         folds: number of folds of the cross-validation.
         published: rows of the paper's table, by data set, method and number of aligned rows.
         claims: numbers in the paper's text.
@@ -283,11 +289,11 @@ class OneExchangeSuite(Suite):
 
     @property
     def quick_cuts(self) -> str:
-        """See the base class."""
+        """The share of the work that a quick run does, as words for the page."""
         return f"1/{QUICK} of the epochs"
 
     def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:
-        """See the base class; a seed is one repeat of the cross-validation."""
+        """Yield the runs of the selected data sets and methods, ordered by seed; each seed repeats all of them."""
         wanted = select("method", selection.methods, self.methods)
         for seed in range(selection.seeds):
             for dataset in self.selected_datasets(selection):

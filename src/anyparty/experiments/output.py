@@ -1,4 +1,4 @@
-"""Aggregation of runs into cells, and output of all suites: pages, tables in Markdown, CSV files, panels."""
+"""Code that all kinds of suites share: aggregate runs into table cells, and write pages, tables, CSV and figures."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MeanSpread = tuple[float, float]
-"""Mean and standard deviation (divisor n - 1); the deviation of one value is NaN."""
+"""The mean and the standard deviation (divisor n - 1) of n values; the deviation of one value is NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of a suite's tables: the runs of one method in one condition.
+    """One cell of a suite's tables: the results of one method in one condition, with one run for each seed.
 
     Attributes:
-        facts: values that all of its runs share: data set, method, condition, the paper's numbers.
-        measures: by measure, the value of each seed.
+        facts: values that are equal for all runs of the cell: data set, method, condition, the paper's numbers.
+        measures: by name of a measure such as "score", the value of each seed.
 
     """
 
@@ -35,7 +35,7 @@ class Cell:
     measures: Mapping[str, Mapping[int, float]]
 
     def __getitem__(self, name: str) -> Any:
-        """Return a fact."""
+        """Return the fact ``name`` of the cell."""
         return self.facts[name]
 
     def matches(self, **facts: Any) -> bool:
@@ -43,7 +43,7 @@ class Cell:
         return all(self.facts[name] == value for name, value in facts.items())
 
     def seeds(self, measure: str) -> list[int]:
-        """Return the seeds that have a measure."""
+        """Return the seeds for which the cell has a value of a measure."""
         return list(self.measures[measure])
 
     def mean(self, measure: str, seeds: Iterable[int] | None = None) -> float:
@@ -56,12 +56,12 @@ class Cell:
         return statistics.fmean(chosen) if chosen else math.nan
 
     def mean_spread(self, measure: str) -> MeanSpread:
-        """Return mean and standard deviation of a measure over its seeds."""
+        """Return the mean and the standard deviation of a measure over its seeds."""
         return mean_spread(list(self.measures[measure].values()))
 
 
 def mean_spread(values: Sequence[float]) -> MeanSpread:
-    """Return the mean and the standard deviation (divisor n - 1).
+    """Return the mean and the standard deviation (divisor n - 1) of ``values``.
 
     Both are NaN if there is no value.  The deviation of one value is NaN, too.
     """
@@ -72,7 +72,7 @@ def mean_spread(values: Sequence[float]) -> MeanSpread:
 
 
 def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """Group records by the named fields of their runs."""
+    """Group records by the fields ``names`` of their runs; the keys are tuples of these fields' values."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records.values():
         groups.setdefault(tuple(record["run"][name] for name in names), []).append(record)
@@ -80,12 +80,12 @@ def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, float]:
-    """Return the values of records by their runs' seeds."""
+    """Return, by seed, the value of the record whose run has this seed, from pairs of a record and a value."""
     return {int(record["run"]["seed"]): value for record, value in values}
 
 
 def shared_seeds(cells: Iterable[Cell], measure: str) -> list[int]:
-    """Return the seeds that all cells have.
+    """Return the seeds for which all cells have a value of a measure.
 
     A seed determines rows, labels and masks, so only results with the same seed can be compared.
     """
@@ -93,19 +93,19 @@ def shared_seeds(cells: Iterable[Cell], measure: str) -> list[int]:
     return sorted(set.intersection(*each)) if each else []
 
 
-PANELS_ACROSS = 3  # more panels side by side are too small to read
-LETTER, HANDLE = 0.075, 0.6  # widths in the legend, in inches: of a letter, and of the line before a name
+PANELS_ACROSS = 3  # greatest number of panels side by side; more would be too small to read
+LETTER, HANDLE = 0.075, 0.6  # widths in the legend, in inches: of one letter, and of the line in front of a name
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuitePage:
-    """The results of a suite beside the paper's.
+    """The page of a suite: its results beside the paper's.
 
     Attributes:
         cells: the aggregated runs.
-        markdown: the tables.
+        markdown: the page with the tables.
         csv: the numbers of the tables, one line for each cell.
-        draw: function that draws the figures at a path, as PNG and SVG.
+        draw: function that draws the figures and writes them to a path, as PNG and SVG.
 
     """
 
@@ -115,13 +115,16 @@ class SuitePage:
     draw: Callable[[Path], object]
 
     def plot(self, path: Path) -> None:
-        """Draw the figures at ``path``, if there are results."""
+        """Draw the figures and write them to ``path`` as PNG and SVG, if there are results."""
         if self.cells:
             self.draw(path)
 
 
 def markdown_page(suite: Suite, cells: Iterable[Cell], body: Iterable[str], about: Mapping[str, str]) -> str:
-    """Return a whole page: title, tables, differences from the published experiment, and how the page was made."""
+    """Return a page in Markdown: title, tables, differences from the published experiment, and how it was made.
+
+    ``body`` has the lines of the tables, and ``about`` has facts on how the page was made, by name.
+    """
     shown = {cell["dataset"] for cell in cells}
     of_datasets = [line for name, entry in suite.datasets.items() if name in shown for line in entry.differs]
     lines = [f"# {suite.title}", "", f"{suite.paper}. Suite `{suite.name}`.", "", *body]
@@ -147,7 +150,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def csv_text(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a CSV with a header; ``None`` and NaN become empty cells."""
+    """Return a CSV file as text: a header with ``names``, then ``rows``; ``None`` and NaN become empty cells."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
@@ -162,12 +165,12 @@ def fixed(value: float | None, digits: int) -> str:
 
 
 def with_spread(mean: float, spread: float = math.nan, *, digits: int = 1) -> str:
-    """Return "mean ± spread", or only the mean if the spread is NaN."""
+    """Return the text "mean ± spread", or only the mean if the spread is NaN."""
     return f"{mean:,.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:,.{digits}f}")
 
 
 def bold(text: str, condition: bool = True) -> str:
-    """Return a text in bold if a condition holds."""
+    """Return a text as Markdown: bold if ``condition`` is true, else unchanged."""
     return f"**{text}**" if condition else text
 
 
@@ -181,17 +184,17 @@ def panels(
     same_y: Literal["none", "row", "all"] = "none",
     along: Literal["both", "y"] = "both",
 ) -> Iterator[list[Axes]]:
-    """Yield axes to draw on, then add one legend for all panels and write the figure as PNG and SVG.
+    """Yield the axes of a new figure's panels; after the body, add one legend for all panels and write PNG and SVG.
 
-    The same drawing gives the same bytes.
+    If the body draws the same, the files have the same bytes.
 
     Args:
         number: number of panels.
         path: path of the files, without suffix.
         across: greatest number of panels side by side.
-        size: size of a panel, in inches.
+        size: width and height of a panel, in inches.
         same_y: which panels share their y scale: none, those of a row, or all.
-        along: axes with grid lines.
+        along: axes that have grid lines.
 
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import

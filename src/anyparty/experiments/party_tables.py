@@ -1,4 +1,4 @@
-"""A data set as the parties' tables: columns in blocks or by name, without the rows that a party does not hold."""
+"""Make the parties' tables from a data set: distribute its columns, and remove the rows that a party does not hold."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ from anyparty.data.missingness import MCAR, DrawnMask, Mechanism, missing
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.partition import cut
 
-LABELS = "server"  # a party with all labels and no columns, so that a missing block does not remove a label
+LABELS = "server"  # name of a party with all labels and no columns, which has labels also of rows with missing blocks
 
 
 def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
-    """Cut rows [n, ...] into K flat blocks [n, d_k], one for each party; images are scaled to [0, 1]."""
+    """Cut n rows X [n, ...] into K arrays [n, d_k], one for each party; the pixels of images are scaled to [0, 1].
+
+    ``how`` names the way of cutting: see ``tables.partition.cut``.
+    """
     if X.dtype == np.uint8:
         X = X.astype(np.float32) / 255
     return [np.ascontiguousarray(block.reshape(len(block), -1)) for block in cut(X, how, parties)]
 
 
 def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Mechanism:
-    """Return a mechanism of missingness by name: a name that the suite defines, a number p for MCAR(p), or a known one.
+    """Return the mechanism of missingness that a text names.
+
+    The text is a name in ``defined``, a number p for MCAR(p), or the name of a built-in mechanism.
 
     >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
     (MCAR(p=0.1, keep_empty=False), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
@@ -44,9 +49,9 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
 def draw(
     mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Mechanism | None = None
 ) -> DrawnMask:
-    """Draw which party observes which row, by the mechanism ``how`` or else by the mechanism's name.
+    """Draw which party has which row, with the mechanism ``how``, or by default the one that ``mechanism`` names.
 
-    The draw is the same for all methods with the same seed.
+    ``name`` is "train" or "test". The result is the same for all methods with the same seed.
     """
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
@@ -61,14 +66,15 @@ def tables(
     at: str = LABELS,
     shared: bool = False,
 ) -> dict[str, pl.DataFrame]:
-    """Return each party's table of the rows that it observes.
+    """Return, by party, a table with the rows that the party has.
 
     Args:
-        blocks: the parties' columns, K blocks [n, d_k].
+        blocks: the parties' columns, K arrays [n, d_k].
         y: labels [n].
-        observed: which party observes which row, [n, K].
-        labeled: rows whose label is known, [n]; by default all.
-        at: party that has the labels; by default a further party, which has all labels and no columns.
+        observed: [n, K] bool, True if party k has row n.
+        labeled: [n] bool, True if the label of the row is known; by default all.
+        at: name of the party that has the labels of its rows; by default a further party, which has all labels and no
+            columns.
         shared: whether every party gets the labels of its own rows.
 
     """
@@ -87,13 +93,13 @@ def tables(
 
 
 def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS, task: str = "auto") -> Federation:
-    """Return the federation of these tables; the party ``at``, which has the labels, is the active one."""
+    """Return the federation of the tables ``frames``; the party ``at``, which has the labels, is the active party."""
     parties = {
         name: {"scale": scale} | ({"label": "label"} if name != at and "label" in frame.columns else {})
         for name, frame in frames.items()
     }
     about = {"label": "label", "active": at, "task": task}
-    settings = {"federation": about, "parties": parties, "split": {"kind": "random"}}  # as in the published numbers
+    settings = {"federation": about, "parties": parties, "split": {"kind": "random"}}  # as in the published experiments
     return Federation.from_config(Config.of(settings), frames)
 
 
@@ -101,14 +107,16 @@ def by_columns(
     data: Dataset, places: NDArray[np.int64], columns: Mapping[str, Sequence[str]], held: Mapping[str, int], *,
     labels: str,
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
-    """Return each party's table: named columns for named parties, and all other columns for the remaining party.
+    """Return, by party, a table with the columns that ``columns`` lists for the party.
+
+    A party that ``columns`` does not list gets all columns that are not listed.
 
     Args:
         data: a data set; only its training rows are used.
-        places: indices of the rows, in order.
-        columns: names of the columns, by party.
-        held: number of rows of each party; a party has the first ones of ``places``.
-        labels: the party that has the labels.
+        places: [n], indices of the rows to use.
+        columns: by party, the names of its columns.
+        held: by party, its number m of rows; the party has the first m of ``places``.
+        labels: name of the party that has the labels.
 
     Raises:
         ConfigError: the data set does not have a column, or more than one party would get the remaining columns.

@@ -1,4 +1,4 @@
-"""Execution of a suite's runs: in parallel, one record each; finished runs are skipped and failures are listed."""
+"""Execute the runs of a suite in parallel: each writes one record, finished runs are skipped, failures are listed."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, war
 from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
-REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib gives the job to another worker
+REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets the job
 WARNINGS = "warned"  # a record's key for its warnings
 
 
 @dataclass
 class SuiteResult:
-    """Records of the finished runs and errors of the failed ones, by the runs' keys."""
+    """The records of finished runs and the errors of failed runs, both by the key of the run."""
 
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def run_all(
     backend: str | None = None,
     console: Console | None = None,
 ) -> SuiteResult:
-    """Execute the runs that are not finished and return all records.
+    """Execute the runs that are not finished; return the records of all finished runs and the errors of failed ones.
 
     Args:
         runs: the suite's runs.
@@ -96,10 +96,10 @@ def _run_all(
 
 
 def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, dict[str, Any], str | None]:
-    """Execute a run and write its record; return its key, the record, and an error message or ``None``.
+    """Execute a run and write its record; return the run's key, its record, and an error message or ``None``.
 
-    An error does not stop the other runs. Warnings go into the record: a worker process must not write into the
-    progress bar.
+    An exception is returned as a message, so that it does not stop the remaining runs. Warnings are stored in the
+    record, because a worker process must not write into the progress bar.
     """
     home, sentences, state = folder / run.key, list[str](), source_hash()
     began = time.perf_counter()
@@ -110,11 +110,11 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
         if sentences:
             record[WARNINGS] = sorted(set(sentences))
         write_json(home / "record.json", record)
-        (home / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
+        (home / "error.txt").unlink(missing_ok=True)  # written if an earlier attempt failed
     except AnypartyError as error:
         return run.key, {}, str(error)
-    except Exception as error:  # one run must not stop the suite
-        with contextlib.suppress(OSError):  # the disk may be the cause
+    except Exception as error:  # an error in one run must not stop the suite
+        with contextlib.suppress(OSError):  # a full disk may have caused the error
             home.mkdir(parents=True, exist_ok=True)
             (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
@@ -158,10 +158,11 @@ def _bar(console: Console | None) -> Progress:
 
 @contextmanager
 def joblib_backend(name: str | None, jobs: int) -> Iterator[None]:
-    """Let joblib execute on a back end: processes of this machine, or a cluster.
+    """Let joblib execute jobs on a back end during the body of the ``with`` statement.
 
-    ``dask`` uses the scheduler of ``DASK_SCHEDULER_ADDRESS``, ``ray`` the cluster of ``RAY_ADDRESS``; if the variable
-    is not set, ``jobs`` processes start on this machine.
+    With the name ``None``, jobs are executed by processes of this machine. "dask" uses the scheduler at the address in
+    the variable ``DASK_SCHEDULER_ADDRESS``, and "ray" the cluster at the address in ``RAY_ADDRESS``. If the variable is
+    not set, ``jobs`` processes are started on this machine.
 
     Raises:
         ConfigError: the back end is unknown or not installed.

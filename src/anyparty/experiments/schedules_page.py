@@ -1,4 +1,7 @@
-"""The page of a schedules suite: time units to the target, ratios beside the paper's, the choice of rates, curves."""
+"""The page of a schedules suite: time until a target score, ratios beside the paper's, chosen learning rates, curves.
+
+Time is measured in the time units of a virtual clock.  ``schedules_suite`` explains cases, algorithms and targets.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TITLE_LETTERS = 50  # number of letters of a title that fit above a panel
-MARGIN = 1.02  # end of the x axis, relative to the last time at which a curve reaches the target
+MARGIN = 1.02  # end of the x axis, as a multiple of the last time at which a curve reaches the target
 
 LEGEND = (
     "Time units until the target: mean ± standard deviation over the seeds that reach it; in brackets their number, if "
@@ -48,7 +51,7 @@ CHOICE = (
 
 
 def page(suite: SchedulesSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
-    """Render the results of a suite."""
+    """Return the page of a suite for the records of its runs; ``about`` has facts for the last lines of the page."""
     cells = aggregate(suite, records)
     return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, records, cells), about),
                      csv=_csv(cells), draw=partial(plot, suite, records))  # fmt: skip
@@ -112,7 +115,7 @@ def _percent(values: Sequence[float]) -> str:
 
 
 def _rates_table(suite: SchedulesSuite, records: Records, dataset: str) -> list[str]:
-    """Return the table of all rates with seed 0."""
+    """Return the lines of the table that shows how learning rates were chosen: the loss at each rate with seed 0."""
     targets, rows = suite.targets(records), []
     rates = {place[1:]: each for place, each in suite.chosen_rates(records).items() if place[0] == dataset}
     grid = sorted({rate for each in rates.values() for rate in each.losses}, reverse=True)
@@ -153,10 +156,10 @@ def _csv(cells: Sequence[Cell]) -> str:
 
 
 def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
-    """Draw the score against time units: a row of panels for each data set and case, a column for each latency.
+    """Draw the held-out score against time: a row of panels for each data set and case, a panel for each latency.
 
-    A curve is the mean over seeds with a band of one standard deviation. Runs that diverged are left out; if there are
-    any, a panel's own legend gives the number of seeds that are drawn.
+    A curve is the mean over seeds, with a band of one standard deviation. Runs that diverged are left out. In this case
+    a legend in the panel gives the number of seeds that are drawn.
     """
     rates, targets, wide = suite.chosen_rates(records), suite.targets(records), len(suite.latencies)
     rows = [(dataset, case) for dataset in suite.datasets for case in suite.cases
@@ -170,7 +173,7 @@ def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
             }  # fmt: skip
             _panel(suite, axis, found, latency, targets.get((dataset, suite.cases[case].parties)))
             axis.set_xlabel(f"time units, latency {latency:g}")
-            if place % wide == 0:  # the first panel's title is that of the whole row
+            if place % wide == 0:  # only the first panel has a title, which is for the whole row
                 axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", TITLE_LETTERS * wide))
                 axis.set_ylabel("accuracy on held-out rows, %")
 
@@ -197,7 +200,7 @@ def _panel(
 
 
 def _mean_time(suite: SchedulesSuite, runs: Sequence[Record], target: float, latency: float) -> float | None:
-    """Return the mean time to the target over the seeds that reach it, as in the table."""
+    """Return the mean time until the target over the runs that reach it, as in the table; ``None`` if no run does."""
     reached = [time for record in runs if (time := time_to_target(suite, record, target, latency)) is not None]
     return statistics.fmean(reached) if reached else None
 
@@ -226,7 +229,10 @@ Record = Mapping[str, Any]
 def runs_at(
     suite: SchedulesSuite, records: Records, dataset: str, case: str, method: str, rate: float, latency: float
 ) -> Iterator[Record]:
-    """Yield the records of an algorithm that apply to a latency, one for each seed."""
+    """Yield the records of an algorithm at a learning rate that give its results at a latency, one for each seed.
+
+    In a schedule with rounds, the records of the suite's ``search_latency`` apply to all latencies.
+    """
     trained_at = latency if suite.algorithms[method].at_once else suite.search_latency
     for record in records.values():
         run = record["run"]
@@ -241,10 +247,10 @@ def scores(record: Record) -> list[float]:
 
 
 def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
-    """Return the time at the end of each epoch, in time units, at a latency.
+    """Return the time at the end of each epoch, in time units, as it is at ``latency``.
 
-    A round lasts as long as its local iterations and one round trip, so a different latency changes the duration of
-    every round by the same amount.
+    A round lasts as long as its local iterations and one round trip. So if the run had another latency, the difference
+    is added for every round. If parties communicate one by one, the run must have had this latency.
     """
     run = record["run"]
     more = 0.0 if suite.algorithms[run["method"]].at_once else latency - run["latency"]
@@ -254,7 +260,8 @@ def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
 def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency: float) -> float | None:
     """Return the time units until the score first reaches the target; ``None`` if the score never reaches it.
 
-    The score is interpolated linearly between two epochs.  If the first epoch reaches the target, its time is returned.
+    The score is interpolated linearly between two epochs.  If the first epoch reaches the target, the time at the end
+    of the first epoch is returned.
     """
     points = list(zip(times(suite, record, latency), scores(record), strict=True))
     if points and points[0][1] >= target:
@@ -268,13 +275,20 @@ def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency
 def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
     """Return a cell for each data set, case, latency and algorithm that has runs and a target.
 
-    Additional facts: the chosen ``rate``; ``at_an_end``, True if the rate is at an end of its grid; the ``target``; the
-    ``ratio`` of the mean time to that of the algorithm ``suite.beside``, over the seeds with which both algorithms
-    reach the target; the ``paper`` mean and spread in time units, empty if the paper's run did not reach the target;
-    and the ``paper_ratio``.
+    The facts of a cell also include:
+        rate: the chosen learning rate.
+        at_an_end: True if the rate is the lowest or highest of its grid.
+        target: the score to reach.
+        ratio: the mean time divided by that of the algorithm ``suite.beside``, over the seeds with which both
+            algorithms reach the target.
+        paper: the paper's mean and spread in time units; empty if the paper's run did not reach the target.
+        paper_ratio: the same ratio of the paper's means.
 
-    Measures: ``time`` for the seeds that reach the target; ``diverged`` (1 or 0) for all seeds; ``best`` and ``last``
-    held-out score, ``test`` score and ``trace_restarts`` for the seeds that did not diverge.
+    The measures of a cell are:
+        time: the time units until the target, for the seeds that reach it.
+        diverged: 1 if the training diverged, else 0, for all seeds.
+        best, last, test: the best and the last held-out score and the test score, for the seeds that did not diverge.
+        trace_restarts: how often the trace of CPU use started again, for the seeds that did not diverge.
     """
     rates, targets, cells = suite.chosen_rates(records), suite.targets(records), list[Cell]()
     for dataset in suite.datasets:
@@ -320,7 +334,10 @@ def _published(paper: Mapping[str, tuple[float, ...]], method: str, beside: str)
 
 
 def _ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
-    """Return the ratio of two mean times over the seeds that both have, because other seeds would bias the ratio."""
+    """Return the ratio of two mean times over the seeds that both have; ``None`` without such seeds.
+
+    Seeds that only one of them has would bias the ratio.
+    """
     both = times.keys() & others.keys()
     return statistics.fmean(times[seed] for seed in both) / statistics.fmean(others[seed] for seed in both) \
         if both else None  # fmt: skip

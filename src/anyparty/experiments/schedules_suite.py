@@ -1,11 +1,12 @@
-"""Suites of schedules as data, and the runs of their tables, with curves over the clock's time units.
+"""Suites of schedules as data, and their runs, whose scores are measured over the time units of a virtual clock.
 
-A suite has data sets, cases (parties, their speeds and the time-out) and algorithms. Its runs have two steps:
+The experiments are those of the Flex-VFL paper. A suite has data sets, cases (the parties, their speeds and the
+time-out) and algorithms. Its runs have two steps:
 
-1. For every data set and case, each algorithm trains at each learning rate of the grid with seed 0. The reference,
-   which has no schedule, trains with every seed; the target is a share of the reference's score.
-2. Each algorithm trains with the other seeds, at the rate with the lowest final training loss (the paper's way, section
-   VII-A). The run of the first step with seed 0 and this rate is also part of the results.
+1. For every data set and case, each algorithm trains with seed 0 at each learning rate of a grid. The reference, a
+   training without a schedule, is run with every seed. The target is a share of the reference's score.
+2. Each algorithm trains with all seeds but 0, at the rate with the lowest final training loss of the first step (the
+   paper's section VII-A). The run of the first step at this rate gives the result for seed 0.
 
 The second step reads the rates from the records of the first step, so an interrupted suite continues with the same
 rates. In a schedule with rounds, latency changes only the duration of rounds, so one training gives the results for all
@@ -43,12 +44,12 @@ from anyparty.training.callbacks import Callback
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulesRun(SuiteRun):
-    """One training on the clock.
+    """One training of an algorithm under a virtual clock.
 
     Attributes:
-        case: key of the case's entry.
+        case: name of the case in the suite.
         rate: learning rate of all parties; for Adaptive Flex-VFL, the rate in a round in which all machines are idle.
-        latency: latency of the clock, in time units.
+        latency: duration of a round trip between a party and the active party, in time units of the clock.
 
     """
 
@@ -58,12 +59,15 @@ class SchedulesRun(SuiteRun):
 
     @property
     def label(self) -> str:
-        """See the base class."""
+        """A readable name of the run: data set, case, algorithm, latency, learning rate, seed."""
         case = self.case.replace(" ", "-")
         return f"{self.dataset}-{case}-{self.method}-l{self.latency:g}-r{self.rate:g}-s{self.seed}"
 
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """See the base class. A run that diverges is a result, too; its curve ends with the last finished epoch."""
+        """Train once; return the record with the loss, score and clock after each epoch, and the test score.
+
+        A training that diverges is a result, too. Its curve ends with the last finished epoch.
+        """
         torch.set_num_threads(1)  # runs are parallel, one thread each
         seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
@@ -106,21 +110,21 @@ class SchedulesRun(SuiteRun):
 
 
 class CurveRecorder(Callback):
-    """Records loss, held-out score and clock of every epoch, also of a run that diverges later."""
+    """A callback that keeps the loss, held-out score and clock of every epoch, also of a run that diverges later."""
 
     def __init__(self, metric: str) -> None:
         self.metric, self.points = metric, list[dict[str, float]]()
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Record one epoch."""
+        """Keep the loss, the held-out score and the clock's values of one epoch."""
         clock: dict[str, float] = {key: record[key] for key in ("time", "rounds", "trace_began_anew") if key in record}
         self.points.append({"loss": record["loss"], "score": record["validation"][self.metric], **clock})
 
 
 def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) -> dict[str, Any]:
-    """Return the arguments of a training: the schedule, the clock and each party's optimizer.
+    """Return the arguments of ``Federation.train`` that a run sets: schedule, clock and each party's optimizer.
 
-    The reference has no schedule and no clock, and the same optimizer at all parties.
+    The reference trains without a schedule and a clock, with the same optimizer at all parties.
     """
     settings, case = run.settings, run.settings["case"]
     if "schedule" not in settings:
@@ -141,10 +145,11 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return each party's A_k for which the party's learning rate is ``rate`` in a round with an idle machine.
+    """Return, by party, the A_k for which its learning rate is ``rate`` in a round in which its machine is idle.
 
-    Flex-VFL with a fixed rate eta satisfies the paper's (14) in every round if eta = A_k / (tau wbar), where tau is the
-    greatest possible number of local iterations (section VII-F).
+    Flex-VFL with a fixed rate eta satisfies the paper's equation (14) in every round if eta = A_k / (tau wbar), by
+    section VII-F. Here tau is the greatest possible number of local iterations, and wbar is the greatest weight of
+    equation (8).
     """
     idle = VirtualClock(iteration=clock.get("iteration", 1.0), timeout=clock["timeout"])
     tau = {name: idle.fits(name, 0) for name in momentum}
@@ -159,8 +164,8 @@ class SchedulesDataset(SuiteDataset):
 
     Attributes:
         rows: number of training rows, drawn by the seed; 0 takes all rows.
-        share: replaces the reference's share.
-        rates: replaces the suite's grid.
+        share: the target as a share of the reference's score, in place of the share in ``ReferenceEntry``.
+        rates: the grid of learning rates, in place of the suite's grid; empty to keep the suite's grid.
 
     """
 
@@ -176,15 +181,15 @@ class SchedulesDataset(SuiteDataset):
 
 
 class CaseEntry(Settings):
-    """Parties and clock, the same for all algorithms of a case.
+    """A case: the parties and the clock under which all algorithms are compared.
 
     Attributes:
         timeout: time-out of a round, in time units.
         within: time in which each party completes its ``iterations`` and the server completes ``server`` iterations.
-        trace: if not empty, it replaces ``iterations``: the seed draws a machine of Google's cluster for each party. An
-            iteration takes 1 time unit on an idle machine. With "average", the machine's mean use applies to all
-            rounds; with "varying", each sample of its use applies to one round.
-        momentum: local momentum of the parties, then of the server.
+        trace: if not empty, speeds come from a trace in place of ``iterations``: the seed draws a machine of Google's
+            cluster for each party. An iteration takes 1 time unit on an idle machine. With "average", the machine's
+            mean CPU use applies to all rounds; with "varying", each sample of its CPU use applies to one round.
+        momentum: local momentum of each party, and as the last number that of the server.
 
     """
 
@@ -199,13 +204,13 @@ class CaseEntry(Settings):
 
 
 class AlgorithmEntry(Settings):
-    """A schedule, its number of epochs and its grid of learning rates.
+    """An algorithm: a schedule, its number of epochs and its grid of learning rates.
 
     Attributes:
-        epochs: epochs of one party; a schedule in which parties communicate one by one multiplies them by the number of
-            parties.
-        rates: replaces the suite's grid.
-        rate_of: algorithm whose chosen rate this algorithm uses instead of its own search.
+        epochs: number of epochs. If parties communicate one by one, it is multiplied by the number of parties.
+        rates: the grid of learning rates, in place of the suite's grid; empty to keep the suite's grid.
+        rate_of: name of the algorithm whose chosen rate is used, so that this algorithm needs no search; empty to
+            search.
 
     """
 
@@ -222,7 +227,7 @@ class AlgorithmEntry(Settings):
 
 
 class ReferenceEntry(Settings):
-    """The training without a schedule; a target is ``share`` times the score of this training."""
+    """The reference: a training without a schedule, whose score times ``share`` is the target."""
 
     epochs: int
     optimizer: Optimizer
@@ -231,11 +236,11 @@ class ReferenceEntry(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenRate:
-    """The learning rate of an algorithm.
+    """The learning rate that was chosen for an algorithm, with the losses that led to the choice.
 
     Attributes:
         rate: the rate with the lowest training loss.
-        losses: mean training loss of the last epoch with seed 0, by rate; infinite if the run diverged.
+        losses: by rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
 
     """
 
@@ -249,18 +254,18 @@ class ChosenRate:
 
 
 class SchedulesSuite(Suite):
-    """Time units until a target, for several algorithms under several clocks.
+    """A suite that measures the time units until several algorithms reach a target, under several clocks.
 
     Attributes:
-        method: name and parameters of the split method.
+        method: name and parameters of the split method that all algorithms train.
         rates: grid of learning rates.
-        latencies: latencies of the tables, in time units.
-        search_latency: latency at which rates are chosen.
-        held_out: share of the training rows that the curve is scored on.
-        beside: algorithm that the others are compared with.
+        latencies: durations of a round trip for which the tables show results, in time units.
+        search_latency: the latency at which rates are chosen.
+        held_out: share of the training rows that are held out to score each epoch.
+        beside: name of the algorithm that all algorithms are compared with.
         published: the paper's (mean, spread) in thousands of time units for each latency, by case and algorithm; an
             empty pair means that the target was not reached.
-        says: paragraphs below the tables.
+        says: paragraphs of text below the tables.
 
     """
 
@@ -280,11 +285,11 @@ class SchedulesSuite(Suite):
 
     @property
     def quick_cuts(self) -> str:
-        """See the base class."""
+        """The share of the work that a quick run does, as words for the page."""
         return "a tenth of the epochs and two learning rates of the search"
 
     def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
-        """See the base class; these are the runs of the first step.
+        """Yield the runs of the first step: the reference, and each algorithm with seed 0 at each learning rate.
 
         A quick selection has a tenth of the epochs, and only two rates from the middle of the grid.
         """
@@ -299,7 +304,10 @@ class SchedulesSuite(Suite):
                         yield self._run(dataset, case, name, rate, 0, self.search_latency, selection)
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SchedulesRun]:
-        """See the base class; these are the runs of the second step."""
+        """Yield the runs of the second step: each algorithm at its chosen rate, with the seeds and latencies left.
+
+        ``records`` are the results of the first step.
+        """
         rates = self.chosen_rates(records)
         wanted = select("method", selection.methods, self.algorithms)
         for seed in range(selection.seeds):
@@ -314,7 +322,10 @@ class SchedulesSuite(Suite):
                                 yield self._run(dataset, case, name, found.rate, seed, latency, selection)
 
     def chosen_rates(self, records: Records) -> dict[tuple[str, str, str], ChosenRate]:
-        """Return the rate of each data set, case and algorithm; omit an algorithm that diverged at all rates."""
+        """Return the chosen rate for each (data set, case, algorithm).
+
+        An algorithm that diverged at all rates is left out.
+        """
         losses: dict[tuple[str, str, str], dict[float, float]] = {}
         for record in records.values():
             run = record["run"]
@@ -334,9 +345,9 @@ class SchedulesSuite(Suite):
         return rates
 
     def targets(self, records: Records) -> dict[tuple[str, int], float]:
-        """Return the target of each data set and number of parties: a share of the reference's final score.
+        """Return the target for each (data set, number of parties): a share of the reference's final held-out score.
 
-        The final score is the mean over the seeds that did not diverge.
+        The final score is the mean over the seeds with which the training did not diverge.
         """
         scores: dict[tuple[str, int], list[float]] = {}
         for record in records.values():
@@ -347,7 +358,10 @@ class SchedulesSuite(Suite):
         return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
 
     def _searched(self, wanted: Sequence[str]) -> list[str]:
-        """Return the algorithms that need a search: the selected ones, and those whose rate a selected one uses."""
+        """Return the algorithms whose rates have to be searched for the algorithms ``wanted``.
+
+        An algorithm with ``rate_of`` is replaced by the algorithm whose rate it uses.
+        """
         named = {self.algorithms[name].rate_of or name for name in wanted}
         return [name for name in self.algorithms if name in named]
 
@@ -389,6 +403,6 @@ class SchedulesSuite(Suite):
         return at | shared | ({} if selection.device == "cpu" else {"device": selection.device})
 
     def share(self, dataset: str) -> float:
-        """Return the share of the reference's score that is the target."""
+        """Return the share of the reference's score that is the target for a data set."""
         own = self.datasets[dataset].share
         return self.reference.share if own is None else own

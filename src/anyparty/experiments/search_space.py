@@ -17,9 +17,9 @@ from anyparty.errors import ConfigError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class NumberRange:
-    """Numbers from ``low`` to ``high``, both included.
+    """A range of numbers from ``low`` to ``high``, both included, from which numbers are drawn uniformly.
 
-    The numbers are whole if both limits are.  With ``log``, their logarithms are evenly spread.
+    If both limits are whole, whole numbers are drawn.  With ``log``, the logarithm is drawn uniformly.
     """
 
     low: float
@@ -27,7 +27,7 @@ class NumberRange:
     log: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """Draw a number."""
+        """Draw a number of the range at random."""
         if self.log:
             drawn = float(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
             return round(drawn) if self.whole else drawn
@@ -43,12 +43,12 @@ class NumberRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """A list of values."""
+    """A list of values, from which each is drawn with the same probability."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """Draw a value."""
+        """Draw one of the values at random."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
@@ -69,7 +69,7 @@ def search_space(values: Mapping[str, Any]) -> dict[str, NumberRange | Choices]:
         values: by name of a setting, a list of choices, or a table with "low", "high" and optionally "log".
 
     Raises:
-        ConfigError: the space is empty, or an entry has another form.
+        ConfigError: the space is empty, or an entry is neither a list of choices nor such a table.
     """
     if not isinstance(values, Mapping) or not values:
         raise ConfigError('space: expected settings with choices or ranges, such as {"optimizer.lr": [0.001, 0.01]}, '
@@ -96,5 +96,5 @@ def _entry(key: str, value: Any) -> NumberRange | Choices:
 
 
 def drawn(space: SearchSpace, rng: np.random.Generator, n: int) -> list[dict[str, Any]]:
-    """Draw ``n`` configurations at random."""
+    """Return ``n`` random configurations: each has one value for every setting of the space."""
     return [{key: entry.draw(rng) for key, entry in space.items()} for _ in range(n)]

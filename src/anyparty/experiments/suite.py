@@ -1,4 +1,4 @@
-"""The contract of a suite: one published experiment as data, and the runs that reproduce it."""
+"""Base classes of suites: a suite describes one published experiment as data, and yields the runs that repeat it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyparty.config.settings_group import Settings
 from anyparty.errors import ConfigError, nearest
 
 Records = Mapping[str, Mapping[str, Any]]
-"""Records of finished runs, by the runs' keys."""
+"""By the key of a finished run, its record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +26,9 @@ class SuiteRun(ABC):
     Attributes:
         suite: name of the suite.
         dataset: name of the data set.
-        method: key of the method's entry.
+        method: name of the method's entry in the suite.
         seed: seed of all random numbers.
-        settings: all other values that determine the result, as data.
+        settings: all further values that determine the result, as data.
 
     """
 
@@ -41,13 +41,13 @@ class SuiteRun(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """A readable name that distinguishes the run in its suite; the name of the run's folder starts with it."""
+        """A readable name that distinguishes the run from the suite's other runs; its folder's name starts with it."""
 
     @property
     def key(self) -> str:
-        """Name of the run's folder: its label and a hash of all values that determine the result.
+        """The name of the run's folder: its label, and a hash of all values that determine the result.
 
-        The device is not one of these values.
+        The device is not part of the hash.
         """
         text = json.dumps(vars(self) | {"settings": _without_device(self.settings)}, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -72,11 +72,11 @@ class Selection:
 
     Attributes:
         datasets: some of the suite's data sets; by default all that are not heavy.
-        methods: some of its methods; by default all.
+        methods: some of the suite's methods; by default all.
         seeds: number of seeds; the seeds are 0, 1, ...
         quick: train only briefly, to check that everything works.
-        device: device on which networks train.
-        missing: some of the mechanisms of missing training blocks; by default all.
+        device: PyTorch device on which networks train, such as "cuda".
+        missing: some of the suite's mechanisms, which determine the missing blocks in training; by default all.
 
     """
 
@@ -108,7 +108,8 @@ class SuiteDataset(Settings):
 
     Attributes:
         heavy: whether this data set is run only if the user names it.
-        differs: sentences like the suite's ``differs``; only pages with this data set show these sentences.
+        differs: sentences that state where the suite differs from the published experiment on this data set; only pages
+            with this data set show them.
 
     """
 
@@ -117,13 +118,13 @@ class SuiteDataset(Settings):
 
 
 class Suite(BaseModel, ABC):
-    """Fields and methods that all suites share; each kind adds its settings and published numbers.
+    """Base class of suites: the fields and methods that all kinds of suites have.
 
     Attributes:
-        name: name on the command line.
-        kind: kind of experiment; it selects the class and the renderer.
+        name: name of the suite on the command line.
+        kind: kind of experiment; it selects the suite's class and the module that renders the page.
         title: heading of the page.
-        paper: authors, venue, year and table.
+        paper: authors, venue, year and table of the publication.
         differs: sentences that state where the suite differs from the published experiment.
         datasets: entries of the data sets, by name.
 
@@ -140,24 +141,24 @@ class Suite(BaseModel, ABC):
 
     @property
     def home(self) -> str:
-        """Folder of the runs below ``runs/bench``; suites that share runs also share this folder."""
+        """The name of the folder in runs/bench that has the runs; suites with the same runs share this folder."""
         return self.name
 
     @property
     def prefix(self) -> str:
-        """Prefix of this suite's own files in that folder."""
+        """The prefix of the suite's own files in the folder ``home``; empty if no other suite's runs are there."""
         return "" if self.home == self.name else f"{self.name}-"
 
     @property
     @abstractmethod
     def quick_cuts(self) -> str:
-        """The part of the work that a quick run does, for a sentence."""
+        """The share of the work that a quick run does, as words for the page, such as "1/10 of the epochs"."""
 
     def with_own_methods(self, names: Sequence[str]) -> Self:
-        """Return the suite with methods of the user, "module:name", beside its own ones.
+        """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
         Raises:
-            ConfigError: a suite of this kind takes none, or a name is not a method.
+            ConfigError: suites of this kind do not accept further methods, or a name is not that of a method.
         """
         if names:
             raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}; suites of "
@@ -166,21 +167,24 @@ class Suite(BaseModel, ABC):
 
     @abstractmethod
     def runs(self, selection: Selection = ALL) -> Iterator[SuiteRun]:
-        """Yield the runs ordered by seed, so that a suite that was stopped has complete tables of fewer seeds.
+        """Yield the selected runs ordered by seed, so that a stopped suite has complete tables for fewer seeds.
 
         Raises:
-            ConfigError: the suite does not have a selected data set or method.
+            ConfigError: the selection names a data set or a method that the suite does not have.
         """
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
-        """Yield runs whose settings, such as a learning rate, depend on the records of ``runs``; by default no run."""
+        """Yield the runs whose settings depend on the results of ``runs``, such as the learning rate.
+
+        ``records`` are the results of ``runs``.  By default there is no such run.
+        """
         return iter(())
 
     def selected_datasets(self, selection: Selection) -> list[str]:
         """Return the names of the selected data sets, in the suite's order.
 
         Raises:
-            ConfigError: the suite does not have one of them, or a mechanism is selected and the suite has only one.
+            ConfigError: the suite does not have a selected data set, or it does not have a selected mechanism.
         """
         select("mechanism of missing blocks", selection.missing, getattr(self, "train_missing", ()))
         light = [name for name, entry in self.datasets.items() if not entry.heavy]
@@ -188,10 +192,12 @@ class Suite(BaseModel, ABC):
 
 
 def select(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the known names that are wanted, in the suite's order; all known names if ``wanted`` is empty.
+    """Return those of the suite's names ``known`` that are ``wanted``, in the suite's order; all if none is wanted.
+
+    ``what`` describes the names in an error, such as "method".
 
     Raises:
-        ConfigError: a name is not known; the message suggests the nearest one.
+        ConfigError: a wanted name is not known; the message suggests the nearest known name.
     """
     names = list(known)
     for name in wanted or ():

@@ -1,4 +1,6 @@
-"""``sweep``: train one federation with many settings; Optuna chooses the settings and stores the trials.
+"""``sweep``: train one federation with many configurations of settings, which Optuna chooses and stores as trials.
+
+A file describes the sweep:
 
     settings = "federation.toml"
     sampler = "grid"                  # grid, random or tpe
@@ -7,9 +9,10 @@
     method.name = ["laser", "plug"]
     train.seed = [0, 1, 2]
 
-Each configuration is an ordinary run in its own folder below the sweep's folder.  The folder's name is a hash of the
-settings, so a configuration is found again after a crash, and in other shards: a finished run is never repeated.  The
-trials of each shard are in an Optuna journal in the same folder.
+Each configuration is an ordinary run in its own folder in the sweep's folder.  The name of a run's folder contains a
+hash of the settings, so every shard finds the finished runs, also after a crash, and does not repeat them.  A shard is
+one of several calls of ``sweep`` that each train a share of the configurations, for example on different machines.  It
+stores its trials in an Optuna journal in the sweep's folder.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from anyparty.experiments.search_space import Choices, NumberRange, search_space
 from anyparty.metrics import METRICS, headline
 from anyparty.training.callbacks import Callback
 
-WAIT_S = 60.0  # a worker of a killed sweep may still be in its last batch
+WAIT_S = 60.0  # seconds to wait for a run's lock, because a worker of a killed sweep may still be in its last batch
 PRUNED = "pruned by the median rule"
 
 
@@ -51,10 +54,10 @@ class SweepSettings(Settings):
     Attributes:
         settings: the federation's settings file, relative to the sweep's file.
         sampler: "grid" tries all combinations, "random" draws them, "tpe" is Optuna's tree-structured Parzen estimator.
-        trials: number of configurations of "random" and "tpe".
+        trials: number of configurations that "random" and "tpe" try.
         seed: seed of the sampler.
-        pruner: "median" stops a run whose validation score is below the median of earlier runs at the same epoch.
-        space: the settings to vary: see ``search_space``.
+        pruner: "median" stops a run whose validation score is worse than the median of earlier runs at the same epoch.
+        space: by name of a setting, its values or its range, as ``search_space`` reads them.
     """
 
     settings: Path
@@ -67,7 +70,18 @@ class SweepSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """One configuration: its folder, its settings, and what its process needs to prune and to stop."""
+    """One configuration to train, in the form in which a worker process gets it.
+
+    Attributes:
+        folder: the folder of the run.
+        config: the settings of the run.
+        journal: the file of the Optuna journal.
+        trial: the number of the trial in the journal.
+        metric: the validation metric to report to Optuna.
+        prune: whether Optuna may stop the run early.
+        parent: the id of the sweep's process, whose end also stops the run.
+
+    """
 
     folder: Path
     config: Config
@@ -83,18 +97,24 @@ def sweep(
     file: Path | str, *, jobs: int = 1, shard: str = "1/1",
     if_done: Literal["skip", "repeat", "error"] = "skip", folder: Path | str | None = None,
 ) -> pl.DataFrame:  # fmt: skip
-    """Train all configurations of a sweep that are not finished, and return the frame of all runs.
+    """Train all configurations of a sweep that are not finished, and return a frame with one row for each run.
 
     Args:
-        file: the sweep's settings, see ``SweepSettings``.
+        file: the file with the sweep's settings, which ``SweepSettings`` describes.
         jobs: number of parallel runs.
-        shard: "1/4" is the first of four parts, each for a machine or a terminal of its own; all see ``folder``.
-        if_done: for a configuration with a finished run: "skip" it, "repeat" it, or end with an "error".
-        folder: folder of the runs; by default a folder with the name of ``file``, beside it.
+        shard: "1/4" trains the first of four shares of the configurations.  Each share can run on a machine of its own;
+            all machines must see ``folder``.
+        if_done: the reaction to a configuration with a finished run: "skip" it, "repeat" it, or end with an "error".
+        folder: folder of the runs; by default ``file`` without its suffix.
+
+    Returns:
+        The columns of ``api.run_frame.frame``: status, settings, scores and costs of each run.
 
     Raises:
         ConfigError: a setting is unknown or out of range, a finished run exists and ``if_done`` is "error", or the same
             shard is running.
+        TableError: a table cannot be read, or its ids, columns or labels cannot be used.
+        AlignmentError: the tables share no ids.
         MissingExtra: Optuna is not installed.
     """
     import optuna  # noqa: F401, PLC0415 - an extra
@@ -146,7 +166,7 @@ def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange |
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the entries of nested tables by dotted names; a table with ``low`` is an entry."""
+    """Yield the dotted name and the value of each entry in nested tables; a table with the key ``low`` is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and "low" not in value:
             yield from _flat(value, f"{prefix}{key}.")
@@ -162,7 +182,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 class _Trials:
-    """An Optuna study as an iterator of the runs to train."""
+    """An iterator over the runs that one shard of a sweep has to train, backed by an Optuna study."""
 
     def __init__(
         self, home: Path, settings: SweepSettings, space: Mapping[str, NumberRange | Choices], base: Config,
@@ -181,10 +201,10 @@ class _Trials:
             direction="maximize" if greater else "minimize",
             pruner=optuna.pruners.MedianPruner() if self.prune else optuna.pruners.NopPruner(),
         )  # fmt: skip
-        drawn = len(self.study.trials)  # a continued sweep draws other numbers than before
+        drawn = len(self.study.trials)  # part of the seed, so that a continued sweep draws new numbers
         self.study.sampler = optuna.samplers.TPESampler(seed=settings.seed + 1000 * drawn + part)
         states = optuna.trial.TrialState
-        for trial in self.study.get_trials(states=(states.RUNNING,)):  # of a killed process
+        for trial in self.study.get_trials(states=(states.RUNNING,)):  # left by a killed process
             if trial.user_attrs.get("part", part) == part:
                 self.study.tell(trial.number, state=states.FAIL)
                 self.study.enqueue_trial(trial.params, user_attrs={"part": part})
@@ -202,7 +222,10 @@ class _Trials:
             self.left = len(self.study.get_trials(states=(states.WAITING,)))
 
     def __iter__(self) -> Iterator[SweepRun]:
-        """Yield the run of each trial whose configuration is not finished; tell Optuna the results of the others."""
+        """Yield the run of each trial whose configuration is not finished.
+
+        The results of finished configurations are reported to Optuna, or treated as ``if_done`` says.
+        """
         while self.left > 0:
             self.left -= 1
             with self.lock:
@@ -220,7 +243,14 @@ class _Trials:
                 self.tell(trial.number, *done)
 
     def tell(self, number: int, value: float | None, state: str) -> None:
-        """Report a result to Optuna: "complete", "pruned" or "fail"."""
+        """Report the result of a trial to Optuna.
+
+        Args:
+            number: the number of the trial.
+            value: the best validation score; ``None`` if the run has no score.
+            state: "complete", "pruned" or "fail".
+
+        """
         from optuna.trial import TrialState  # noqa: PLC0415
 
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "fail": TrialState.FAIL}
@@ -245,7 +275,7 @@ def _share(trials: int, part: int, parts: int) -> int:
 def _configurations(
     settings: SweepSettings, space: Mapping[str, NumberRange | Choices], distributions: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return all configurations of a grid or of a random search, as Optuna's parameters; the same in every process."""
+    """Return all configurations of a grid or of a random search as Optuna's parameters, equal in every process."""
     import optuna  # noqa: PLC0415
 
     if settings.sampler == "grid":
@@ -266,7 +296,7 @@ def _distribution(entry: NumberRange | Choices) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a value that Optuna can store: a list becomes JSON."""
+    """Return a value in a form that Optuna can store: a list as JSON text, any other value unchanged."""
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
@@ -292,7 +322,7 @@ Result = tuple[float | None, str]
 
 
 def _finished(run: SweepRun) -> Result | None:
-    """Return the result of a run that is finished or was pruned, else ``None``."""
+    """Return the best validation score and the state of a run that is finished or was pruned, else ``None``."""
     try:
         record = RunRecord.read(run.folder / FILE)
     except ModelError:
@@ -305,34 +335,34 @@ def _finished(run: SweepRun) -> Result | None:
 
 
 def _attempt(run: SweepRun) -> tuple[int, float | None, str]:
-    """Train a run, from its last checkpoint if it has one; return the trial's number and its result."""
+    """Train a run, or continue it from its last checkpoint; return the trial's number, the best score and the state."""
     end = time.monotonic() + WAIT_S
     while True:
         try:
             resume = (run.folder / FILE).exists() and (run.folder / "config.toml").exists()
             watch = _Watch(run)
             Federation.from_config(run.config).train(folder=run.folder, resume=resume, watch=watch)
-        except ConfigError as error:  # a worker of a killed sweep is still ending
+        except ConfigError as error:  # perhaps a worker of a killed sweep still has the lock
             if LOCK_HELD not in str(error) or time.monotonic() > end:
                 return run.trial, None, "fail"
             time.sleep(0.5)
             if (done := _finished(run)) is not None:
                 return run.trial, *done
             continue
-        except AnypartyError:  # the run's record has the error
+        except AnypartyError:  # the error is in the run's record
             pass
         return run.trial, *(_finished(run) or (None, "fail"))
 
 
 def _remove(folder: Path) -> None:
-    """Delete a finished run, which is to be repeated."""
+    """Delete the folder of a finished run that will be repeated."""
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(folder)
 
 
 class _Watch(Callback):
-    """Stop a run if the sweep's process was killed, or if Optuna prunes it."""
+    """A callback that stops a run if the sweep's process was killed, or if Optuna prunes the run."""
 
     def __init__(self, run: SweepRun) -> None:
         self.run, self.parent, self.epochs = run, os.getppid(), 0
@@ -340,12 +370,12 @@ class _Watch(Callback):
         self.worker = os.getpid() != run.parent
 
     def on_batch_end(self, rows: int, loss: float) -> None:  # noqa: ARG002
-        """Stop if the parent process is gone, so that the continued sweep can take over this run."""
+        """Stop the run if the sweep's process has ended, so that a continued sweep can take over the run."""
         if self.worker and os.getppid() != self.parent:
             raise Stopped("the process of the sweep has ended")
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Report the validation score to Optuna."""
+        """Report the epoch's validation score to Optuna, and stop the run if Optuna prunes it."""
         self.epochs += 1
         value = record.get("validation", {}).get(self.run.metric)
         if not self.run.prune or value is None:
@@ -356,7 +386,7 @@ class _Watch(Callback):
             study = optuna.load_study(study_name="sweep", storage=_storage(self.run.journal),
                                       pruner=optuna.pruners.MedianPruner())  # fmt: skip
             numbered = next(trial for trial in study.trials if trial.number == self.run.trial)
-            self.trial = optuna.Trial(study, numbered._trial_id)  # noqa: SLF001 - Optuna has no public way
+            self.trial = optuna.Trial(study, numbered._trial_id)  # noqa: SLF001 - Optuna has no public function for this
         self.trial.report(value, self.epochs)
         if self.trial.should_prune():
             raise Stopped(f"{PRUNED}, after {self.epochs} epochs")

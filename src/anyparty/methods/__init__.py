@@ -1,4 +1,4 @@
-"""The interface of a method, the registry, and the methods themselves: one paper, one file.
+"""The interface of a method, the registry of methods, and the methods themselves. Each paper has its own file.
 
-Nothing here loops over epochs, opens a socket or writes a file.
+No code in this package loops over epochs, opens a socket or writes a file.
 """

@@ -6,8 +6,9 @@ constructor arguments that it stores under the same name. Numbers, text, truth v
 unchanged, functions and classes by name, tensors and arrays by a hash of their numbers. Names do not include the
 module, so a class may move from a script into a module.
 
-If the user later passes the method for a saved model, the whole description must match. The same holds for the
-parameters of a shipped method. Exception: a field that was added to the class later may have its default value.
+If the user later passes the method together with a saved model, its description must equal the saved one. In the same
+way, the parameters of a shipped method must equal the saved ones. A field that was added to the class after the model
+was saved is accepted if it has its default value.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
         return
     try:
         takes = inspect.signature(type(made)).parameters
-    except (TypeError, ValueError):  # implemented in C
+    except (TypeError, ValueError):  # a class implemented in C may have no signature
         return
     kept = getattr(made, "__dict__", {})
     for name, taken in takes.items():
@@ -82,14 +83,14 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
 def _plain(value: Any, whole: bool, depth: int) -> Any:
     """Convert a value to data that is identical in every process."""
     value = value.item() if isinstance(value, np.generic) else value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML: no None; JSON: no NaN
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML has no None, JSON no NaN
         value = str(value)
     if isinstance(value, Enum):
         value = f"{_name(type(value))}.{value.name}"
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     if kind is not None:
         return kind(value)
-    if depth > DEEPEST:  # the object may contain itself
+    if depth > DEEPEST:  # stop here, because the object may contain itself
         return _name(type(value))
     inner = partial(_plain, whole=whole, depth=depth + 1)
     if isinstance(value, list | tuple):
@@ -102,7 +103,7 @@ def _plain(value: Any, whole: bool, depth: int) -> Any:
 
 
 def _object(value: Any, whole: bool, depth: int) -> Any:
-    if isinstance(value, MessageSpec):  # later versions may reword its other texts
+    if isinstance(value, MessageSpec):  # leave out its other texts, which later versions may reword
         return f"{value.tag}: {value.frm} → {value.to}"
     if isinstance(value, partial):
         parts = {"of": value.func, "args": value.args, **value.keywords}
@@ -140,7 +141,7 @@ def _name(of: Any) -> str:
 
 
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ between a saved description ``kept`` and a method, as (saved, present).
+    """Return the settings in which a saved description ``kept`` and a method differ: {name: (saved, present)}.
 
     >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
@@ -150,11 +151,11 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
     keys = [key for key in [*was, *(now.keys() - was.keys())] if key in was or key in given]
     differs = {key: (was.get(key), now.get(key)) for key in sorted(keys) if was.get(key) != now.get(key)}
     classes = {key: pair for key, pair in differs.items() if key.rpartition(".")[2] == CLASS}
-    return classes or differs  # a different class has different fields
+    return classes or differs  # fields of different classes cannot be compared
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten an object and the objects in it to dotted field names; a plain table stays one value."""
+    """Flatten a description, with those inside it, to {dotted field name: value}; a plain table stays one value."""
     if not isinstance(values, Mapping) or CLASS not in values:
         return {prefix: values}
     within = f"{prefix}." if prefix else ""

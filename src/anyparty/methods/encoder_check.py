@@ -56,10 +56,10 @@ def cross_validated(
         scale: the scaling of the columns: "standard" to standard deviation 1, "minmax" to [0, 1]. It is fitted to the
             same rows as the classifier.
         metric: name of a scikit-learn scorer: "accuracy", "f1", "f1_macro", "roc_auc" ...
-        folds: k.
+        folds: k, the number of folds.
         seed: the seed of the folds and of the classifier.
-        classes: [C] names; ``y`` then contains their places. By default the values of ``y`` are the names. A
-            class_weight in the settings uses these names.
+        classes: [C] names of the classes; if given, ``y`` contains indices of these names. By default the values of
+            ``y`` are the names. A class_weight in ``settings`` uses the names.
 
     Raises:
         ConfigError: there is no such classifier or metric, or there are fewer than two folds.
@@ -74,7 +74,9 @@ def cross_validated(
     known = unique_labels(labels)
     task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
     model = estimator(classifier, task, settings or {}, seed)
-    if isinstance(weights := model.get_params().get("class_weight"), Mapping):  # keys are places, but y holds labels
+    if isinstance(
+        weights := model.get_params().get("class_weight"), Mapping
+    ):  # its keys are class indices; y may hold names
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -82,7 +84,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # about a score without a value, which is reported below
+            warnings.simplefilter("ignore", UserWarning)  # scores without a value are reported below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -153,10 +155,10 @@ def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> Encoder
         x: the prepared columns.
         z: the embeddings.
         y: [n] the classes.
-        scoring: classifier, settings, metric, folds, seed: see ``cross_validated``.
+        scoring: keyword arguments of ``cross_validated``, such as classifier, settings, metric, folds and seed.
 
     Raises:
-        ConfigError, AlignmentError: as ``cross_validated``.
+        ConfigError, AlignmentError: for the reasons given in ``cross_validated``.
 
     """
     return EncoderComparison(raw=cross_validated(x, y, **scoring), embedded=cross_validated(z, y, **scoring))
@@ -182,18 +184,18 @@ def inspect(
         x: the prepared columns.
         y: [n] the classes, used for the scores only.
         encoder: factory of the encoder.
-        embedding: H.
+        embedding: H, the width of an embedding.
         activation: activation of the embedding; no activation if empty.
         optimizer: the optimizer; its schedule spans ``epochs``.
         epochs: number of epochs.
         every: number of epochs from one scoring of the embeddings to the next; the last epoch is always scored.
         batch_size: number of rows of a batch.
         seed: seed of all random choices.
-        scoring: classifier, settings, metric, folds: see ``cross_validated``.
+        scoring: keyword arguments of ``cross_validated``, such as classifier, settings, metric and folds.
 
     Raises:
-        ConfigError, AlignmentError: as ``cross_validated``; ConfigError also if epochs, every, batch_size or embedding
-            is below 1.
+        ConfigError, AlignmentError: for the reasons given in ``cross_validated``; ConfigError also if epochs, every,
+            batch_size or embedding is below 1.
         Diverged: the loss or the embeddings are not finite.
 
     """

@@ -1,7 +1,7 @@
 """Define the interface of a method: one coroutine for each party. Also check a user's own method.
 
-A method is a set of frozen parameters. It has no loop over epochs, no socket and no file: those belong to the package
-``training``. The coroutines do not depend on what runs them. A test can drive the coroutine of one party by hand.
+A method is a set of frozen parameters. It has no loop over epochs, no socket and no file, all of which belong to the
+package ``training``. The coroutines do not depend on the code that runs them, so a test can run one party's coroutine.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from anyparty.networks.optimizer import Optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class PartyContext:
-    """A party's place in a run: its identity, and settings that the other parties need not know.
+    """A party's identity in a run, and its settings, which other parties need not know.
 
     Attributes:
-        me: its name in the roster.
+        me: the party's name in the roster.
         roster: all parties.
         task: the prediction task, at parties that hold labels.
-        inputs: width of its prepared block; 0 if the party holds no columns.
-        encoder: factory of its encoder.
-        optimizer: settings of the optimizer of its networks.
-        device: the device on which it computes.
+        inputs: width of the party's prepared block; 0 if the party holds no columns.
+        encoder: factory of the party's encoder.
+        optimizer: settings of the optimizer of the party's networks.
+        device: the device on which the party computes.
 
     """
 
@@ -57,12 +57,12 @@ class PartyContext:
 
 @dataclass
 class State:
-    """The part of a party that training changes.
+    """A party's data that training changes.
 
-    ``modules`` and ``optimizers`` are its networks and their optimizers, by name; checkpoints save and restore both.
-    ``kept`` holds tensors that one stage leaves for a later one. They are saved in checkpoints, not in the trained
-    model. ``begin`` derives the ``topology`` of a split method from the method and the roster. The topology is never
-    saved.
+    ``modules`` and ``optimizers`` are the party's networks and their optimizers, by name; checkpoints save and restore
+    both. ``kept`` holds tensors that one stage of training stores for a later stage. These tensors are saved in
+    checkpoints, not in the trained model. In split methods, ``topology`` has the roles of the parties. It is derived
+    from the method and the roster, and never saved.
     """
 
     seat: PartyContext
@@ -72,7 +72,7 @@ class State:
     topology: Topology | None = None
 
     def train(self, mode: bool) -> None:
-        """Set all networks to training or to evaluation."""
+        """Set all networks to training mode, or to evaluation mode if ``mode`` is False."""
         for module in self.modules.values():
             module.train(mode)
 
@@ -82,14 +82,14 @@ class Batch:
     """Rows that all parties process together, and the names of the random streams for this step.
 
     Attributes:
-        rows: [B] int64, places among the N aligned rows; the same, in the same order, at every party.
+        rows: [B] int64, indices of the rows among the N aligned rows; all parties have equal indices in equal order.
         seeds: the run's root seed.
-        moment: (stage, epoch, step).
-        number: number of earlier batches in the stage; the same at every party, also after an absence.
-        share: weight of the batch's mean loss in a step. It is 1 if a batch mixes patterns of presence. If each batch
-            has one pattern, it is the batch's number of rows over the mean number of rows of a batch. Every row of an
-            epoch then has the same weight.
-        held_out: [b] int64, places of the validation rows among the N rows. Only a stage of a single step gets them,
+        moment: the position of the batch in the run, (stage, epoch, step).
+        number: number of earlier batches in the stage; also correct at a party that was absent for some of them.
+        share: weight of the batch's mean loss in an optimizer step. It is 1 if rows of a batch may be held by different
+            sets of parties. If all rows of a batch are held by one set of parties, it is the batch's number of rows
+            over the mean number of rows of a batch. Every row of an epoch then has the same weight.
+        held_out: [b] int64, indices of the validation rows among the N rows. Only a stage of a single step gets them,
             because it may process these rows too.
 
     """
@@ -102,7 +102,7 @@ class Batch:
     held_out: Tensor | None = None
 
     def generator(self, name: str) -> torch.Generator:
-        """Return the random stream ``name`` of this step, the same at every party that requests it."""
+        """Return the random stream ``name`` of this step; every party that requests it gets equal numbers."""
         return self.seeds.torch(name, *self.moment)
 
     def own(self, name: str) -> torch.Generator:
@@ -112,7 +112,8 @@ class Batch:
     def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
         """Let modules draw random numbers, as for dropout, from the party's private stream ``name`` of this step.
 
-        The body of the ``with`` statement must not contain an ``await``: see ``Seeds.drawing``.
+        The body of the ``with`` statement must not contain an ``await``, because other coroutines would draw from this
+        stream too.
         """
         return self.seeds.own.drawing(*name, *self.moment, device=device)
 
@@ -127,23 +128,24 @@ class Stage:
 
     Attributes:
         name: name of the stage, shown with its progress.
-        step: coroutine that runs one party's part in one batch; at the active party, it returns the loss.
+        step: coroutine that runs one party's side of the training on a batch; at the active party, it returns the loss.
         rows: function of the active party that returns the rows on which the stage trains, [N] bool.
         validates: whether validation rows are scored after every epoch.
         epochs: number of epochs; by default that of the settings. 0 means a single exchange: one step over all rows.
         batch_size: number of rows of a batch; by default that of the settings.
-        optimizer: optimizer settings whose learning rate the stage follows; by default the party's own.
-        parties: the parties that take part; the others continue without waiting for its end.
+        optimizer: optimizer settings that define the stage's learning rate; by default the party's own.
+        parties: the parties that take part in the stage. The other parties do not wait until the stage ends.
         loss: function for stages in which each party trains alone and nothing is sent. It returns the party's loss on
             its validation rows, or ``None`` if the party has no such rows. This loss decides early stopping and which
             weights to keep; no answers are scored.
         with_validation: whether the stage also processes validation rows, because it does not learn from labels.
         optional: whether the active party skips the stage if no rows are left for it.
         remark: function of the active party that returns a remark on the stage's rows, shown when the stage ends.
-        finish: coroutine that runs one party's part after the last batch of an epoch.
-        record: returns additional entries for the active party's record of an epoch, such as the schedule's time.
-        continues: whether the stage continues training the networks of the stage before. If the best weights are
-            kept, the weights at the start of the stage are one of the candidates.
+        finish: coroutine that each party runs after the last batch of an epoch.
+        record: function that returns more entries for the active party's record of an epoch, such as the time by a
+            schedule's clock.
+        continues: whether the stage continues training the networks of the stage before. A run that keeps the best
+            weights may then keep those with which the stage began.
 
     """
 
@@ -184,9 +186,9 @@ class Method(Protocol):
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Run a party's part in predicting ``batch.rows``; the active party gets the answer.
+        """Run one party's side of the prediction of ``batch.rows``; at the active party, return the answers.
 
-        ``asked`` are the parties whose blocks may be used.
+        Only blocks of the parties in ``asked`` may be used.
         """
 
 
@@ -203,7 +205,7 @@ class HasEmbeddings(Protocol):
         """
 
 
-# Checks of a user's own method, one for each call
+# Calls of a method's functions, each with a check of its result, because the method may be a user's own
 
 
 def checked_begin(method: Method, seat: PartyContext, seeds: Seeds) -> State:
@@ -221,7 +223,7 @@ def checked_begin(method: Method, seat: PartyContext, seeds: Seeds) -> State:
 async def checked_step(
     method: Method, stage: Stage, net: Channel, state: State, rows: Rows, batch: Batch
 ) -> float | None:
-    """Run a party's part in one batch of a stage; return the loss at the active party.
+    """Run one party's side of the training on a batch; at the active party, return the loss.
 
     Raises:
         ConfigError: the step is not a coroutine.
@@ -237,7 +239,8 @@ async def checked_step(
 def checked_answer(method: Method, state: State, answer: object) -> Predictions | None:
     """Check a party's answer for a batch, and detach its scores from the autograd graph.
 
-    At a passive party the answer may be ``None``. A row without a prediction gets a reason if the method gave none.
+    At a passive party the answer may be ``None``. A row without a prediction gets a default reason if the method gave
+    no reason.
 
     Raises:
         ConfigError: the answer is not of type ``Predictions``, or the active party has none.

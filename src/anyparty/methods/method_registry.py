@@ -1,7 +1,7 @@
 """All methods by name, in a table written by hand.
 
-Parameters that would have no effect are rejected. Only parameters that differ from their default are rejected: setting
-the default is the same as leaving it out.
+A parameter that would have no effect is rejected if its value differs from the default. Setting the default is the same
+as leaving the parameter out.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class IgnoredParameters:
     Attributes:
         of: the classes that have the parameters.
         names: names of the parameters.
-        where: returns whether the parameters have no effect with an object's other settings.
-        condition: text of this condition for the error message.
+        where: function that returns whether the parameters of an object have no effect, given its other settings.
+        condition: text for the error message that describes when the parameters have no effect.
 
     """
 
@@ -49,7 +49,7 @@ class IgnoredParameters:
     condition: str
 
 
-TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could be hosts
+TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could host heads
 ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL inherits from SelfSupervised
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
@@ -151,7 +151,7 @@ def method(name: str, **parameters: Any) -> Method:
 
     Raises:
         ConfigError: there is no such method or parameter, a value is out of range, or a parameter has no effect with
-            the others.
+            the other parameters.
     """
     made = made_again(name, **parameters)
     check_idle(name, made, parameters)
@@ -186,7 +186,8 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
     """Make a split method from a rule's class, the rule's parameters and the parameters of all split methods.
 
     Raises:
-        ConfigError: there is no such parameter, a value is out of range, or a parameter has no effect without another.
+        ConfigError: there is no such parameter, a value is out of range, or a parameter has no effect unless another
+            parameter is set.
     """
     own, *shared = sorted_out(name, (rule, *SHARED), parameters)
     made = rule(**own)
@@ -205,7 +206,7 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
 
 
 def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert a method's parameters to their declared types and sort them by the class that declares them.
+    """Convert parameters to their declared types; return those that each of ``classes`` declares, in a dict per class.
 
     Raises:
         ConfigError: no class has such a parameter, or its value has another type.
@@ -247,7 +248,7 @@ def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
 
 
 def _layers(made: Method) -> list[Any]:
-    """Return the objects that hold a method's settings: first the method itself or a split method's rule."""
+    """Return the objects that hold a method's settings, beginning with the method itself or a split method's rule."""
     layers: list[Any] = [made]
     if isinstance(made, Pretrained):
         layers = [made.first, made.method]

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 
 Sets = Callable[[Tensor], Tensor]
-"""A function that returns the sets of parties whose predictors rows train: observed [B, K] bool -> [T] bool."""
+"""A function that marks the sets of parties whose predictors these rows train: observed [B, K] bool -> [T] bool."""
 
 
 class TrainedParties(nn.Module):
-    """The parties whose blocks have been trained on, and the sets of parties whose predictors have been trained.
+    """A record of the parties with a training row, and of the sets of parties with a trained predictor.
 
     Only some rules have predictors for sets of parties.
 
     Args:
-        parties: K.
-        sets: T, and the function that returns the sets that rows train; ``None`` without sets.
+        parties: K, the number of parties with columns.
+        sets: T, and a function that marks the sets trained by given rows; ``None`` if sets have no predictors.
 
     """
 
@@ -39,23 +39,23 @@ class TrainedParties(nn.Module):
 
     @property
     def missed(self) -> list[int]:
-        """The indices k of parties without a training row; empty before the first training row."""
+        """Indices k of the parties without a training row; empty if no row has been trained on yet."""
         return (~self.parties).nonzero().squeeze(1).tolist() if self.parties.any() else []
 
     def note(self, observed: Tensor) -> None:
-        """Record rows [B, K] that have been trained on."""
+        """Record rows that have been trained on; ``observed`` [B, K] bool marks the parties that have each row."""
         self.parties |= observed.any(dim=0)
         if self._sets is not None and not bool(self.sets.all()):
             self.sets |= self._sets[1](observed)
 
 
 class Connectivity(nn.Module):
-    """The pairs of parties that share training rows, and the parties that have labelled rows.
+    """A record of the pairs of parties with common training rows, and of the parties with labelled training rows.
 
-    Methods that train on unlabelled rows use it.
+    Methods that also train on unlabelled rows use this record.
 
     Args:
-        parties: K.
+        parties: K, the number of parties with columns.
 
     """
 
@@ -69,11 +69,11 @@ class Connectivity(nn.Module):
 
     @property
     def missed(self) -> list[int]:
-        """The indices k of parties without a connection to a party with labelled rows, as by ``untied``."""
+        """Indices k of the parties that no chain of common rows connects to a party with labelled rows."""
         return untied(self.together, self.labelled)
 
     def note(self, observed: Tensor, known: Tensor | None = None) -> None:
-        """Record rows [B, K] that have been trained on, and which of their labels are ``known`` [B]."""
+        """Record rows that have been trained on: the parties ``observed`` [B, K], and the ``known`` labels [B]."""
         if not bool(self.together.all()):
             self.together |= shared(observed)
         if known is not None:
@@ -87,9 +87,9 @@ def shared(observed: Tensor) -> Tensor:
 
 
 def untied(together: Tensor, labelled: Tensor) -> list[int]:
-    """Return the indices k of parties without a connection to a labelled party; empty if no row has a label.
+    """Return the indices k of parties without a connection to a party with labels; empty if no row has a label.
 
-    Two parties are connected if they share rows, or if other parties connect them.
+    Two parties are connected if they have common rows, or if a chain of parties with common rows lies between them.
 
     >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
     [2]

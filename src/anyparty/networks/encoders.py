@@ -1,7 +1,7 @@
 """Encoders of a party's own block, their decoders, and the registry of their names.
 
-A multilayer perceptron, an LSTM (Hochreiter, Schmidhuber 1997) for series, a ResNet and a decoder for images, the
-user's own module, and autoencoders, which reconstruct their input from the embedding.
+The encoders are a multilayer perceptron, an LSTM (Hochreiter, Schmidhuber 1997) for series, a ResNet for images, and a
+user's own module. There are also a decoder of images, and autoencoders, which reconstruct their input from embeddings.
 
 Notation  B rows, K parties, I inputs, H width of an embedding, D width of the first hidden layer.
 """
@@ -42,10 +42,10 @@ class LSTM:
             raise ConfigError(f"lstm: steps {self.steps} and hidden {self.hidden} must be at least 1")
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a new network.
+        """Return a new network [B, inputs] -> [B, outputs].
 
         Raises:
-            ConfigError: the block's width is not a multiple of the number of steps.
+            ConfigError: the block's width, ``inputs``, is not a multiple of the number of steps.
         """
         if inputs % self.steps:
             raise ConfigError(f"lstm: a block of width {inputs} does not hold {self.steps} steps of equal width")
@@ -71,7 +71,8 @@ class ResNet:
 
     Attributes:
         shape: channels, height, width.
-        widths: the number of channels of each group of blocks; the first is also that of the first convolution.
+        widths: the number of channels of each group of residual blocks. The first convolution has as many channels as
+            the first group.
         depths: the number of residual blocks in each group; the default is that of ResNet-18.
 
     """
@@ -89,10 +90,10 @@ class ResNet:
             )
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a new network.
+        """Return a new network [B, inputs] -> [B, outputs].
 
         Raises:
-            ConfigError: the block's width is not that of the images.
+            ConfigError: the block's width, ``inputs``, is not the number of values of an image.
         """
         if inputs != prod(self.shape):
             raise ConfigError(
@@ -133,7 +134,8 @@ class Residual(nn.Module):
 class Deconvolution:
     """A decoder of images: latent vectors [B, D] -> [B, 2 C H W].
 
-    The outputs are the flattened means of all pixels, followed by as many raw deviations.
+    The first half of the outputs are the flattened means of all pixels. The second half has one number per pixel, which
+    the caller converts to a standard deviation.
 
     Attributes:
         shape: channels, height, width.
@@ -145,10 +147,10 @@ class Deconvolution:
     widths: tuple[int, int] = (64, 32)
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a new network.
+        """Return a new network [B, inputs] -> [B, outputs].
 
         Raises:
-            ConfigError: the block's width is not that of the images.
+            ConfigError: ``outputs`` is not twice the number of values of an image.
         """
         if outputs != 2 * prod(self.shape):
             raise ConfigError(
@@ -217,7 +219,7 @@ class MLP:
 class Copies(nn.Module):
     """M encoders of one block: [B, inputs] -> [B, M, H].
 
-    Combinatorial has one of them for every subset of the other parties.
+    In the method Combinatorial, a party has one encoder for every subset of the other parties.
     """
 
     def __init__(self, encoder: Factory, copies: int, inputs: int, outputs: int) -> None:
@@ -238,7 +240,10 @@ class Copies(nn.Module):
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Give a user's own module copies of its inputs, and check the shape of its outputs."""
+    """Make a user's own module read copies of its inputs and reject outputs of another shape; return the module.
+
+    ``whose`` begins the error message. ``holds`` describes the expected output, if it is not an embedding.
+    """
 
     def look(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
         wanted = [*given[0].shape[:-1], outputs]
@@ -260,13 +265,13 @@ def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str
 def _try(module: nn.Module, width: int, whose: str) -> None:
     """Reject a module that fails on two rows or on one row, or whose output has no gradient.
 
-    Lazy layers get their widths in these trials.
+    Torch's lazy layers infer their widths in these trials.
     """
     training = {part: part.training for part in module.modules()}
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # the module may draw numbers, which must not change later draws
+            with torch.random.fork_rng(devices=[]):  # the module may draw random numbers; later draws must not change
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise
@@ -285,13 +290,14 @@ def build(
 ) -> nn.Module:  # fmt: skip
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
-    Its batch normalisation accepts batches of a single row (see ``modules``). A user's own module computes in single
-    precision on a copy of its input, so that it may change the copy. If its output has another shape, the error names
-    the party. ``holds`` describes the output for that error, if it is not an embedding.
+    The encoder's batch normalisation accepts batches of a single row (see ``bear_single_rows``). A user's own module
+    computes in single precision, and reads a copy of its input, which it may change. Error messages name ``party``.
+    ``holds`` describes the expected output in these messages, if it is not an embedding.
 
     Raises:
         ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two
-            widths; or its module fails or gives no gradient (the message includes the line).
+            widths; or the module that it returns fails or gives no gradient. The message includes the failing line of
+            the user's code.
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "
@@ -320,7 +326,7 @@ ENCODERS: dict[str, type[MLP | ResNet | LSTM]] = {"mlp": MLP, "resnet": ResNet, 
 
 
 def describe(encoder: Factory) -> dict[str, Any] | None:
-    """Return the description of an encoder as data; ``None`` for a user's own encoder.
+    """Return an encoder's kind and settings as plain data; ``None`` for a user's own encoder.
 
     >>> describe(MLP(hidden=(8,)))["hidden"]
     (8,)
@@ -330,7 +336,7 @@ def describe(encoder: Factory) -> dict[str, Any] | None:
 
 
 def restore(about: Mapping[str, Any]) -> Factory:
-    """Return the encoder of a description from ``describe``, which may have been converted to JSON and back."""
+    """Return the encoder that ``describe`` described; the description may have been converted to JSON and back."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return ENCODERS[values.pop("kind")](**values)
 
@@ -343,8 +349,8 @@ class Autoencoder(nn.Module):
 
     Args:
         encoder: factory of the encoder.
-        inputs: I.
-        outputs: H.
+        inputs: I, the width of the block.
+        outputs: H, the width of an embedding.
         activation: the activation that is applied to the embedding; no activation if empty.
         party: the name of the encoder's party, for error messages.
 
@@ -378,7 +384,7 @@ class JointAutoencoder(nn.Module):
 
     For concatenated embeddings, the first layer is a sum over parties: W z = sum_k W_k z_k. If row n lacks party k, the
     term of party k is replaced by a trained vector a_k [D], so that absence is not mistaken for an embedding of zeros.
-    If no party is absent, the network is the plain autoencoder of the concatenation. With two parties it always is.
+    With two parties there are no vectors a_k, because every row then has both embeddings.
 
     Args:
         widths: the widths of the parties' embeddings, in order.
@@ -411,7 +417,7 @@ class JointAutoencoder(nn.Module):
         return joint
 
     def forward(self, z: Tensor, observed: Tensor) -> Tensor:
-        """Return the mean squared error of each row over the embeddings that the row has: [B]."""
+        """Return each row's mean squared reconstruction error over the embeddings that the row has: [B]."""
         there = observed[:, self.owner].to(z.dtype)
         off = (z - self.decoder(self.encode(z, observed))) ** 2
         mean: Tensor = (off * there).sum(dim=1) / there.sum(dim=1)

@@ -47,7 +47,8 @@ class StackedLinear(nn.Module):
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
     """Reject inputs that do not fit the number and the input width of heads that a rule declares.
 
-    The rule may be a user's own.
+    The rule may be a user's own. ``form`` is "M" if each of the M heads reads its own input, and "F" if all heads read
+    the same F inputs.
     """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
@@ -91,7 +92,7 @@ class StackedMLP(nn.Module):
         return self.first.products(h)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Compute the outputs from means of ``products``: [B, M, T, D] -> [B, M, T, C], for T tasks of each copy."""
+        """Compute the outputs from T means of ``products`` for each copy: [B, M, T, D] -> [B, M, T, C]."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
             return u
@@ -101,9 +102,10 @@ class StackedMLP(nn.Module):
 
 
 class ModuleHeads(nn.Module):
-    """M modules of a user's own, with the same interface as ``StackedMLP``; each maps [B, I] to [B, C].
+    """M heads made by a user's function, with the same interface as ``StackedMLP``; each maps [B, I] to [B, C].
 
-    The modules get only valid rows, because rows may depend on each other in a user's module (batch normalisation).
+    A user's module may let rows depend on each other, as batch normalisation does. The modules therefore get only valid
+    rows.
     """
 
     def __init__(self, modules: Sequence[nn.Module], inputs: int, outputs: int) -> None:
@@ -132,7 +134,7 @@ class ModuleHeads(nn.Module):
         return cls(made, inputs, outputs)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to u[:, m] of the ``valid`` rows [B, M]. The outputs of other rows are zero.
+        """Apply module m to u[:, m] of the ``valid`` rows [B, M]. The outputs of rows that are not valid are zero.
 
         Raises:
             ConfigError: u does not fit the number of modules or their input width, or a module returns another shape
@@ -143,7 +145,9 @@ class ModuleHeads(nn.Module):
         return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the inputs themselves for every module. As in ``StackedMLP``, they commute with means.
+        """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
+
+        ``finish`` applies the modules to means of these inputs. ``StackedMLP`` applies its first layer here.
 
         Raises:
             ConfigError: h has another width.
@@ -152,13 +156,16 @@ class ModuleHeads(nn.Module):
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to the ``valid`` [B, M, T] rows among u[:, m, t], for every task t."""
+        """Apply module m to each of its T mean inputs u[:, m, t]: [B, M, T, I] -> [B, M, T, C].
+
+        The outputs of rows that are not ``valid`` [B, M, T] are zero.
+        """
         flat = u.transpose(1, 2).flatten(0, 1)  # [B T, M, D]
         out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
         return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
 
     def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
-        """Return the outputs [B, C] of module m for the rows u [B, I]; zero for rows that are not ``there`` [B]."""
+        """Return the outputs [B, C] of module m for rows u [B, I]; zero for rows that ``there`` [B] does not mark."""
         rows = there.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)

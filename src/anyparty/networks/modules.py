@@ -1,9 +1,9 @@
-"""Modules for all methods: batch normalisation of single rows, buffers, a memory of vectors, an allocation limit.
+"""Tools for the networks of all methods: single-row batches, buffers of any length, stored vectors, allocation limits.
 
 A single row has no standard deviation, and torch refuses to train batch normalisation on a batch of one row. Such
 batches are common in vertical data: a party may hold one row of a batch, or the last batch may have one row.
 
-The allocation limit stops a small file from requesting a huge network.
+The allocation limit stops a small model file from requesting a huge network.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anyparty.errors import ConfigError
 
 
 def bear_single_rows(module: nn.Module) -> nn.Module:
-    """Let a module's batch normalisation use its running statistics if a batch has one number per channel.
+    """Let batch normalisation use its running statistics if a batch has one number per channel; return the module.
 
     Raises:
-        ConfigError: a layer does not track running statistics.
+        ConfigError: a layer of batch normalisation does not track running statistics.
     """
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
@@ -65,7 +65,7 @@ def any_length(module: nn.Module, *names: str) -> None:
 
 
 class VectorMemory(nn.Module):
-    """A vector for every id, and the parties on which it is based; saved and loaded like weights.
+    """A stored vector for every id, with the parties from whose data it was computed; saved and loaded like weights.
 
     Ids are stored and found as the 64-bit BLAKE2b hash of their text.
 
@@ -87,7 +87,7 @@ class VectorMemory(nn.Module):
         any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
-        """Store vectors [n, M], and the parties [n, K] on which they are based, by ids [n].
+        """Store vectors [n, M] by ids [n]; ``took_part`` [n, K] marks the parties from whose data each was computed.
 
         All vectors that were stored earlier are discarded.
         """
@@ -96,7 +96,7 @@ class VectorMemory(nn.Module):
         self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
 
     def find(self, ids: Iterable[str]) -> Tensor:
-        """Return the place of each id in the memory, -1 if the memory does not contain the id: [B] int64."""
+        """Return the index of each id's vector, -1 if the memory does not contain the id: [B] int64."""
         asked = _keys(ids).to(self.keys.device)
         if not len(self.keys):
             return torch.full_like(asked, -1)
@@ -110,14 +110,14 @@ def _keys(ids: Iterable[str]) -> Tensor:
 
 
 class TooLargeError(Exception):
-    """The block requested more numbers than the limit allows."""
+    """An error: a ``with`` block requested tensors of more numbers than its limit allows."""
 
 
 class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raise ``TooLargeError`` if a block makes tensors of more than ``most`` numbers in total.
+    """A ``with`` block that raises ``TooLargeError`` if it makes tensors of more than ``most`` numbers in total.
 
-    An operation whose first argument is the size is counted, and stopped, before it allocates. A clone is counted after
-    it was made. Other operations are not counted.
+    Operations whose first argument is a size, such as ``torch.zeros``, are counted before they allocate. ``clone`` is
+    counted after it has allocated. All other operations are not counted.
 
     >>> with AllocationLimit(10):
     ...     torch.zeros(3, 3).shape
@@ -134,13 +134,13 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def exceeded(self) -> bool:
-        """True if the block requested more numbers than allowed, even if it caught the error."""
+        """True if the block requested more numbers than allowed, even if code in the block caught the error."""
         return self.made > self.most
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Count the numbers that an operation makes."""
+        """Run a tensor operation, and count the numbers of the tensor that it makes."""
         asked = 0
         if args and isinstance(args[0], list | tuple | torch.Size) and all(isinstance(size, int) for size in args[0]):
             asked = math.prod(args[0])  # the size is the first argument of empty, zeros, ones, full, rand and randn

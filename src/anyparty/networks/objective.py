@@ -1,4 +1,4 @@
-"""Losses and answers from a head's outputs, for every kind of task."""
+"""Losses and answers from a head's outputs, for classification and regression."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyparty.errors import ConfigError
 # If a row is shorter than a vector register, torch computes its softmax number by number. With padding by classes of
 # probability zero, the loss and the gradient of 2048 rows of 12 classes take a quarter of the time.
 LANES = 16
-WORTH_PADDING = 4096  # the smallest count of outputs for which this is worthwhile
+WORTH_PADDING = 4096  # the smallest count of outputs for which padding is worthwhile
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""
@@ -50,7 +50,7 @@ def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         ConfigError: the loss is neither a number nor one number for each row.
     """
     found: object = loss(outputs, y)
-    if isinstance(found, Tensor) and not found.ndim:  # a mean over rows: the loss of a row is the mean of one row
+    if isinstance(found, Tensor) and not found.ndim:  # a mean over rows: compute the mean of each row alone
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             found = torch.vmap(lambda row, label: loss(row.unsqueeze(0), label.unsqueeze(0)))(outputs, y)
@@ -63,12 +63,12 @@ def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
 def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """Return the loss of each output: outputs [..., C], y [...] -> [...].
 
-    The loss is the cross-entropy times the weight of the class, or the squared error of the standardised number, or the
-    loss of ``custom_loss``.
+    In classification the loss is the cross-entropy times the weight of the class. In regression it is the squared error
+    of the standardised number. Within ``custom_loss``, the user's loss replaces both.
 
     Raises:
-        ConfigError: outputs do not have C numbers for each label, because a user's own rule has an axis too many or too
-            few.
+        ConfigError: the outputs do not have C numbers for each label. A user's own rule may return an axis too many or
+            too few.
     """
     C = outputs.shape[-1]
     fits = C == 1 if task.kind == "regression" else C >= task.outputs
@@ -94,10 +94,10 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def answers(task: Task, outputs: Tensor) -> Tensor:
-    """Return class probabilities, or the number in the label's own units: [..., C] -> [..., C].
+    """Return class probabilities, or in regression the number in the label's own units: [..., C] -> [..., C].
 
-    Numbers are float64, because in single precision all numbers near 1.7e9, such as dates in seconds, are multiples of
-    128. Apple's GPUs support single precision only.
+    In regression, answers are float64. In single precision, all numbers near 1.7e9, such as dates in seconds, are
+    multiples of 128. On Apple's GPUs (device "mps"), which support only single precision, answers are float32.
     """
     if task.kind == "regression":
         wide = outputs if outputs.device.type == "mps" else outputs.double()

@@ -1,5 +1,7 @@
 """Torch's optimizers by name, with a learning rate that may decrease, or a user's own optimizer and scheduler.
 
+A user's own are functions that are passed to ``train``:
+
 federation.train("laser", optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
                  scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10))
 """
@@ -37,10 +39,10 @@ class Optimizer:
     Attributes:
         name: "sgd", "adam" or "adamw".
         lr: learning rate of the first epoch.
-        weight_decay: L2 for SGD and Adam, decoupled for AdamW.
+        weight_decay: strength of weight decay: an L2 penalty in SGD and Adam, decoupled from the gradient in AdamW.
         momentum: the momentum of SGD.
-        schedule: "constant"; "cosine": from lr towards ``final`` x lr; "step": times ``gamma`` at each of
-            ``milestones``.
+        schedule: how the learning rate changes: "constant"; "cosine", from lr towards ``final`` x lr; or "step", which
+            multiplies the rate by ``gamma`` at each of ``milestones``.
         final: share of lr that the cosine schedule would reach after its last epoch.
         milestones: numbers of finished epochs after which the step schedule lowers the rate.
         gamma: factor of the step schedule.
@@ -55,11 +57,11 @@ class Optimizer:
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # if it is a group of a settings file
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # reject unknown keys in settings
 
     def __post_init__(self) -> None:
         as_declared(self, Optimizer, "optimizer")
-        if ":" in self.name:  # the record of a run that a user's function optimized: see custom_optimizer
+        if ":" in self.name:  # "module:name" of a user's function, read from the record of a run
             return
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}; in Python, optimizer= "
@@ -77,7 +79,8 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        if idle and self.schedule == "constant":  # allowed with other schedules, which may be chosen by --set
+        # with a decreasing schedule, parameters of another one are allowed, because --set may change the schedule
+        if idle and self.schedule == "constant":
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
         if self.schedule == "step" and not self.milestones:
@@ -85,7 +88,7 @@ class Optimizer:
                               "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return a torch optimizer of ``parameters`` and of ``constant``, parameters with a constant learning rate."""
+        """Return a torch optimizer of both arguments; the learning rate of the parameters ``constant`` is constant."""
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: {self.name} is a function in Python, which settings cannot store; pass it "
                               "again, train(optimizer=...)")  # fmt: skip
@@ -101,13 +104,13 @@ class Optimizer:
         return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Set an optimizer from ``build`` to the learning rate of an epoch."""
+        """Set the learning rate of an optimizer from ``build`` for the epoch after ``epoch`` finished ones."""
         for group in optimizer.param_groups:
             if group.get("schedule") != "constant":
                 group["lr"] = self.rate(epoch, epochs)
 
     def rate(self, epoch: int, epochs: int) -> float:
-        """Return the learning rate of the next epoch after ``epoch`` finished ones."""
+        """Return the learning rate of the epoch that follows ``epoch`` finished ones."""
         if self.schedule == "cosine":
             return self.lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
         if self.schedule == "step":
@@ -116,7 +119,7 @@ class Optimizer:
 
 
 def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Set the momentum of parameters that get their first gradient later than others to 0, its value until then.
+    """Add a momentum buffer of zeros for each parameter that gets its first gradient later than other parameters do.
 
     torch's fused step rejects parameters without a momentum buffer beside parameters with a buffer.
     """
@@ -136,13 +139,13 @@ FORM = "a function such as lambda parameters: torch.optim.RMSprop(parameters, lr
 
 @dataclass(frozen=True, kw_only=True)
 class CustomOptimizer(Optimizer):
-    """An optimizer that a user's function makes; a scheduler that another function makes sets its learning rate.
+    """An optimizer, its learning-rate scheduler, or both, made by a user's functions.
 
     Attributes:
-        make: makes a torch optimizer of a list of parameters.  ``None`` uses ``base``.
-        scheduler: makes a scheduler, which takes one step per epoch.  A resumed run repeats these steps, so the rate
-            may depend on the number of the epoch only.
-        base: the settings if ``make`` is ``None``.
+        make: function from a list of parameters to a torch optimizer. If ``None``, ``base`` makes the optimizer.
+        scheduler: function from the optimizer to a scheduler, which takes one step per epoch. A resumed run repeats the
+            steps of earlier epochs, so the rate may depend only on the index of the epoch. ``None`` means no scheduler.
+        base: the settings that are used if ``make`` is ``None``.
 
     """
 
@@ -151,14 +154,14 @@ class CustomOptimizer(Optimizer):
     base: Optimizer = Optimizer()
 
     def __post_init__(self) -> None:
-        """Name the function in the record of the run; with ``base``, record its values."""
+        """Copy the values of ``base``, and store the names of the user's functions for the record of the run."""
         for each in fields(Optimizer):
             object.__setattr__(self, each.name, getattr(self.base, each.name))
         named = [name_of(function) for function in (self.make, self.scheduler) if function is not None]
         object.__setattr__(self, "name", " with ".join(named if self.make else [self.base.name, *named]))
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return the user's optimizer of all parameters.
+        """Return the optimizer of all parameters, with the user's scheduler attached.
 
         Raises:
             ConfigError: a function returned an object of another type, or the scheduler needs a metric.
@@ -184,7 +187,10 @@ class CustomOptimizer(Optimizer):
         return scheduler
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Let the scheduler take its steps of ``epoch`` finished epochs."""
+        """Let the scheduler take steps until it has taken one for each of ``epoch`` finished epochs.
+
+        Without a user's scheduler, ``base`` sets the rate of an optimizer that it made.
+        """
         if self.scheduler is None:
             if self.make is None:
                 self.base.set_rate(optimizer, epoch, epochs)
@@ -201,7 +207,7 @@ class CustomOptimizer(Optimizer):
 
 
 def name_of(function: Any) -> str:
-    """Return the module and the name of a function, for records."""
+    """Return "module:name" of a function, for the record of a run."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{getattr(function, '__module__', '')}:{name}"
 
@@ -210,10 +216,10 @@ def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -
     """Return the optimizer that the arguments of ``train`` describe for one party.
 
     Args:
-        given: an ``Optimizer``, the name of one, a function of parameters, or ``None`` for ``default``.
-        scheduler: a function of the optimizer, or ``None``.
+        given: an ``Optimizer``, its name, a function from parameters to an optimizer, or ``None`` for ``default``.
+        scheduler: a function from the optimizer to a scheduler, or ``None``.
         default: the optimizer of the settings.
-        party: the party, for messages.
+        party: the party's name, for error messages.
 
     Raises:
         ConfigError: ``given`` or ``scheduler`` has another type, or the name is unknown.

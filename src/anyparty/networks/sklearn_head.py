@@ -22,7 +22,7 @@ from anyparty.core.types import Task
 from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest, some
 from anyparty.networks.modules import any_length
 
-NEVER = -1e4  # the output for a class without training rows, whose probability is zero
+NEVER = -1e4  # the logit of a class without training rows, which has probability zero
 LINEAR = ("logistic", "ridge")
 
 
@@ -32,7 +32,7 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
     Raises:
         ConfigError: there is no estimator of this name for the task, or it does not accept these settings.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - slow, and not needed by every run
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - a slow import that few runs need
     from sklearn.utils import all_estimators  # noqa: PLC0415
 
     kind = "classifier" if task.kind == "classification" else "regressor"
@@ -53,7 +53,9 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
 
 
 def _by_place(weights: Mapping[Any, Any], task: Task) -> dict[int, Any]:
-    """Convert weights by class name to weights by place, because estimators see places and settings use names.
+    """Convert weights by class name to weights by class index.
+
+    Settings use the names of classes, and estimators know only their indices.
 
     Raises:
         ConfigError: the weights name a class that the labels do not have, or a class has no weight.
@@ -71,7 +73,7 @@ class FittedEstimator(nn.Module):
     Args:
         name: the name of the estimator.
         task: the prediction task.
-        inputs: H.
+        inputs: H, the width of an embedding.
         settings: keyword arguments of the estimator.
         seed: seed of the estimator.
 
@@ -150,7 +152,7 @@ class FittedEstimator(nn.Module):
             self.made = self._fit(self.rows, self.labels)
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return outputs [n, C]: logits, or the standardised number."""
+        """Return outputs [n, C]: logits, or in regression the standardised number."""
         if self.name in LINEAR:
             return nn.functional.linear(u, self.weight, self.bias)
         if not len(self.rows) or not len(u):

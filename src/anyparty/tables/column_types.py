@@ -132,7 +132,7 @@ def feature(
     if not reading_rules.is_moment(column):
         column = cells.without(column, rules.missing.get(column.name, ()))
     if kind == "date" or (kind is None and (reading_rules.is_moment(column) or column.name in rules.dates)):
-        return _as_dates(column, where, rules, trained=trained, declared=kind is not None)
+        return as_dates(column, where, rules, trained=trained, declared=kind is not None)
     if reading_rules.is_moment(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
                          f"declare it a date with types")  # fmt: skip
@@ -298,11 +298,20 @@ def _not_numbers(
     return as_categories(column, where, rules, trained=False)
 
 
-def _as_dates(
-    column: pl.Series, where: str, rules: ReadingRules, *, trained: bool, declared: bool,
-    choices: Mapping[reading_rules.Order, reading_rules.Moments] | None = None,
+def as_dates(
+    column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False, declared: bool = True,
+    choices: Mapping[reading_rules.Order, reading_rules.Moments] | None = None, advice: str = "",
 ) -> FeatureColumn:  # fmt: skip
-    """Read a column of dates. ``choices`` has the cells as read in each possible order, if the caller knows them.
+    """Read a column of dates.
+
+    Args:
+        column: the cells as in the file.
+        where: party, file and column, the beginning of an error.
+        rules: the rules by which the party's cells are read.
+        trained: whether a trained model fixes how the dates are written.
+        declared: whether the user declared the column a date, so that it needs no note.
+        choices: the cells as read in each possible order, if the caller knows them.
+        advice: the end of an error for cells that are not dates; by default the advice for features.
 
     Raises:
         TableError: a cell is not a date, the order of day and month is doubtful, or only some cells have a time zone.
@@ -323,7 +332,7 @@ def _as_dates(
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
             read = iso  # a date with the year first has only one meaning
     if read.bad.any():
-        why = f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
+        why = advice or f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
@@ -348,7 +357,7 @@ def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> Fea
     certain = [order for order, read in choices.items() if not read.bad.any()]
     if not choices or (len(certain) != 1 and text.n_unique() <= FEW_LEVELS):
         return None
-    return _as_dates(column, where, rules, trained=False, declared=False, choices=choices)
+    return as_dates(column, where, rules, declared=False, choices=choices)
 
 
 def _date_texts(column: pl.Series) -> pl.Series:

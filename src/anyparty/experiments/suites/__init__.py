@@ -1,6 +1,7 @@
-"""The suites that ship with the package: published tables as TOML, one file each.
+"""The suites of the package: each TOML file in this folder describes one published table.
 
-A suite with ``base = "NAME"`` is another view of that suite's runs; it inherits all values that it does not set.
+A suite with ``base = "NAME"`` shows the runs of the suite NAME in another way.  It inherits all values of that suite
+that it does not set itself.
 """
 
 from __future__ import annotations

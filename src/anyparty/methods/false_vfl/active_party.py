@@ -1,7 +1,7 @@
 """FALSE-VFL at the active party: draw samples, weight them by the parties' likelihoods, and train on them.
 
-Notation as in ``distributions``. N is the number of a batch's L x B samples with a weight in the gradient other than 0;
-these samples are "followed".
+Notation as in ``distributions``. A sample is "followed" if its weight in the gradient is not 0. N of a batch's L x B
+samples are followed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class WeightedBatch:
 
     Attributes:
         there: the parties that take part, and their embeddings.
-        held: [B, K] bool, which party has which row, including parties whose blocks are ignored.
+        held: [B, K] bool, the parties that have each row, including parties whose blocks are ignored.
         views: [B, K, 2 D], the embeddings, as a leaf of the active party's autograd graph.
         posterior: q(z | x^O), with its autograd graph.
         noise: the noise of the samples: [L, B, D] for z and [L, B, T] for h.
-        z: the samples, [L, B, D].
-        log_w: [L, B], the log-weights.
+        z: [L, B, D], the samples.
+        log_w: [L, B], the logarithms of the samples' weights.
 
     """
 
@@ -43,18 +43,19 @@ class WeightedBatch:
     log_w: Tensor
 
     def known(self, roster: Roster) -> Tensor:
-        """Return a mask [B, K] of the blocks in the weights.
+        """Return a mask [B, K] of the blocks on which the weights depend.
 
-        A party that was lost after it sent its embedding is False.
+        The mask is False for a party that was lost after it sent its embedding.
         """
         gone = torch.tensor([name in self.there.silent for name in roster.blocks], device=self.z.device)
         return self.there.observed & ~gone
 
 
 async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -> WeightedBatch:
-    """Gather the parties' embeddings, draw samples and send them, and weight them by the received likelihoods.
+    """Draw samples of z from the parties' embeddings, send them, and weight them by the parties' likelihoods.
 
-    The samples and their weights have no autograd graph.
+    The samples and their weights have no autograd graph. ``home`` is the active party's own data of the batch, ``None``
+    if it holds no columns.
 
     Raises:
         Diverged: the samples are not finite.
@@ -88,12 +89,12 @@ async def learn(
     parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Compute the gradients of all networks that learn, from the gradient u [L, B] with respect to the log-weights.
+    """Compute the gradients of all networks that learn, from u [L, B], the loss's gradient by the log-weights.
 
-    ``parameters`` are the parameters to train of the active party's label networks. ``labels`` are ``None`` in stage 1;
-    in stage 2 they are the labels [B], and a mask [B] of the known ones. In stage 2, u would reveal labels (exactly, if
-    classes have weights). The decoders do not learn in stage 2. The active party therefore sends the parties one number
-    for all samples in place of u, and scales the gradients that it receives.
+    ``parameters`` are those parameters of the active party's label networks that are trained. In stage 1, ``labels`` is
+    ``None``. In stage 2, it has the labels [B] and a mask [B] of the known ones. In stage 2, u would reveal labels to
+    the passive parties (exactly, if classes have weights). Their decoders do not learn in stage 2 and do not need u.
+    The active party therefore sends one number for all samples in place of u, and scales the gradients that return.
 
     Raises:
         Diverged: the gradients are not finite.
@@ -124,12 +125,12 @@ async def learn(
 
 
 def _of_rows(part: Tensor, row: Tensor) -> Tensor:
-    """Return ``part[row]``; its gradient is summed in the same order every time, also on a GPU."""
+    """Return ``part[row]``. In the backward pass, gradients are summed in a fixed order, also on a GPU."""
     return part.index_select(0, row) if part.device.type == "cpu" else part[row]
 
 
 async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyBatch | None) -> Tensor:
-    """Return the sum of the parties' log-likelihoods: z [L, B, D] -> [L, B]."""
+    """Send each party its rows' samples; return the sum of the parties' log-likelihoods: z [L, B, D] -> [L, B]."""
     places = _places(turn, there)
     of_party = {name: z.clone() if len(own) == z.shape[1] else z[:, own] for name, own in places.items()}
     for name in places:
@@ -153,7 +154,10 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 
 
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
-    """Return the gradient of sum u log p(x^k | z), over u [L, B] and parties, by the followed samples z: [N, D]."""
+    """Return the gradient, with respect to the followed samples z [N, D], of the weighted log-likelihoods.
+
+    These are u log p(x^k | z), with weights u [L, B], summed over samples, rows and parties.
+    """
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
     slope = u.new_zeros(int(followed.sum()), turn.D)
@@ -177,7 +181,7 @@ async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | No
 
 
 def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
-    """Return, for each party that sends likelihoods, the places in the batch of the rows that these are for."""
+    """Return, for each party that sends likelihoods, the indices in the batch of the rows for which it sends them."""
     if not turn.mnar:
         return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
     every = torch.arange(len(turn.batch.rows), device=turn.seat.device)

@@ -8,17 +8,19 @@ Symbols   x^k    x           a party's block                                    
           z      z           the latent vector that generates blocks and label           [L, B, D];
           h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
           q_phi_k(x^k)       mean and variance of z, given party k's block alone         [B_k, 2 D].
+Missing   MAR (FALSE-VFL-I): whether a party has a row may depend on observed blocks, but not on missing blocks.
+          MNAR (FALSE-VFL-II): it may also depend on the party's block itself, observed or not.
 
-The Gaussians have diagonal covariances (Kingma, Welling 2014). Their combination over parties, ``aggregate``, is
-FALSE-VFL, equation (1) and appendix B.
+The Gaussians have diagonal covariances (Kingma, Welling 2014). Their combination over parties, ``aggregate``, is that
+of FALSE-VFL, equation (1) and appendix B.
 
-The active party draws the samples of z. Every row has its own numbers. Numbers common to all rows would give all rows
-the same sampling error, which a mean over rows would not remove. A row's numbers are independent: they are neither
-pairs of opposite sign nor balanced otherwise. With balanced numbers, a party that gets a row's samples could compute
-the posterior's mean, which may be another party's embedding of the row (decision 14).
+The active party draws the samples of z. Every row has its own random numbers. Numbers common to all rows would give all
+rows the same sampling error, which a mean over rows would not remove. A row's numbers are independent of each other:
+they are not pairs of opposite sign, nor balanced as by ``balanced``. With balanced numbers, a party that gets a row's
+samples could compute the posterior's mean, which may be another party's embedding of the row (docs/decisions/0014).
 
-A party draws its own block in rows that it does not have. These numbers are common to all rows, and balanced. The party
-does not know these rows' ids, and sends no sample.
+Under MNAR, a party draws samples of its own block for rows that it does not have. The random numbers of these samples
+are common to all rows, and balanced. The party does not know these rows' ids, and sends no sample.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Gaussian:
     def of(cls, outputs: Tensor, floor: float) -> Gaussian:
         """Convert a network's outputs [..., 2 D] to a Gaussian over [..., D].
 
-        The first half is the mean. The deviation is softplus of the second half, plus ``floor``.
+        The first half is the mean. The standard deviation is softplus of the second half, plus ``floor``.
         """
         mean, raw = outputs.chunk(2, dim=-1)
         return cls(mean, functional.softplus(raw) + floor)
@@ -75,7 +77,8 @@ class Gaussian:
 class LogProb(torch.autograd.Function):
     """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] -> [...], without a gradient for x.
 
-    If ``known`` [..., D] is given, the sum includes only the known numbers. The others may have any finite value.
+    If ``known`` [..., D] is given, the sum includes only the known numbers of x. Unknown numbers may have any finite
+    value.
 
     The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs. One
     tensor of the outputs' width is stored instead of six tensors of half the width. A backward pass is a single
@@ -85,7 +88,7 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float, known: Tensor | None = None) -> Tensor:
-        """Return the log-density."""
+        """Return the log-density [...] of x, and store its gradient by the outputs for ``backward``."""
         mean, raw = outputs.chunk(2, dim=-1)
         std = functional.softplus(raw).add_(floor)
         precise = std.reciprocal()
@@ -107,7 +110,7 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the gradient with respect to the network's outputs."""
+        """Return the gradient with respect to the network's outputs, and ``None`` for all other inputs."""
         (by_outputs,) = ctx.saved_tensors
         return gradients[0].unsqueeze(-1) * by_outputs, None, None, None
 
@@ -132,7 +135,7 @@ def aggregate(mean: Tensor, variance: Tensor, observed: Tensor) -> Gaussian:
 
     >>> one = torch.ones(1, 1, 1)
     >>> both = aggregate(torch.cat([one, 3 * one], 1), torch.cat([one, one / 3], 1), torch.tensor([[True, True]]))
-    >>> both.mean.item(), both.std.square().item()  # precisions 1 + 3
+    >>> both.mean.item(), both.std.square().item()  # the precisions 1 and 3 add up to 4
     (2.0, 0.25)
 
     """
@@ -153,8 +156,8 @@ class FeatureNetworks:
     Attributes:
         encoder: q_phi_k, [B, F] -> [B, 2 D].
         decoder: p_theta_k(x^k | z), [..., D] -> [..., 2 F].
-        indicator: pi_xi_k, the probability that the party has the row, as a logit, [..., F] -> [..., 1]; ``None`` under
-            MAR.
+        indicator: pi_xi_k, the probability, as a logit, that the party has the row, [..., F] -> [..., 1]; ``None`` in
+            FALSE-VFL-I, which assumes MAR.
         floor: lower bound of all standard deviations.
 
     """
@@ -188,14 +191,14 @@ class FeatureNetworks:
     def log_likelihood(
         self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None, known: Tensor | None = None
     ) -> Tensor:
-        """Return the logarithm of the party's factor of the weights.
+        """Return the logarithm of the factor that the party contributes to the samples' weights.
 
         Under MAR it is log p(x^k | z_l) of the rows that the party has: x [B_k, F], z [L, B_k, D] -> [L, B_k]. If some
         cells were empty, only the ``known`` cells [B_k, F] are used (in the paper, blocks are whole or missing).
 
-        Under MNAR z covers all rows, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is added. For a row
-        that the party does not have, the logarithm is log(1 - pi(x^k_l)), with x^k_l drawn from p(x^k | z_l) by
-        ``noise`` [L, B - B_k, F] (appendix A.2).
+        Under MNAR z covers all rows of the batch, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is
+        added. For a row that the party does not have, the result is log(1 - pi(x^k_l)), with x^k_l drawn from
+        p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
         """
         if self.indicator is None:
             return self.explain(x, z, known)
@@ -215,8 +218,8 @@ class ImportanceSamples:
 
     Attributes:
         z: [L, B, D].
-        log_ratio: log p(z | h) + log p(h) - log q(z | x^O) - log q(h | z), [L, B]: the part of log w that the active
-            party computes alone.
+        log_ratio: log p(z | h) + log p(h) - log q(z | x^O) - log q(h | z), [L, B]: those summands of log w that the
+            active party computes alone.
 
     """
 
@@ -276,10 +279,11 @@ class LabelNetworks:
         return answers(self.task, out[..., : self.task.outputs])
 
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return the weight of each row's bound in the loss, [B].
+        """Return the weight in the loss of each row's bound (see ``bound``), [B].
 
-        The weight is 0 for rows that are not ``wanted`` [B] bool. ``labels`` (y [B], known [B] bool) are given in stage
-        2. There the weight is also 0 for rows without a known label, and otherwise proportional to the class's weight.
+        The weight is 0 for rows that are not ``wanted`` [B] bool. In stage 2, ``labels`` (y [B], known [B] bool) is
+        given. The weight is then also 0 for rows without a known label, and it is proportional to the class's weight
+        for all other rows.
         """
         if labels is None:
             return wanted / wanted.sum().clamp(min=1)
@@ -295,7 +299,7 @@ def bound(log_w: Tensor) -> Tensor:
 
 
 def followed(log_w: Tensor, negligible: float) -> Tensor:
-    """Return the derivative of ``bound`` by the log-weights, [L, B]: w_l / sum_j w_j, or 0 if below ``negligible``."""
+    """Return the derivative of ``bound`` by the log-weights, w_l / sum_j w_j, or 0 if below ``negligible``: [L, B]."""
     weight = log_w.softmax(dim=0)
     return torch.where(weight < negligible, 0.0, weight)
 
@@ -303,14 +307,14 @@ def followed(log_w: Tensor, negligible: float) -> Tensor:
 def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
     """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C].
 
-    The weights are computed in the precision of the answers. Otherwise their sum would deviate from 1, which would
-    shift answers with a large offset.
+    The weights alpha_l are computed in the precision of the answers. In a lower precision, their sum would deviate from
+    1. This would shift regression answers that are far from 0.
     """
     return torch.einsum("lb,lbc->bc", log_w.to(answered.dtype).softmax(dim=0), answered)
 
 
 def feature_side(state: State, floor: float) -> FeatureNetworks:
-    """Return a party's networks as ``FeatureNetworks``."""
+    """Return the networks of a party's feature side (encoder, decoder, missing indicator) as ``FeatureNetworks``."""
     modules = state.modules
     return FeatureNetworks(
         encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"), floor=floor
@@ -318,7 +322,7 @@ def feature_side(state: State, floor: float) -> FeatureNetworks:
 
 
 def label_side(state: State, floor: float) -> LabelNetworks:
-    """Return the active party's networks as ``LabelNetworks``."""
+    """Return the networks of the active party's label side as ``LabelNetworks``."""
     assert state.seat.task is not None
     encoder, decoder, discriminator = (state.modules.get(name) for name in LABEL_SIDE)
     assert encoder is not None
@@ -337,7 +341,8 @@ def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
 def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> Factory:
     """Return the factory of a party's decoder, with hidden widths ``hidden`` if given.
 
-    Otherwise the decoder mirrors an MLP or ResNet encoder, or has hidden widths ``otherwise``.
+    If ``hidden`` is ``None``, the decoder mirrors an MLP or ResNet encoder. For any other encoder, it has the hidden
+    widths ``otherwise``.
     """
     if hidden is None and isinstance(encoder, MLP):
         return MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
@@ -349,7 +354,7 @@ def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[
 def label_networks(
     task: Task, D: int, T: int, hidden: tuple[int, ...], head_hidden: tuple[int, ...]
 ) -> dict[str, nn.Module]:
-    """Make the active party's networks: global encoder, global decoder and, if there are labels, discriminator."""
+    """Return the active party's networks: global encoder, global decoder and, if there are labels, discriminator."""
     made = [MLP(hidden=hidden)(D, 2 * T), MLP(hidden=hidden)(T, 2 * D)]
     if task.outputs:
         made.append(MLP(hidden=head_hidden)(D, task.outputs if task.kind == "classification" else 2))
@@ -360,11 +365,11 @@ KEY = 32
 
 
 class SampleStreams(nn.Module):
-    """The active party's key to the random numbers of z, saved with its part of the model.
+    """The key from which the active party derives the random numbers of z; it is saved with this party's networks.
 
     Attributes:
-        key: [32] uint8. The key is zero if the run has no secret, and in models of earlier versions. The numbers then
-            follow from the run's seed.
+        key: [32] uint8. The key is zero if the run has no secret, and in models of earlier versions. The random numbers
+            then follow from the run's seed.
 
     """
 
@@ -379,16 +384,16 @@ class SampleStreams(nn.Module):
 
     @property
     def secret(self) -> bool:
-        """True if there is a key."""
+        """True if the key is not zero, so that the random numbers are secret."""
         return bool(self.key.any())
 
     def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
         """Return standard normal numbers for rows: [L, B, width].
 
-        The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K]. A
-        party that alone has a row can compute the row's numbers. It must not know the numbers that are used if other
-        parties also have the row. Rows without an id have the same numbers if the same parties have them. Without a
-        key, the numbers follow from ``seeds``.
+        The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K].
+        They depend on the parties because a party that alone has a row can compute the row's numbers. It must not know
+        the numbers that are used if other parties also have the row. Two rows without an id get equal numbers if the
+        same parties have them. Without a key, the numbers follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)

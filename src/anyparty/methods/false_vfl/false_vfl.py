@@ -4,8 +4,10 @@ across parties.
 
 Notation  B rows, K parties, L importance samples, D width of z, T width of h, C outputs.
 Symbols   O_n    observed[n]   parties that have row n, never empty                                     [B, K] bool
-          m_n    the mask as numbers: 1 where observed
+          m_n    O_n as K numbers: 1 for a party that has row n, 0 for a party that does not
           z, h   latent vectors: p(h) = N(0, I), p_theta_0(z | h), p_theta_k(x^k | z), p_psi(y | z)
+          pi_k   missing indicator: the probability that party k has a row, given its block; parameters xi
+          theta, phi, psi   parameters of the decoders, the encoders and the discriminator
 Posterior q(z | x^O) = N(mean of mu_k, inverse of the summed precisions 1 / sigma_k^2), k in O              (1)
           q(h | z) = N(...) by the global encoder
 Weights   w_l = prod_{k in O} p(x^k | z_l) p(z_l | h_l) p(h_l) / (q(z_l | x^O) q(h_l | z_l))
@@ -17,17 +19,18 @@ Answer    p(y | x^O) = sum_l alpha_l p_psi(y | z_l), alpha_l = w_l / sum_j w_j  
 Choices that the paper leaves open
 - The paper gives no L. Here L is 10 in training and 50 in prediction (supMIWAE: 50).
 - Samples whose share of their row's weight is below ``negligible`` are left out of stage 1's gradient. If parties have
-  many columns, these are most samples (decision 10). With ``negligible = 0`` the gradient is exact.
+  many columns, most samples are left out (docs/decisions/0010). With ``negligible = 0`` the gradient is exact.
 - The paper fixes theta in stage 2 and does not say whether phi is trained. By default it is (``train_encoders``); one
   experiment with fixed phi had lower scores.
-- In prediction, the samples of z are drawn from the row's own random numbers, which depend on its id, the parties that
-  have it, and the run's seed or secret (``sampling``). A missing block (II) is drawn from numbers common to all rows,
-  balanced over the L samples. An answer therefore depends only on the row, not on its batch or place, and sampling
-  errors differ between rows. In training every batch draws new numbers, from streams of the active party.
-- A standard deviation is softplus(output) + ``floor``, with a floor of .1 of a standardised column's deviation. The
-  paper gives no lower bound (decision 12).
-- If a row that a party has has empty cells, its factor is p of the known columns, as in MIWAE. The encoder and the
-  missing indicator read the imputed cells. A missing category is a level like the others.
+- In prediction, a row's samples of z are drawn from random numbers that depend on the row's id, the parties that have
+  the row, and the run's seed or secret (``sampling``). FALSE-VFL-II draws a missing block from numbers common to all
+  rows, balanced over the L samples. An answer therefore depends only on the row, not on its batch or its place in the
+  batch, and sampling errors differ between rows. In training every batch draws new numbers, from streams of the active
+  party.
+- A standard deviation is softplus(output) + ``floor``. By default the floor is .1 of a standardised column's standard
+  deviation. The paper gives no lower bound (docs/decisions/0012).
+- If cells of a row are empty at a party that has the row, the party's factor is p of the known columns, as in MIWAE.
+  The encoder and the missing indicator read imputed values in these cells. A missing category counts as a level.
 - With ``balance`` a labelled row's term has the weight of its class.
 """
 
@@ -75,7 +78,7 @@ LEARNS = {
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "concatenated mean and standard deviation"
-AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
+AT_ONCE = 2**22  # highest count of numbers of z in one message of a prediction (16 MiB)
 ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
 ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
 UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
@@ -83,25 +86,25 @@ UNTIED = "no party that has this row shares training rows, directly or through o
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL(ABC):
-    """The common part of FALSE-VFL-I and II: all except the missing indicators.
+    """The code that FALSE-VFL-I and II share: everything except the missing indicators.
 
     Attributes:
         embedding: D, width of z, the latent vector; a party's embedding is a mean and a variance of z.
         top: T, width of h, the latent vector above z.
-        samples: L in training.
+        samples: L, the number of importance samples of a row, in training.
         negligible: samples whose share of their row's weight is below this are left out of stage 1's gradient.
-        predict_samples: L in prediction.
+        predict_samples: L, the number of importance samples of a row, in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
-        decoder_hidden: hidden widths of the parties' decoders. By default those of a party's MLP encoder in reverse; a
-            ResNet encoder gets a decoder of transposed convolutions.
+        decoder_hidden: hidden widths of the parties' decoders. By default they are those of the party's MLP encoder, in
+            reverse order; a party with a ResNet encoder gets a decoder of transposed convolutions.
         floor: the least standard deviation, in units of a prepared column.
         train_encoders: whether the encoders also learn in stage 2.
         pretrain_epochs: number of epochs of stage 1; by default as many as in stage 2.
         pretrain_batch_size: number of rows of a batch in stage 1; by default as many as in stage 2.
         pretrain_lr: learning rate of stage 1; by default each party's own.
-        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. It gets samples as rows and must not
-            mix them (no batch normalisation).
+        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. The module gets samples as rows and
+            must not mix rows, as batch normalisation does.
 
     """
 
@@ -141,7 +144,7 @@ class FalseVFL(ABC):
 
     @property
     def can(self) -> Capabilities:
-        """The method's capabilities: it trains on any row, labelled or not, and predicts for any row."""
+        """The capabilities: the method trains on any row, labelled or not, and predicts for any row."""
         return Capabilities(
             title=self.title,
             paper=f"Hong, Park, Hwang 2025, {self.section}",
@@ -154,7 +157,7 @@ class FalseVFL(ABC):
         )
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make a party's encoder and decoder, at the active party its label networks, and one optimizer per stage."""
+        """Make a party's encoder and decoder, the active party's label networks, and one optimizer per stage."""
         if seat.roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
         state = State(seat)
@@ -191,7 +194,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
-        """Return the ``BatchTurn`` of a party for a batch of prediction."""
+        """Return the ``BatchTurn`` with which a party processes a batch in prediction."""
         draws = state.modules.get("draws")
         return BatchTurn(
             net=net,
@@ -223,7 +226,7 @@ class FalseVFL(ABC):
                             remark=None if nothing else partial(_untied_blocks, blocks))  # fmt: skip
 
     async def step(self, stage: str, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run a party's part in one batch of a stage; at the active party, return the loss.
+        """Run one party's side of the training on a batch; at the active party, return the loss.
 
         Raises:
             Diverged: a tensor contains NaN or infinity.
@@ -277,7 +280,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run a party's part in weighting samples for a chunk of rows; return the weights at the active party."""
+        """Run one party's side of drawing and weighting samples for rows; return the samples at the active party."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
@@ -287,7 +290,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """See ``HasEmbeddings``: the mean of z given the party's block alone, [B_k, D]."""
+        """Return the positions in ``places`` of the party's rows, and the mean of z given its block alone, [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -301,7 +304,7 @@ class FalseVFL(ABC):
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Run a party's part in predicting a batch by self-normalised importance sampling (section 3.3.4).
+        """Run one party's side of a prediction by self-normalised importance sampling (section 3.3.4).
 
         Raises:
             PredictionError: no row had a label in training.
@@ -366,7 +369,7 @@ def _widths(title: str, name: str, widths: Sequence[int]) -> None:
         raise ConfigError(f"{title}: {name} must be at least 1, got {list(widths)}")
 
 
-# The rows of the stages, and remarks on them
+# The rows on which each stage trains, and remarks on these rows
 
 
 def held_rows(at: Rows) -> Tensor:
@@ -382,7 +385,7 @@ def labelled_rows(at: Rows) -> Tensor:
 
 
 def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark if stage 1 has no row without a label, or if some parties have every row."""
+    """Return a remark if no row of stage 1 lacks a label, or if some parties have every row."""
     assert at.observed is not None
     always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
     known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""
@@ -390,7 +393,7 @@ def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
 
 
 def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark that names the parties whose blocks shared rows do not tie to a label."""
+    """Return a remark that names the parties that no chain of common rows connects to a party with labelled rows."""
     assert at.observed is not None
     missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
     names = some([blocks[k] for k in missed])

@@ -1,4 +1,4 @@
-"""Uses of the generative model: impute a missing block at its owner, and score how unusual a row is.
+"""Use FALSE-VFL's generative model to impute a party's missing block, and to score how unusual a row is.
 
     impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): draw z_l by its
                            weight, then draw x^k given z_l
@@ -6,9 +6,9 @@
                            the probability that this block is missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
     log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O); under MNAR, of log p(x^O, m)
 
-The party that owns the columns computes the imputations and keeps them. It receives the samples of z and their weights.
+The party that owns the columns receives the samples of z and their weights, computes the imputations and keeps them.
 
-Notation as in ``distributions``; S samples of a block.
+Notation as in ``distributions``; S is the number of samples of a block.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Imputed:
     """A party's block, imputed from the other parties' blocks, in prepared units.
 
     Attributes:
-        mean: [B, F]; NaN if no requested party has the row.
-        samples: [S, B, F]; NaN if no requested party has the row.
+        mean: [B, F], the expected block; NaN if no party that may be used has the row.
+        samples: [S, B, F], samples of the block; NaN if no party that may be used has the row.
         centers: [S, B, F], the means of the decoder's distributions from which the samples were drawn. They give the
             probabilities of category levels.
 
@@ -48,13 +48,14 @@ async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
     owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Run a party's part in imputing the block of ``owner`` for the rows of a batch.
+    """Run one party's side of imputing the block of ``owner`` for the rows of a batch.
 
-    Only the owner gets the imputed block; at other parties the result is ``None``. If ``lacks``, the owner has none of
-    these rows; otherwise it has all of them, with empty cells.
+    Only the owner gets the imputed block; at other parties the result is ``None``. Only blocks of the parties in
+    ``asked`` are used. ``S`` samples of the block are drawn. If ``lacks`` is true, the owner has none of these rows; if
+    it is false, the owner has all of them, with empty cells.
     """
     me, active = state.seat.me, state.seat.roster.active
-    counts = method.mnar and lacks and owner in asked  # the weights include the probability that the block is missing
+    counts = method.mnar and lacks and owner in asked  # weights include the probability of the missing block
     parts: list[Imputed] = []
 
     def fill(part: Batch, told: dict[str, Tensor]) -> None:
@@ -83,10 +84,10 @@ async def impute(
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Compute the party's imputed block from weighted samples of z: mean [B, F], samples and centers [S, B, F].
+    """Return the party's imputed block, computed from the weighted samples of z in ``told``.
 
-    With ``counts``, the weights include the probability that the block is missing. They are then weights of the blocks
-    that the turn's noise draws.
+    With ``counts``, the weights include the probability that the block is missing. They then belong to the blocks that
+    ``turn.block_noise`` draws, one for each sample of z.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
@@ -109,9 +110,9 @@ def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tenso
 async def log_likelihood(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
 ) -> Tensor | None:
-    """Run a party's part in scoring rows; at the active party, return estimates of log p(x^O) [B].
+    """Run one party's side of scoring rows; at the active party, return estimates of log p(x^O) [B].
 
-    An estimate is NaN if no requested party has the row.
+    An estimate is NaN if no party in ``asked`` has the row.
     """
     parts = []
     for chunk in method.chunks(batch.rows):

@@ -1,20 +1,21 @@
-"""FALSE-VFL at a party with columns: its messages of a batch, and its part in training.
+"""FALSE-VFL at a party with columns: the party's messages of a batch, and its computations in training.
 
+In every batch:
     party -> active    embedding    mean and variance of z, for the rows that the party has
     active -> party    samples      z_l
     party -> active    likelihood   log p(x^k | z_l)
-    and if encoders learn
+In a training batch, if encoders learn:
     active -> party    weight       u_l, the gradient of the loss by log p(x^k | z_l), or 0 for a sample of negligible
                                     weight; in stage 2, which uses labels, one number for all samples, which reveals
                                     nothing
-    party -> active    slope        the gradient of u_l log p(x^k | z_l) by z_l, for each z_l with u_l other than 0
+    party -> active    slope        the gradient of u_l log p(x^k | z_l) by z_l, for each z_l whose u_l is not 0
     active -> party    gradient     the gradient of the loss by the embedding
 
 Raw blocks and reconstructions stay at their party. Samples are first weighted without an autograd graph. Then the
-"followed" samples, those with u_l other than 0, pass through the networks again, with a graph. This is faster because
-most samples have negligible weight, and the forward pass is a third of the work (decision 10).
+"followed" samples, those whose u_l is not 0, pass through the networks again, with a graph. This is faster, because
+most samples have negligible weight and the forward pass is only a third of the work (docs/decisions/0010).
 
-If a party is lost during a batch, its factor is left out of the weights, or its gradient is left out of the sum.
+If a party is lost during a batch, the weights omit the party's factor, or the sum of gradients omits its gradient.
 
 Notation as in ``distributions``. N is the number of followed samples among a batch's L x B samples.
 """
@@ -36,15 +37,15 @@ from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # remark if more than half of the deviations are below 1.1 times the floor
+FALLEN, MANY = 1.1, 0.5  # remark if more than half of the standard deviations are below 1.1 times the floor
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTurn:
-    """One party's role in processing a batch: the rows, sizes and settings that its computations need.
+    """One party's processing of a batch: the rows, sizes and settings that it needs, and its computations.
 
     Attributes:
-        net: its channel to the other parties.
+        net: the party's channel to the other parties.
         seat: the party's context.
         rows: the party's data of all aligned rows.
         batch: the B rows to process.
@@ -54,10 +55,10 @@ class BatchTurn:
         asked: the parties whose blocks may be used.
         mnar: whether parties also send likelihoods for rows that they do not have.
         follows: whether encoders learn, so that the active party needs gradients with respect to z.
-        common: whether the noise is independent of the batch, as in prediction: the noise of z depends on the row, and
-            the noise of blocks is common to all rows.
+        common: whether the noise is independent of the batch, as in prediction. The noise of z then depends on the row,
+            and the noise of blocks is common to all rows.
         own_decoder: whether the decoder is a user's own, which may draw random numbers.
-        missed: the parties that are asked but whose blocks are ignored, because training has tied no label to them.
+        missed: the parties whose blocks are ignored, because no chain of common rows connects them to a label.
         draws: at the active party, the random streams of samples of z in prediction.
 
     """
@@ -104,7 +105,7 @@ class BatchTurn:
     def encode(
         self, side: FeatureNetworks, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()
     ) -> PartyBatch | None:
-        """Encode the party's rows of the batch; return ``None`` if the party does not take part in it.
+        """Encode the party's rows of the batch; return ``None`` if the party does not take part in the batch.
 
         ``encoder`` and ``decoder`` are those parameters of the two networks that the stage trains. ``decoder`` includes
         the parameters of the missing indicator.
@@ -135,14 +136,14 @@ class BatchTurn:
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
-        if self.follows and self.batch.moment[-1] == 0:  # once an epoch
+        if self.follows and self.batch.moment[-1] == 0:  # the first batch of an epoch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
             log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Propagate the gradient u [L, n] back through the decoder; return the gradient by the followed samples [N, D].
+        """Propagate the gradient u [L, n] back through the decoder; return the gradient of the followed samples [N, D].
 
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
 
@@ -154,10 +155,11 @@ class BatchTurn:
         if not len(row):
             return picked.detach()
         held = torch.ones(u.shape[1], dtype=torch.bool, device=u.device)
-        if self.mnar:  # the n rows are all rows of the batch
+        if self.mnar:  # then n = B: all rows of the batch
             held[:] = False
             held[home.held] = True
-        own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1  # among its rows or the others
+        # a row's index among the party's rows, or among the rows that the party does not have
+        own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:
             noise = noise[sample[~own], place[row[~own]]].unsqueeze(0)
@@ -170,11 +172,11 @@ class BatchTurn:
         return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
 
     def answers_for(self, home: PartyBatch) -> int:
-        """Return the number of rows with likelihoods of the party: its rows of the batch, or under MNAR all rows."""
+        """Return the number of rows for which the party sends likelihoods: its own rows, or under MNAR all rows."""
         return len(self.batch.rows) if self.mnar else len(home.held)
 
     async def answer(self, home: PartyBatch) -> None:
-        """Run a passive party's part: send its embeddings and likelihoods; if encoders learn, compute gradients."""
+        """Run a passive party's side: send embeddings and likelihoods, and if encoders learn, compute gradients."""
         active, n = self.seat.roster.active, self.answers_for(home)
         if len(home.held):
             await self.net.send(active, "embedding", {"h": home.views.detach()})
@@ -189,7 +191,7 @@ class BatchTurn:
             home.backward(back["g"])
 
     def _look_at_floor(self, side: FeatureNetworks, z: Tensor) -> None:
-        """Emit a remark if most standard deviations of the party's columns are close to the floor."""
+        """Emit a remark if most of the decoder's standard deviations of the party's columns are close to the floor."""
         with torch.no_grad(), self._drawing("decoder draws"):
             share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
         if share > MANY:
@@ -208,7 +210,7 @@ class BatchTurn:
         """Return the tensor if it is finite; ``what`` begins the error message.
 
         Raises:
-            Diverged: it contains NaN or infinity.
+            Diverged: the tensor contains NaN or infinity.
         """
         if not finite(tensor.detach()):
             raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
@@ -224,7 +226,7 @@ class PartyBatch:
         side: the party's networks.
         x: [B_k, F], the party's block of the rows that it has.
         known: [B_k, F], a mask of the cells that were not empty; ``None`` if no cell was empty.
-        held: [B_k], the places of these rows in the batch.
+        held: [B_k], the indices of the party's rows in the batch.
         views: [B_k, 2 D], the embeddings: mean and variance of z.
         noise: under MNAR, the noise of the party's block in rows that it does not have, [L, B - B_k, F].
         encoder: the encoder's parameters that the stage trains.

@@ -1,4 +1,4 @@
-"""Methods that exchange representations once, then train locally: APC-VFL, VFedTrans and their parts.
+"""Methods that exchange representations once, then train locally: APC-VFL, VFedTrans and the modules that they use.
 
-No method here sends messages in every batch.
+No method in this package sends messages in every batch.
 """

@@ -1,44 +1,44 @@
 """APC-VFL.  Irureta, Imaz, Lojo, Fernandez-Marques, Perona, González: "Towards Active Participant Centric Vertical
 Federated Learning: Some Representations May Be All You Need", sections 4 and 6, figures 3 and 4, equation (5).
 
-Notation  N rows, K parties with columns (including the active party), I_k width of party k's block, I of the active
-          party's; z_k width of party k's local embedding, M of the joint and of the enriched embedding, C outputs.
+Notation  N rows, K parties with columns (including the active party), I_k width of party k's block, I width of the
+          active party's block; z_k width of party k's local embedding, M width of the joint embedding z_A and of the
+          enriched embedding g3(x), C outputs.
 Symbols   g1   autoencoder of a party's own block, at each party             [n, I_k] -> [n, z_k].
-          Z_k  g1 of party k's aligned rows, sent once                       [n_k, z_k].
-          g2   autoencoder of all Z side by side, at the active party        [n, sum_k z_k] -> [n, M].
-          z_A  g2 of an aligned row: the teacher                             [n, M].
+          Z_k  g1's embeddings of party k's aligned rows, sent once          [n_k, z_k].
+          g2   autoencoder of all Z_k side by side, at the active party      [n, sum_k z_k] -> [n, M].
+          z_A  g2's embedding of an aligned row: the teacher                 [n, M].
           g3   autoencoder of the active party's block: the student          [n, I] -> [n, M].
 Loss      of g3, row i   ||x_i - f3(g3(x_i))||^2 + lambda * distance(z_A_i, g3(x_i)) if i is aligned            (5)
 
 Stages    represent   every party trains g1 alone, on its aligned rows.
           share       every passive party sends Z_k, the only message of the method.
-          joint       the active party trains g2; from here on it works alone.
-          teach       it computes z_A of every aligned row, and deletes the representations of all parties.
-          distil      it trains g3 on all of its rows, labelled or not.
-          classify    it trains a classifier of g3(x) on all of its labelled rows.
+          joint       the active party trains g2; from this stage on, it works alone.
+          teach       the active party computes z_A of every aligned row, and deletes all Z_k.
+          distil      the active party trains g3 on all of its rows, labelled or not.
+          classify    the active party trains a classifier of g3(x) on all of its labelled rows.
 With lambda = 0 (the paper's ablation), only the last two stages remain, and no message is sent.
 
 More than two parties.  The paper has one passive party. Here a row is aligned if the active party and at least one
-passive party have it. Party k trains g1 on the aligned rows that it has, and sends their Z_k. If a passive party lacks
-a row, g2's first layer omits its term W_k z_k and uses a learnt vector a_k instead, and g2 does not reconstruct the
-missing embedding. Every aligned row thus has a teacher from exactly the parties that have it. A row is no longer
-aligned if all its passive parties were lost before they sent Z_k.
+passive party have it. Party k trains g1 on the aligned rows that it has, and sends Z_k of these rows. If a passive
+party k lacks a row, g2's first layer uses a learnt vector a_k in place of the term W_k z_k, and g2 does not reconstruct
+the missing embedding. Every aligned row thus has a teacher from exactly the parties that have it. A row is no longer
+aligned if all passive parties that have it were lost before they sent Z_k.
 
 Differences from the paper
 - Early stopping follows the settings ``train.patience`` and ``train.validation``; the paper has patience 10 and a tenth
-  of the rows. Every party stops by its own loss, independently of the others. A classifier "head" stops by the run's
-  metric, but on joint embeddings by its loss. The classifier is not fitted to validation rows.
+  of the rows. Every party stops by its own loss, independently of the other parties. A classifier "head" stops by the
+  run's metric; if it reads joint embeddings (``classify_on = "joint"``), it stops by its loss. The classifier is not
+  fitted to validation rows.
 - (5) is written with norms, which are sums over a row's numbers, but called MSE and MAE, which are means. The setting
   ``reduction`` chooses between them.
-- The paper's variant for full alignment (figure 4: the classifier reads z_A) needs every party's Z_k of the rows to be
-  predicted: ``classify_on = "joint"``.
-- Beyond the paper: ``classify_on = "either"`` stores z_A of the rows that crossed (see below).
 
-The classifier reads joint embeddings in two variants, ``classify_on = "joint"`` and ``"either"``:
+In two variants, the classifier also reads joint embeddings. They are chosen with ``classify_on``:
 
-"joint"    The paper's variant for full alignment (figure 4): prediction asks the other parties for their Z_k.
-"either"   Not in the paper: the active party stores z_A of the rows that crossed in training. The classifier reads
-           u = [0, z_A, 1] for these rows, and u = [g3(x), 0, 0] for all other rows, [B, 2 M + 1].
+"joint"    The paper's variant for full alignment (figure 4): the classifier reads z_A, so prediction needs messages
+           with the passive parties' Z_k.
+"either"   Not in the paper: the active party's model stores z_A of the rows that were exchanged in training. The
+           classifier reads u = [0, z_A, 1] for these rows, and u = [g3(x), 0, 0] for all other rows, [B, 2 M + 1].
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TEACHER = "teacher"
 
 @dataclass(frozen=True, kw_only=True)
 class Apc:
-    """One exchange of representations, after which the active party works alone.
+    """The method APC-VFL: one exchange of representations, after which the active party works alone.
 
     Attributes:
         embedding: M, the width of the joint embedding and of the enriched embedding.
@@ -89,7 +89,7 @@ class Apc:
         reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
         classify_on: the input of the classifier: the active party's "own" enriched embedding; the "joint" embedding,
             which needs a passive party in prediction too (figure 4); or "either": the joint embedding, which the model
-            stores, for rows that crossed in training, and the active party's own for all other rows.
+            stores, for rows that were exchanged in training, and the active party's own for all other rows.
         classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
@@ -136,7 +136,10 @@ class Apc:
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on all rows of the active party; by default predicts from that party's block alone."""
+        """The capabilities: the method trains on all rows of the active party.
+
+        By default it predicts from the active party's block alone.
+        """
         joint, holds, answers = self.classify_on == "joint", REPRESENTATION.holds, "from its own block"
         if joint:
             holds = f"{holds}; again for rows to be predicted"
@@ -157,12 +160,12 @@ class Apc:
 
     @property
     def exchanges(self) -> bool:
-        """True if any message is sent; False in the ablation."""
+        """True if parties exchange messages in training; False in the ablation."""
         return self.distillation > 0 or self.classify_on != "own"
 
     @property
     def sharing(self) -> RepresentationSharing:
-        """The exchange of Z_k with the active party, with its parameters."""
+        """The exchange by which the active party receives each Z_k, with this method's widths and precision."""
         return RepresentationSharing(
             active=self.active_embedding, passive=self.passive_embedding, precision=self.precision
         )
@@ -224,13 +227,16 @@ class Apc:
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         """Return the classifier's input for the rows at ``places`` [B] that the active party has.
 
-        It is g3(x), or with ``classify_on = "either"`` the features u of ``apc_variants``.
+        It is g3(x), or with ``classify_on = "either"`` the vector u of the module's docstring.
         """
         own = self._own(state, rows, places)
         return embed_either(state, rows, places, own) if self.classify_on == "either" else own
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """See ``HasEmbeddings``: the classifier's input at the active party, else the local embedding Z_k."""
+        """Return the classifier's input if the party has g3, or else its local embeddings Z_k.
+
+        They come with their positions in ``places``, as in ``HasEmbeddings``. Without an encoder, return ``None``.
+        """
         if "g3" in state.modules:
             found = self.classified(state, rows, places)
             return found.held, found.u
@@ -245,7 +251,7 @@ class Apc:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return those stages in the module's docstring that these parameters need."""
+        """Return the stages of the module's docstring that these parameters need."""
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
@@ -276,12 +282,12 @@ class Apc:
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Send Z_k; at the active party, keep the Z_k of all parties until z_A is known."""
+        """Send the party's Z_k; at the active party, store the Z_k of all parties until z_A is known."""
         await self.sharing.share(net, state, rows, batch, TITLE)
         return None
 
     async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train g2."""
+        """Train g2, the joint autoencoder, on the batch; return the loss."""
         z, there, came = self.sharing.shared(state, batch.rows)
         return distillation.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean()) if len(came) else None
 
@@ -290,7 +296,7 @@ class Apc:
         return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Keep z_A of all aligned rows with a passive party's Z_k, and delete the representations of all parties."""
+        """Store the joint embedding z_A of all rows for which a passive party's Z_k arrived, and delete all Z_k."""
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
@@ -300,7 +306,7 @@ class Apc:
         return None
 
     async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train g3 on the loss (5)."""
+        """Train g3, the student, on the batch; return the loss (5)."""
         return distillation.fit(state, "g3", batch, lambda: self._student_loss(state, rows, batch))
 
     def _learnt(self, state: State, rows: Rows, batch: Batch) -> float | None:
@@ -314,7 +320,10 @@ class Apc:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Answer from the active party's block; messages are sent only if the classifier reads the joint embedding."""
+        """Return, at the active party, the answers to a batch.
+
+        Messages are sent only if the classifier reads the joint embedding (``classify_on = "joint"``).
+        """
         if self.classify_on == "joint":
             return await predict_jointly(self._ending, self.sharing, net, state, rows, batch, asked)
         leads = state.seat.me == state.seat.roster.active
@@ -322,10 +331,11 @@ class Apc:
 
 
 def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
-    """Return the stage that fits the classifier to z_A, which is stored under the name ``teacher`` (figure 4).
+    """Return the stage that fits the classifier to joint embeddings z_A, stored under the name ``teacher`` (figure 4).
 
-    For a head, its loss on validation rows decides early stopping and which weights to keep, because z_A of these rows
-    is already known. Scoring answers would need messages of the passive parties, which may be offline by then.
+    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. z_A of
+    these rows is already known. To score answers, the active party would need messages from the passive parties, which
+    may be offline by then.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -371,9 +381,9 @@ async def predict_jointly(
     batch: Batch,
     asked: Sequence[str],
 ) -> Predictions | None:
-    """Run a party's part in an answer from z_A.
+    """Run one party's side of a prediction from joint embeddings; at the active party, return the answers.
 
-    A row gets an answer if the Z_k of the active party and of at least one passive party are known.
+    A row gets an answer if Z_k of the active party and of at least one passive party are known.
     """
     seat, batch = state.seat, replace(batch, rows=batch.rows.to(state.seat.device))
     z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
@@ -393,22 +403,22 @@ async def predict_jointly(
 
 
 def either_width(M: int) -> int:
-    """Return the width of u, 2 M + 1."""
+    """Return the width, 2 M + 1, of the classifier's input u with ``classify_on = "either"``."""
     return 2 * M + 1
 
 
 def representation_memory(M: int, parties: int) -> nn.Module:
-    """Return an empty memory of joint embeddings for the active party."""
+    """Return an empty memory, in which the active party stores joint embeddings of width M by id."""
     return VectorMemory(M, parties)
 
 
 def remember_joint(
     state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor, *, but: Tensor | None = None
 ) -> None:
-    """Store z_A [n, M] of the rows at ``places`` [n]; ``there`` [n, K] marks the parties whose parts arrived.
+    """Store z_A [n, M] of the rows at ``places`` [n]; ``there`` [n, K] marks the parties whose Z_k arrived.
 
-    The rows at ``but`` [b] are not stored, because they are validation rows. These are scored as rows that never
-    crossed.
+    The rows at ``but`` [b] are not stored, because they are validation rows, which must be scored like rows that were
+    not exchanged in training.
     """
     if but is not None:
         kept = ~torch.isin(places, but.to(places.device))
@@ -420,7 +430,10 @@ def remember_joint(
 
 
 def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
-    """Return u of the rows at ``places`` [B] that the active party has; ``own`` has g3(x) of these rows."""
+    """Return the classifier's input u for the rows at ``places`` [B] that the active party has.
+
+    ``own`` has g3(x) of these rows. Rows with a stored z_A get u = [0, z_A, 1], all other rows u = [g3(x), 0, 0].
+    """
     assert rows.block is not None
     assert rows.ids is not None
     known = _memory(state)
@@ -435,7 +448,7 @@ def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) ->
 def embed_both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
     """Return the inputs u to which the classifier is fitted, for the rows at ``places`` [B].
 
-    Rows that crossed occur twice, the second time as if they had not crossed.
+    A row with a stored z_A occurs twice: once as u = [0, z_A, 1], and once as u = [g3(x), 0, 0].
     """
     u, M = embed_either(state, rows, places, own), own.u.shape[1]
     crossed = u.u[:, -1] == 1

@@ -1,4 +1,4 @@
-"""The last stage of one-exchange methods: a classifier of the active party's embeddings, and answers from it alone.
+"""The last stage of methods with one exchange: fit a classifier to the active party's embeddings, and answer with it.
 
 Notation  B rows, I width of the active party's block, M width of an embedding, C outputs.
 """
@@ -28,8 +28,8 @@ class EmbeddedRows:
     """A classifier's input for some rows.
 
     Attributes:
-        held: [n] int64, the places of these rows among the requested rows.
-        u: [n, M] their embeddings.
+        held: [n] int64, the indices of these rows among the requested rows.
+        u: [n, M], the embeddings of these rows.
         took_part: [n, K] bool, the blocks that each embedding depends on.
 
     """
@@ -46,7 +46,7 @@ NO_NUMBER = "the classifier gave no number for this row"
 
 
 class ClassifierParameters(Protocol):
-    """The parameters by which a method describes its classifier: see ``ClassifierStage``."""
+    """The parameters with which a method describes the classifier of a ``ClassifierStage``."""
 
     @property
     def classifier(self) -> str:
@@ -58,7 +58,7 @@ class ClassifierParameters(Protocol):
 
     @property
     def head_hidden(self) -> tuple[int, ...]:
-        """The hidden widths if the classifier is a network."""
+        """The widths of the hidden layers, if the classifier is a network."""
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
@@ -74,8 +74,8 @@ class ClassifierStage:
         classifier: "logistic" ("ridge" in regression), a class of scikit-learn, or "head": a network.
         settings: keyword arguments of the estimator.
         head_hidden: hidden widths of the head.
-        fitted_to: function that returns the input to which the classifier is fitted, in which a row may occur twice.
-            ``None`` means that ``classified`` is used.
+        fitted_to: function that returns the rows to which the classifier is fitted, if they differ from those of
+            ``classified``. A row may occur twice in them.
 
     """
 
@@ -105,7 +105,7 @@ class ClassifierStage:
         return FittedEstimator(name, task, inputs, self.settings, seeds.number("classifier"))
 
     def stage(self, rows: Callable[[Rows], Tensor]) -> Stage:
-        """Return the stage that fits the classifier: a head in epochs, an estimator in one step."""
+        """Return the stage that fits the classifier: a head over several epochs, an estimator in one step."""
         epochs = None if self.classifier == "head" else 0
         return Stage(name="classify", step=self.step, rows=rows, epochs=epochs, parties="active")
 
@@ -117,7 +117,7 @@ class ClassifierStage:
         return self.learn(state, known.u, rows.y[places[known.held]], batch)
 
     def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:
-        """Fit the classifier to embeddings u [B, M] and labels y [B], if there are any; return the loss."""
+        """Fit the classifier to embeddings u [B, M] and labels y [B]; return the loss, or ``None`` without rows."""
         if not len(y):
             return None
         task, module = state.seat.task, state.modules["classifier"]
@@ -128,11 +128,11 @@ class ClassifierStage:
         return distillation.fit(state, "classifier", batch, lambda: losses(task, module(u), y).mean())
 
     def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
-        """Return the active party's answers, without messages to other parties."""
+        """Return the answers to a batch that the active party computes without messages to other parties."""
         seat = state.seat
         took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=seat.device)
         known = EmbeddedRows(batch.rows[:0], torch.zeros(0, 0), took[:0])
-        if seat.me in asked:  # otherwise its table may be missing
+        if seat.me in asked:  # if it is not in ``asked``, its table may be missing
             known = self.classified(state, rows, batch.rows)
         took[known.held] = known.took_part
         why = f"{self.title} predicts from the block of {seat.me!r}, which "
@@ -143,9 +143,9 @@ class ClassifierStage:
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
         held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
     ) -> Predictions:  # fmt: skip
-        """Return answers for the rows ``held`` [n] of a batch from features u [n, M].
+        """Return answers to a batch: for its rows ``held`` [n] from features u [n, M], for all other rows a reason.
 
-        ``why`` is the reason given for all other rows that a requested party has.
+        The reason is ``why`` for rows that at least one party in ``asked`` has.
         """
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None

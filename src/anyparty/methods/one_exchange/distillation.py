@@ -1,6 +1,6 @@
 """Distillation: a student network on the active party's block learns to reproduce a teacher's embeddings.
 
-APC-VFL, equation (5), and the local representation distillation of VFedTrans.
+APC-VFL uses it as equation (5), and VFedTrans as local representation distillation.
 
 Notation  B rows, B_t rows that the teacher knows, I width of the block, M width of the student's embedding, M' width of
           the teacher's embedding.
@@ -29,11 +29,11 @@ Reduction = Literal["sum", "mean"]
 
 
 class DistillationParameters(Protocol):
-    """The parameters by which a method describes its distillation: see ``DistillationLoss``."""
+    """The parameters with which a method describes its ``DistillationLoss``."""
 
     @property
     def distillation(self) -> float:
-        """The weight lambda."""
+        """The weight lambda of the distance to the teacher."""
 
     @property
     def distance(self) -> Distance:
@@ -41,7 +41,7 @@ class DistillationParameters(Protocol):
 
     @property
     def reduction(self) -> Reduction:
-        """The reduction over the numbers of a row."""
+        """The reduction of a row's errors to one number: "sum" or "mean"."""
 
 
 def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
@@ -54,9 +54,9 @@ class DistillationLoss:
     """The student's loss: reconstruction error, plus the distance to the teacher in rows that the teacher knows.
 
     Attributes:
-        weight: lambda.
+        weight: lambda, the weight of the distance to the teacher.
         distance: "mse" or "mae", between the student's embedding and the teacher's.
-        reduction: "sum" over the numbers of a row, as (5) is written, or their "mean".
+        reduction: the "sum" over the numbers of a row, as in APC-VFL's equation (5), or their "mean".
 
     """
 
@@ -70,10 +70,10 @@ class DistillationLoss:
         return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
 
     def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
-        """Return the mean of (5) over rows x [B, I].
+        """Return the mean over rows x [B, I] of the loss in APC-VFL's equation (5).
 
-        ``held`` [B_t] are the places of the rows that the teacher knows; ``targets`` [B_t, M'] with M' <= M are its
-        embeddings of them.
+        ``held`` [B_t] are the indices of the rows that the teacher knows. ``targets`` [B_t, M'], with M' <= M, are the
+        teacher's embeddings of these rows.
         """
         z, back = net(x)
         whole = self._of(back - x, "mse").sum()
@@ -165,7 +165,7 @@ def labelled_own(rows: Rows, roster: Roster) -> Tensor:
 
 
 def labelled(rows: Rows, batch: Batch) -> Tensor:
-    """Return the places, among the N, of a batch's rows whose label is known."""
+    """Return the indices, among the N rows, of those rows of a batch whose label is known."""
     assert rows.labeled is not None
     return batch.rows[rows.labeled[batch.rows]]
 
@@ -188,9 +188,9 @@ def student(seat: PartyContext, hidden: tuple[int, ...], activation: str) -> Fac
 
 
 def idle_encoder(seat: PartyContext, title: str) -> str:
-    """Describe the changed settings of the active party's perceptron that had no effect.
+    """Return a remark on settings of the active party's perceptron that had no effect.
 
-    The text is empty if there is no such setting.
+    The remark is empty if all such settings have their defaults.
     """
     own, usual = seat.encoder, MLP()
     if not isinstance(own, MLP):
@@ -202,7 +202,7 @@ def idle_encoder(seat: PartyContext, title: str) -> str:
 
 
 def place(state: State, modules: Mapping[str, nn.Module]) -> State:
-    """Put networks into a party's state, with an optimizer for each network that has trainable parameters."""
+    """Add networks to a party's state, with an optimizer for each that has trainable parameters; return the state."""
     for name, module in modules.items():
         state.modules[name] = module.to(state.seat.device)
         parameters = [p for p in module.parameters() if p.requires_grad]
@@ -247,21 +247,21 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
 
 
 def embedded(state: State, name: str, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the party's rows among ``places`` [B] as positions [B_k], and their embeddings [B_k, H]."""
+    """Return the positions [B_k] in ``places`` of the party's rows, and the embeddings [B_k, H] of these rows."""
     if rows.block is None:
         return None
     x, held = rows.block.take(places)
     return held, embed(state, name, x)
 
 
-# Results that one stage keeps for a later one
+# Results that one stage of training stores for a later stage
 
 
 def keep(state: State, name: str, block: Block) -> None:
-    """Keep a block for a later stage, under a name."""
+    """Store a block under a name, for a later stage."""
     state.kept |= {f"{name}/x": block.x, f"{name}/position": block.position}
 
 
 def kept(state: State, name: str) -> Block | None:
-    """Return the block that an earlier stage kept under a name; ``None`` if that name was never kept."""
+    """Return the block that an earlier stage stored under a name; ``None`` if no block has this name."""
     return Block(state.kept[f"{name}/x"], state.kept[f"{name}/position"]) if f"{name}/x" in state.kept else None

@@ -1,12 +1,14 @@
-"""Send local representations to the active party (APC-VFL), with any pattern of presence, and with lost parties.
+"""Send each party's local embeddings to the active party once (APC-VFL); parties may lack rows, or be lost.
 
 The numbers are sent in single or half precision, or quantised to 8 or 4 bits each.
 
 Notation  B rows, K parties with columns, z_k width of party k's local embedding; n rows and H numbers per row of a
-          message, b bits per number.
+          message, b bits per number; M width of the joint embedding.
+Symbols   g1   autoencoder of a party's own block; Z_k its embeddings of party k's rows  [n_k, z_k].
+          g2   autoencoder of all Z_k side by side, at the active party; z_A its embedding  [n, M].
 Code      column c, between its least and greatest number:     q = round((z_c - low_c) / step_c)
                                                                step_c = (high_c - low_c) / (2^b - 1)
-          and back:  low_c + step_c q,  which is at most step_c / 2 away from z_c
+          decoded:   low_c + step_c q,  which is at most step_c / 2 away from z_c
           (uniform affine quantisation: Jacob et al., CVPR 2018, equation (1), with a scale for each column)
 
     >>> sent = encode_embeddings(torch.tensor([[0.0, 5.0], [1.0, 5.0]]), "uint4")
@@ -37,8 +39,8 @@ PRECISIONS = (*PLAIN, *BITS)
 def encode_embeddings(z: Tensor, precision: str) -> dict[str, Tensor]:
     """Return the tensors to send for embeddings z [n, H], by name.
 
-    They are ``z`` itself, or the code of ``z`` with each column's ``low`` and ``step``. A code of 4 bits packs two
-    columns into a byte: [n, ceil(H / 2)].
+    The tensors are ``z`` itself, or the quantised ``z`` with each column's ``low`` and ``step``. With 4 bits, two
+    columns are packed into a byte: [n, ceil(H / 2)].
     """
     if precision in PLAIN:
         return {"z": z.to(PLAIN[precision])}
@@ -85,31 +87,31 @@ REPRESENTATION = MessageSpec(
 
 
 def reconstruction(state: State, x: Tensor) -> Tensor:
-    """Return the mean squared error of g1 on rows x [B, I], equation (1)."""
+    """Return the mean squared error of g1, a party's autoencoder, on rows x [B, I] (APC-VFL, equation (1))."""
     _, back = distillation.autoencoder(state, "g1")(x)
     return torch.mean((back - x) ** 2)
 
 
 async def represent(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG001
-    """Train g1 on the rows of the batch that the party has."""
+    """Train g1, the party's local autoencoder, on the rows of the batch that the party has; return the loss."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.fit(state, "g1", batch, lambda: reconstruction(state, x))
 
 
 def represented(state: State, rows: Rows, batch: Batch) -> float | None:
-    """Return the loss of g1 on the rows of the batch that the party has."""
+    """Return the loss of g1 on the rows of the batch that the party has, without training."""
     x = distillation.held(rows, batch)
     return None if x is None else reconstruction(state, x).item()
 
 
 def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
-    """Return Z_k [B_k, z_k] of a party's own rows of a batch; ``None`` if the party has no row of the batch."""
+    """Return Z_k [B_k, z_k], the local embeddings of a party's rows of a batch; ``None`` if it has none of the rows."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.embed(state, "g1", x)
 
 
 def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
-    """Return z_A [B, M] from the parties' Z side by side, ``z``, and the parties present, ``there`` [B, K]."""
+    """Return the joint embeddings z_A [B, M] of all Z_k side by side, ``z``; ``there`` [B, K] marks present parties."""
     g2 = state.modules["g2"]
     assert isinstance(g2, JointAutoencoder)
     g2.train(False)
@@ -122,8 +124,8 @@ class Representations:
     """All parties' representations of the rows of one batch.
 
     Attributes:
-        parts: for each party, the places of its rows among the N aligned rows [n_k], and Z_k [n_k, z_k].
-        silent: the parties that were asked and did not answer.
+        parts: for each party, the indices [n_k] of its rows among the N aligned rows, and Z_k [n_k, z_k].
+        silent: the parties that were expected to send Z_k and were lost.
 
     """
 
@@ -133,12 +135,12 @@ class Representations:
 
 @dataclass(frozen=True, kw_only=True)
 class RepresentationSharing:
-    """The exchange by which the active party receives each party's Z_k.
+    """The exchange by which the active party receives Z_k, each party's local embeddings.
 
     Attributes:
         active: the width of the active party's own local embedding.
         passive: z_p, the width of every passive party's local embedding.
-        precision: precision of the numbers that are sent: see ``quantization``.
+        precision: precision of the numbers that are sent: "float32", "float16", "uint8" or "uint4".
 
     """
 
@@ -162,10 +164,10 @@ class RepresentationSharing:
                 await net.send(seat.roster.active, REPRESENTATION.tag, lot)
 
     async def share(self, net: Channel, state: State, rows: Rows, batch: Batch, title: str) -> None:
-        """Send Z_k of a batch; at the active party, keep the Z_k of all parties.
+        """Send the party's Z_k of a batch; at the active party, store the Z_k of all parties for later stages.
 
         Raises:
-            PartyLost: no representation of another party arrived.
+            PartyLost: no passive party's Z_k arrived.
         """
         seat, z = state.seat, local(state, rows, batch)
         if seat.me != seat.roster.active:
@@ -202,9 +204,9 @@ class RepresentationSharing:
         return there
 
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the kept Z side by side [n, sum of widths], the parties present [n, K], and the rows' places [n].
+        """Return the stored Z_k side by side [n, sum of widths], the parties present [n, K], and the rows' indices [n].
 
-        The n rows are those at ``places`` for which another party's Z_k arrived. For all other rows, the active party
+        The n rows are those of ``places`` for which a passive party's Z_k arrived. For all other rows, the active party
         has only its own Z_k.
         """
         roster = state.seat.roster
@@ -226,10 +228,10 @@ class RepresentationSharing:
 
 
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Z of rows side by side [B, sum of widths], with zeros for absent parties, and the parties present [B, K].
+    """Return all Z_k of rows side by side [B, sum of widths], zero for absent parties, and a mask of presence [B, K].
 
-    ``blocks`` has the representations of the parties that sent them. ``widths`` has the widths of all K parties' local
-    embeddings, in the roster's order.
+    ``blocks`` has the Z_k of the parties that sent them. ``widths`` has the widths of all K parties' local embeddings,
+    in the roster's order.
     """
     whole, there = [], []
     for name, width in widths.items():

@@ -3,20 +3,20 @@
 Chai, Wang, Zhang, Yang, Cai, Chen, Yang: "Practical Lossless Federated Singular Vector Decomposition over
 Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vectors.
 
-Notation  m rows that both have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors; A' is the
-          transpose of a matrix A.
+Notation  m rows that both parties have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors;
+          A' is the transpose of a matrix A.
 Symbols   X = [X_t X_d]  columns of the task party t and the data party d                          [m, n].
           P    random orthogonal, block-diagonal in blocks of b rows, so never stored as [m, m].
           Q    random orthogonal [n, n]; party i gets Q_i, the rows of Q for its columns             [n_i, n].
           R    random; t adds R and d subtracts R, so that R cancels in the sum                    [m, n].
-Protocol  key generator -> t, d   a key of P, Q_i, a key of R; a key is 32 bytes from which a mask is drawn.
+Protocol  key generator -> t, d   a key of P, the rows Q_i, a key of R; a mask is drawn from a key of 32 bytes.
           t, d -> server          P X_i Q_i + R,  P X_i Q_i - R.
           server                  the sum is P X Q = (P U) S (Q' V)'; the server sends P U to t.
           t                       U = P' (P U).
 
-The result is lossless: P and Q are orthogonal and R cancels in the sum, so U is that of the plain decomposition, to
-rounding. If a singular value is 0 to rounding (columns that repeat others or are constant), its vectors depend only on
-the masks and are left out. r is therefore at most the rank.
+The result is lossless: P and Q are orthogonal and R cancels in the sum, so U is that of the plain decomposition, except
+for rounding errors. If columns repeat other columns or are constant, singular values are 0 except for rounding errors.
+Their vectors depend only on the masks and are left out. r is therefore at most the rank.
 
 The computation is in double precision, and P U is rounded to single precision. The sign of each column of U is chosen
 so that its largest entry is positive. Masks are drawn from torch's generator, whose whole state is set from secret
@@ -36,11 +36,11 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, TensorSpec
 from anyparty.errors import MessageError
 
-BLOCK = 256  # b
-NOISE = 100.0  # standard deviation of R; standardised columns have deviation 1
-KEY = 32  # bytes
+BLOCK = 256  # b, the number of rows of a block of P
+NOISE = 100.0  # standard deviation of R; standardised columns have standard deviation 1
+KEY = 32  # number of bytes of a key
 WIDEST = 20_000  # highest number of columns of a party, because Q has n^2 numbers in double precision
-NOTHING = 1e-6  # singular values below this share of the greatest are rounding errors of 0 in single precision
+NOTHING = 1e-6  # singular values below this share of the greatest one count as 0, because they are rounding errors
 
 MESSAGES = (
     MessageSpec(
@@ -80,7 +80,7 @@ MESSAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """The name of the party in each role of one decomposition: task party, data party, server, key generator."""
+    """The names of the parties in the roles of a decomposition: task party, data party, server and key generator."""
 
     task: str
     data: str
@@ -97,7 +97,7 @@ def orthogonal(count: int, size: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class RowMask:
-    """The mask P as its blocks: ``whole`` [G, b, b], and a smaller last block ``last`` [m - G b, m - G b]."""
+    """The mask P, stored as G blocks ``whole`` [G, b, b] and a smaller last block ``last`` [m - G b, m - G b]."""
 
     whole: Tensor
     last: Tensor
@@ -109,11 +109,11 @@ class RowMask:
         return cls(orthogonal(m // block, block, generator), orthogonal(1, m % block, generator)[0])
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return P x [m, c]."""
+        """Return the masked rows P x [m, c] of x."""
         return self._times(x, self.whole, self.last)
 
     def undo(self, x: Tensor) -> Tensor:
-        """Return P' x [m, c]."""
+        """Return the rows P' x [m, c], from which the mask P has been removed."""
         return self._times(x, self.whole.mT, self.last.mT)
 
     def _times(self, x: Tensor, whole: Tensor, last: Tensor) -> Tensor:
@@ -130,8 +130,8 @@ def drawn_with(key: bytes) -> torch.Generator:
 def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Tensor]]:
     """Return, for each party, a key of P, the party's rows of Q, and a key of R.
 
-    P, Q and R are derived from the key generator's secret of 32 bytes. No one of the three reveals anything about
-    another.
+    All are derived from the key generator's secret of 32 bytes. None of P, Q and R reveals anything about the other
+    two.
     """
     p, q, r = (hashlib.blake2b(name, digest_size=KEY, key=secret).digest() for name in (b"P", b"Q", b"R"))
     rows = torch.split(orthogonal(1, sum(widths.values()), drawn_with(q))[0], list(widths.values()))
@@ -166,18 +166,18 @@ def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
 
 
 async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, secret: bytes) -> Tensor | None:
-    """Run one party's part of a decomposition; at the task party, return U [m, r] float64, r <= min(rank, m, n).
+    """Run one party's side of a decomposition; at the task party, return U [m, r] float64, r <= min(rank, m, n).
 
     Args:
         net: the party's channel.
         roles: the party in each role.
-        x: at the task party and the data party, its columns of the m rows that both have: [m, n_i] float32. The rows
-            are in the same order at both.
+        x: at the task party and the data party, the party's columns of the m rows that both parties have: [m, n_i]
+            float32. Both parties must have the rows in the same order.
         rank: the highest number of singular vectors.
         secret: 32 bytes that only the key generator may know.
 
     Raises:
-        MessageError: a party reports no columns, or more than :data:`WIDEST`; or the masked matrices differ in shape.
+        MessageError: a party reports no columns, or more than ``WIDEST``; or the masked matrices differ in shape.
 
     """
     key = await _key(net, roles, x, secret)
@@ -198,9 +198,9 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, sec
 
 
 async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> dict[str, Tensor] | None:
-    """Send this party's number of columns to the key generator, and return the keys that it sends back.
+    """Send this party's number of columns to the key generator, and return the keys that the generator sends back.
 
-    At the key generator, send the other parties their keys, and return its own if it holds columns.
+    The key generator itself sends the other parties their keys. It returns its own keys if it holds columns.
     """
     holders = (roles.task, roles.data)
     if net.me == roles.keys:
@@ -265,7 +265,7 @@ async def send(net: Channel, to: str, tag: str, name: str, x: Tensor) -> None:
 
 
 async def recv(net: Channel, frm: str, tag: str, name: str, expect: TensorSpec) -> Tensor:
-    """Return x [m, n] that ``send`` sent; -1 in ``expect`` allows any size of a dimension.
+    """Return a tensor [m, n] that ``send`` sent in several messages; -1 in ``expect`` allows any size of a dimension.
 
     Raises:
         MessageError: the number of rows is not the expected one, or a message has too many rows.

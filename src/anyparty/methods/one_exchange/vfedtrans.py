@@ -1,29 +1,29 @@
 """VFedTrans.  Huang, Wang, Han: "Vertical Federated Knowledge Transfer via Representation Distillation for Healthcare
-Collaboration Networks", WWW 2023, in the form with which APC-VFL compares itself (its section 6, appendix E.2).
+Collaboration Networks", WWW 2023, in the form that APC-VFL's paper uses as a baseline (its section 6, appendix E.2).
 
 Notation  N rows, K parties with columns, t the task (active) party, d a data (passive) party, I columns of t,
           r_d singular vectors with d, M width of an embedding.
-Symbols   U_d   left singular vectors of [X_t X_d], of the rows that both have       [n_d, r_d].
+Symbols   U_d   left singular vectors of [X_t X_d], of the rows that t and d have    [n_d, r_d].
           g_d   autoencoder of t's block: the student of U_d                         [n, I] -> [n, M].
 Loss      of g_d, row i   ||x_i - f_d(g_d(x_i))||^2 + lambda * |U_d_i - g_d(x_i)| if t and d both have i
 
 Stages    svd        FedSVD of t with every d in turn (``fedsvd``): five messages, or seven with the widths.
-          distil     the active party trains every g_d on all of its rows; from here on it works alone.
-          classify   it trains a classifier of [x, g_1(x), ..., g_K-1(x)] on its labelled rows.
+          distil     the active party trains every g_d on all of its rows; from this stage on, it works alone.
+          classify   the active party trains a classifier of [x, g_1(x), ..., g_K-1(x)] on its labelled rows.
 
-Roles.  ``key_generator`` and ``server`` name two parties of the roster that hold no columns. Then no party can remove
-another party's masks. If neither is named, the data party generates the keys and the task party is the server. Two
-parties can then run the method alone, and the task party learns the data party's rows up to a rotation
+Roles.  If ``key_generator`` and ``server`` name two parties of the roster that hold no columns, no party can remove
+another party's masks. If both are empty, the data party generates the keys and the task party is the server. Two
+parties can then run the method without a third, but the task party learns the data party's rows up to a rotation
 (``fedsvd.MESSAGES``).
 
 Differences from the paper
-- U_d is multiplied by sqrt(n_d), so its columns have a deviation of 1. Otherwise its entries would shrink with the
-  number of rows.
-- A distance is a sum over the columns of x or over the singular vectors. With means instead, the second term would have
-  I / r_d times the weight.
+- U_d is multiplied by sqrt(n_d), so its columns have a standard deviation of 1. Without this factor, the entries of U_d
+  would shrink with the number of rows.
+- Both distances in the loss are sums: over the columns of x, and over the singular vectors. With means in place of
+  sums, the second distance would have I / r_d times the weight.
 - M is a parameter. If t and d together have fewer than M columns, U_d is distilled only into the first units of g_d.
-- With several data parties, the paper enriches x with one after the other. Here each g_d learns from x, and the
-  classifier reads all g_d(x) side by side.
+- With several data parties, the paper enriches x with one data party after the other. Here each g_d learns from x
+  alone, and the classifier reads all g_d(x) side by side.
 - The published program distils into the decoder's output. It also multiplies U by the mask once too often, which mixes
   the rows of U. Here g_d(x) is distilled, and a test compares U with the plain decomposition.
 """
@@ -57,11 +57,11 @@ TITLE = "VFedTrans"
 
 @dataclass(frozen=True, kw_only=True)
 class VFedTrans:
-    """Singular vectors of the common rows, distilled into a representation of the active party's own rows.
+    """The method VFedTrans: singular vectors of common rows, distilled into embeddings of the active party's own rows.
 
     Attributes:
-        embedding: M, the width of the representation for each data party, and the highest number of singular vectors;
-            the paper uses the number of columns of both parties together.
+        embedding: M, the width of the representation for each data party, which limits the number of singular vectors.
+            The paper uses the number of columns of both parties together.
         student_hidden: hidden widths of the students' encoders if the active party's encoder is a multilayer
             perceptron; dropout and normalisation are those of that perceptron. An encoder of another kind is used as
             the students' encoder.
@@ -69,7 +69,7 @@ class VFedTrans:
         distillation: lambda, the weight of the distance to the singular vectors.
         distance: distance of a student's embedding to the singular vectors: "mse" or "mae".
         reduction: "sum" over a row's numbers, or their "mean".
-        append: whether the classifier also reads x; if not, it reads only the representations.
+        append: whether the classifier reads x in addition to the representations.
         classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
@@ -114,7 +114,7 @@ class VFedTrans:
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on all rows of the active party; predicts from that party's block alone."""
+        """The capabilities: the method trains on all rows of the active party, and predicts from its block alone."""
         return Capabilities(
             title=TITLE,
             paper="Huang et al. 2023",
@@ -131,7 +131,7 @@ class VFedTrans:
         return ClassifierStage.of(self, TITLE)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return the traffic of the decomposition with each data party by equation (10)."""
+        """Return the traffic of the decomposition with each data party by equation (10) of the APC-VFL paper."""
         return [
             costs.FormulaTraffic(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
             for name, count in ran.shared.items()
@@ -180,7 +180,7 @@ class VFedTrans:
         )
 
     def features(self, state: State, x: Tensor) -> Tensor:
-        """Return the classifier's input for rows: [B, I] -> [B, I + (K - 1) M]."""
+        """Return the classifier's input, x and all g_d(x) side by side: [B, I] -> [B, I + (K - 1) M]."""
         count = len(distillation.others(state.seat.roster))
         learnt = [distillation.embed(state, f"student{k}", x) for k in range(count)]
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)
@@ -190,7 +190,7 @@ class VFedTrans:
         return of_block(state, rows, places, self.features)
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """See ``HasEmbeddings``: the classifier's input; only the active party has embeddings."""
+        """Return the classifier's input as the active party's embeddings; ``None`` at all other parties."""
         if state.seat.me != state.seat.roster.active:
             return None
         found = self.classified(state, rows, places)
@@ -199,7 +199,7 @@ class VFedTrans:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages in the module's docstring."""
+        """Return the stages "svd", "distil" and "classify"."""
         roster = seat.roster
 
         return (
@@ -246,7 +246,7 @@ class VFedTrans:
         return batch.seeds.number("masks", data).to_bytes(fedsvd.KEY, "little")
 
     async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train every student; return the sum of their losses."""
+        """Train the student g_d of every data party; return the sum of the students' losses."""
         data = distillation.others(state.seat.roster)
         return sum(
             distillation.fit(state, f"student{k}", batch, lambda k=k: self._loss(state, k, rows, batch))  # type: ignore[misc]
@@ -268,6 +268,6 @@ class VFedTrans:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]  # noqa: ARG002
     ) -> Predictions | None:  # fmt: skip
-        """Answer from the active party's block, without a message."""
+        """Return, at the active party, answers from this party's block; no message is sent."""
         leads = state.seat.me == state.seat.roster.active
         return self._ending.alone(state, rows, batch, asked) if leads else None

@@ -1,8 +1,9 @@
 """Flex-VFL and Adaptive Flex-VFL.  Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with
 Heterogeneous Parties", 2022, Algorithms 1 and 2.
 
-Round     The host receives embeddings and returns gradients or Phi. Then every party k makes tau_k local iterations on
-          the same mini-batch, with the other parties' embeddings as at the start of the round       (Algorithm 1)
+Round     The host receives embeddings and returns gradients, or Phi: the heads and the other parties' embeddings. Then
+          every party k makes tau_k local iterations on the same mini-batch, with the other parties' embeddings as at
+          the start of the round                                                                     (Algorithm 1)
 tau_k     as many as the time-out allows: floor(time-out / time of an iteration)
 Update    theta^{t+1} = theta^t - eta_k D_k,   sum_t D_k = sum_t w_k^t g_k^t                               (6), (8)
           SGD w^t = 1; local momentum w^t = (1 - rho^{tau-t}) / (1 - rho); proximal w^t = (1 - eta mu)^{tau-1-t}
@@ -11,11 +12,11 @@ Rate      eta_k^{r+1} = A_k / (tau_k^r wbar_k^r),  wbar = max_t w^t             
 Known differences from the paper
 - The paper requires at least one iteration of every party. Here a party misses the round if its iteration does not fit
   into the time-out or if it has no row of the batch; the other parties continue. A host always makes one iteration,
-  because the others wait for its gradients. If this iteration takes longer than the time-out, the round lasts until
+  because other parties wait for its gradients. If this iteration takes longer than the time-out, the round lasts until
   the iteration ends.
 - A host that also has an encoder updates it together with its heads, as one block of coordinates.
-- The exponent of the proximal weights is tau - 1 - t, which follows from the paper's own recursion; its displayed
-  formula has tau - t + 1. These weights are below 1, although the text below (8) says w >= 1.
+- The exponent of the proximal weights is tau - 1 - t, which follows from the paper's recursion. The paper prints
+  tau - t + 1. These weights are below 1, although the paper's text below (8) says w >= 1.
 - By default A_k makes the rate of the first round equal to the optimizer's own learning rate.
 
 The paper sends tau_k and wbar_k at the end of a round (Algorithm 2, line 15). Here they are sent with the next
@@ -52,7 +53,7 @@ class Flex:
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return tau_k of each party."""
+        """Return tau_k of each party, the number of local iterations that fit into the time-out."""
         return {party: clock.fits(party, number) for party in parties}
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
@@ -86,7 +87,7 @@ class AdaptiveFlex(Flex):
                 raise ConfigError(f"schedule 'adaptive-flex': A{whose} must be a positive number, got {value}")
 
     def amount(self, party: str) -> float | None:
-        """Return A_k of a party, ``None`` if it was not given."""
+        """Return A_k, the factor of a party's learning rate; ``None`` if it was not given."""
         return self.A.get(party) if isinstance(self.A, Mapping) else self.A
 
 
@@ -112,7 +113,7 @@ def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float
 
 
 def greatest(tau: int, *, momentum: float, pull: float) -> float:
-    """Return wbar, the greatest weight; 1 if the party makes no iteration."""
+    """Return wbar, the greatest weight of a gradient in a round of ``tau`` local iterations; 1 if ``tau`` is 0."""
     return max(weights(tau, momentum=momentum, pull=pull), default=1.0)
 
 
@@ -123,8 +124,8 @@ RATE_EXPECT = {"rate": TensorSpec((), torch.float64)}
 def begin_round(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int | None) -> Tensor:
     """Return the party's report [tau_k, wbar_k, A_k] of its last round: [3] float64.
 
-    In the first round these are the planned values. If ``tau`` is ``None``, the number of iterations is not known, and
-    A_k is 0 in the first round.
+    In the first round the values are those planned for it. If ``tau`` is ``None``, the number of iterations is not
+    known before the first round. Its report is then [1, 1, 0], which makes the learning rate 0.
     """
     if PACE.tag not in state.kept and tau is None:
         return torch.tensor([1, 1, 0], dtype=torch.float64)
@@ -135,7 +136,7 @@ def begin_round(state: State, schedule: AdaptiveFlex, local: LocalIterations, ta
 
 
 def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int) -> None:
-    """Store a party's first report. If A_k is not given, the party's rate at ``tau`` is the optimizer's own."""
+    """Store a party's first report. If A_k is not given, it is set so that the first rate is the optimizer's own."""
     lr = state.seat.optimizer.lr
     wbar = wbar_of(state.seat, local, tau, lr)
     given = schedule.amount(state.seat.me)
@@ -144,13 +145,13 @@ def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: in
 
 
 def rate_of(pace: Tensor) -> float:
-    """Return eta_k = A_k / (tau_k wbar_k) (Algorithm 2, line 17)."""
+    """Return the learning rate eta_k = A_k / (tau_k wbar_k) for a party's report ``pace`` (Algorithm 2, line 17)."""
     tau, wbar, amount = pace.tolist()
     return float(amount / (tau * wbar))
 
 
 def keep_rate(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int, rate: float) -> None:
-    """Store tau_k and wbar_k of the party's round."""
+    """Store tau_k and wbar_k of the round that ended, for the party's next report."""
     if PACE.tag not in state.kept:
         _first(state, schedule, local, tau)
         return
@@ -161,8 +162,8 @@ def keep_rate(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau:
 async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine: Tensor) -> float:
     """Set the party's learning rate and return it.
 
-    The active party first sends a rate to each of the ``others`` that take part. ``mine`` is the party's own report
-    [tau_k, wbar_k, A_k].
+    The active party first sends a rate to each party in ``others``, the passive parties that take part. ``mine`` is the
+    party's own report [tau_k, wbar_k, A_k].
     """
     seat = state.seat
     if seat.me != seat.roster.active:
@@ -173,7 +174,7 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
         try:
             pace = (await net.recv(name, PACE.tag, PACE_EXPECT))["pace"]
         except PartyLost:
-            continue  # the wait for its embeddings handles the lost party
+            continue  # the wait for this party's embeddings handles its loss
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
     rate = rate_of(mine)
     set_rate(state, rate)
@@ -181,7 +182,7 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
 
 
 def rate_bound(smoothness: float, tau: int, wbar: float) -> float:
-    """Return the right-hand side of (14), an upper bound of a learning rate.
+    """Return the right-hand side of the paper's bound (14), the highest learning rate with proven convergence.
 
     >>> rate_bound(2.0, 5, 1.0)
     0.00625
@@ -190,7 +191,7 @@ def rate_bound(smoothness: float, tau: int, wbar: float) -> float:
 
 
 def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -> float:
-    """Return a party's wbar_k for ``tau`` local iterations at a learning rate.
+    """Return wbar_k, a party's greatest weight of a gradient, for ``tau`` local iterations at a learning rate.
 
     Raises:
         ConfigError: wbar_k is infinite, for example because eta mu is far above 1.

@@ -66,9 +66,9 @@ class StaleRound:
         h: [B, K, H] embeddings at the start of the round; zero if a party has none.
         observed: [B, K] bool.
         y: [B] labels.
-        left: the places among the B of the rows that have a loss, int64; ``None`` means all rows.
-        own: the places among the B of the rows that the party has, and the party's place among the K. ``None`` if the
-            party has none of the rows.
+        left: int64, the indices of the rows that have a loss, among the B rows; ``None`` means all rows.
+        own: two tensors: the indices of the party's rows among the B rows, and the party's index among the K parties.
+            ``None`` if the party has none of the rows.
 
     """
 
@@ -86,7 +86,7 @@ class StaleRound:
     def of(
         cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
     ) -> StaleRound:
-        """Prepare a round from its embeddings, its labels y [B], and a mask ``known`` [B] of the known labels."""
+        """Prepare a round's data from the embeddings ``there``, the labels y [B] and a mask of ``known`` labels [B]."""
         left = None
         if there.silent or there.late or not known.all():
             left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
@@ -109,7 +109,7 @@ class StaleRound:
     def derive(self, now: Tensor | None) -> Tensor | None:
         """Return the gradient of the loss with respect to the party's present embeddings ``now`` [B_k, H].
 
-        The gradients of the heads' parameters are stored with these parameters.
+        The gradients of the heads' parameters are stored in ``grad`` of these parameters.
 
         Raises:
             Diverged: the loss is not a number.
@@ -124,7 +124,8 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # like a received one
+        # contiguous, as a received gradient is, because rounding may depend on the memory layout
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()
 
 
 HEADS, PARTS, THERE = "heads/", "h/", "there"
@@ -133,9 +134,10 @@ HEADS, PARTS, THERE = "heads/", "h/", "there"
 async def send(
     net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
 ) -> None:
-    """Send Phi to every party that takes part, before the heads are updated.
+    """Send Phi, the heads and the other parties' embeddings, to every party that takes part in the round.
 
-    Phi for a party in ``late`` contains no embeddings. ``nothing`` is a tensor of 0 embeddings, [0, H].
+    The heads are those before their update. Phi for a party in ``late`` contains no embeddings. ``nothing`` is a tensor
+    of 0 embeddings, [0, H].
     """
     blocks = seat.roster.blocks
     weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}
@@ -172,7 +174,7 @@ class HeadCopy:
     async def receive(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart
     ) -> Gathered | None:
-        """Receive Phi: load the heads, and return the embeddings of the rows that the party has.
+        """Receive Phi from the host: load the heads into the copy, and return the embeddings of the party's rows.
 
         Return ``None`` if the host continued without the party.
 
@@ -210,7 +212,7 @@ class HeadCopy:
         return there
 
     def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
-        """Return a function that maps the party's present embeddings [B_k, H] to the gradient of its loss.
+        """Return a function that maps the party's present embeddings [B_k, H] to the gradient of the party's loss.
 
         The gradient is zero for rows whose label the party does not know.
         """

@@ -2,9 +2,9 @@
 
 The time-out is in seconds. At each party it starts when the party has received the messages of the exchange. Speeds
 and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL a host
-waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the others continue.
-In the first round of an epoch, and with a method that needs all parties, the host waits for all parties. A run is not
-reproducible from its seed.
+waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the other parties
+continue. In the first round of an epoch, and with a method that needs all parties, the host waits for all parties. A
+run is not reproducible from its seed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RealClock:
 
     Attributes:
         timeout: the local training period of a round, in seconds.
-        grace: number of seconds that a host, once ready, waits for embeddings in schedules that do not wait for the
-            slowest party; by default the time-out.
-        now: returns the seconds since a fixed point in time.
+        grace: number of seconds that a host, once ready, waits for embeddings. It is used in schedules that do not wait
+            for the slowest party. The default is the time-out.
+        now: function that returns the seconds since a fixed point in time.
 
     """
 
@@ -58,8 +58,8 @@ class RealClock:
     def turns(self) -> Iterator[int]:
         """Count local iterations from 0 until the time-out.
 
-        The first iteration always takes place. Another one follows if, lasting as long as the last one, it would end
-        before the time-out.
+        The first iteration always takes place. Another iteration follows if it would end before the time-out, assuming
+        that it lasts as long as the iteration before.
         """
         began = last = self.now()
         t, took = 0, 0.0
@@ -74,7 +74,7 @@ NUMBER = TensorSpec((), torch.int64)
 
 
 def note(state: State, made: int, seconds: float) -> None:
-    """Store the mean duration of this party's iterations in its last round; keep the old value if it made none."""
+    """Store the mean duration of an iteration in this party's last round; if ``made`` is 0, keep the earlier value."""
     if made:
         state.kept[TOOK] = torch.tensor(seconds / made, dtype=torch.float64)
 
@@ -99,7 +99,7 @@ async def say(net: Channel, state: State, clock: RealClock) -> None:
 async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
     """Return the number of iterations that all parties make, which the active party derives from their reports.
 
-    ``others`` are the other parties that take part; only the active party uses it.
+    ``others`` are the passive parties that take part; only the active party uses this argument.
 
     Raises:
         PartyLost: the active party left.
@@ -112,7 +112,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
         try:
             said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
-            continue  # the wait for its embeddings handles the lost party
+            continue  # the wait for this party's embeddings handles its loss
         there.append(name)
     turns = schedule.common([each for each in said if each != UNKNOWN])
     for name in there:
@@ -126,10 +126,10 @@ WHEN = TensorSpec((2,), torch.int64)
 
 @dataclass
 class RoundChannel:
-    """A party's end of a channel in one round.
+    """A party's end of a channel in one round: every message carries the epoch and step of its round.
 
     Attributes:
-        net: the channel.
+        net: the underlying channel.
         moment: (stage, epoch, step) of the round.
         within: number of seconds, from the first wait, in which all messages must arrive; ``None`` means no limit.
         late: the parties whose messages were too late.

@@ -1,14 +1,16 @@
-"""One party's part in a round: exchange, then local iterations (Flex-VFL, Algorithm 1; with one iteration, P-BCD).
+"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; with one iteration, P-BCD).
 
-    exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or Phi if labels are shared
-    iterate    tau_k times: encode the same rows, compute the gradient with the others' embeddings unchanged, step
+    exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or if labels are shared Phi: the
+               heads and the other parties' embeddings
+    iterate    tau_k times: encode the same rows, compute the gradient with the other parties' embeddings unchanged,
+               and take an optimizer step
 
 The gradient that a party can recompute in an iteration depends on what it has:
 - a host computes its loss from its present embeddings and heads;
 - a party with shared labels computes its loss from its present embeddings;
 - a party without labels applies the received gradient to its present embeddings.
 
-Random choices of a network or a rule (dropout, LASER-VFL's sets of parties) are drawn once a round. So all iterations
+Random choices of a network or a rule (dropout, LASER-VFL's sets of parties) are drawn once per round. So all iterations
 of a round minimise the same loss, and a received gradient belongs to the same random choices.
 """
 
@@ -41,7 +43,7 @@ ROUND, TIME, MISSED = "round", "time", "missed"
 
 
 def move_on(state: State, by: float) -> None:
-    """Advance the active party's clock, by time units or, with the real clock, by seconds."""
+    """Add ``by`` to the time that the active party records, in time units or, with the real clock, in seconds."""
     state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
 
 
@@ -57,17 +59,17 @@ class Round:
 
     @cached_property
     def meeting(self) -> RoundExchange:
-        """The party's part in the exchanges."""
+        """The party's side of the exchange that begins a round."""
         copy = HeadCopy(self.split)
         return RoundExchange(
             split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=self.seat, copy=copy
         )
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return tau_k of every party; a host makes at least one iteration because the others wait for it.
+        """Return tau_k, the number of local iterations in the round ``number``, for every party.
 
-        With the real clock the numbers are not known beforehand. The result is then 1 for every party, because all
-        parties take part.
+        It is at least 1 for a host, because other parties wait for the host's reply. With the real clock, the numbers
+        are not known before the round. The result is then 1 for every party, which means that all parties take part.
         """
         if isinstance(self.clock, RealClock):
             return dict.fromkeys(self._topology.parties, 1)
@@ -85,7 +87,7 @@ class Round:
         return all if self.split.can.trains_with_all else any
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run the party's part in a round; at the active party, return the loss at the start of the round.
+        """Run the party's side of a round; at the active party, return the loss at the start of the round.
 
         Raises:
             Diverged: the loss is not a number.
@@ -128,7 +130,7 @@ class Round:
             move_on(state, self._now() - began)
 
     def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
-        """Return the other parties that take part in a round; an empty list at a passive party."""
+        """Return, at the active party, the passive parties that take part in a round; elsewhere an empty list."""
         roster = self.seat.roster
         if self.seat.me != roster.active:
             return []
@@ -146,7 +148,7 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make local iterations, the first with the gradient of the exchange; return their number."""
+        """Make the round's local iterations, the first with the gradient from the exchange; return their number."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:
@@ -176,17 +178,17 @@ Derive = Callable[[ExchangePart | None], Tensor | None]
 
 @dataclass(kw_only=True)
 class ExchangeResult:
-    """A party's results of the exchange.
+    """A party's results of the exchange that begins a round.
 
     Attributes:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
-        theirs: the gradients with respect to the party's embeddings that it received.
-        recompute: recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute it.
+        theirs: the gradients with respect to the party's embeddings that other hosts sent.
+        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot do so.
         without: the hosts that continued without the party.
         late: at a host, the parties that were too late for the round.
         rate: the party's learning rate in this round, if the active party sets it.
-        turns: yields the numbers of the party's local iterations.
+        turns: yields the index of each local iteration that the party makes, from 0.
 
     """
 
@@ -207,7 +209,7 @@ class ExchangeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundExchange:
-    """One party's part in the exchanges of a split method under a schedule."""
+    """One party's side of the exchanges of a split method under a schedule."""
 
     split: Split
     schedule: Schedule
@@ -215,7 +217,9 @@ class RoundExchange:
     local: LocalIterations
     seat: PartyContext
     copy: local_steps.HeadCopy
-    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)  # by party, the last round that it missed
+    owed: dict[str, tuple[str | int, ...]] = field(
+        default_factory=dict
+    )  # for each late party, the last round that it missed
 
     @cached_property
     def hurries(self) -> bool:
@@ -228,7 +232,7 @@ class RoundExchange:
 
     @property
     def asks(self) -> bool:
-        """True if parties report their speed, to agree on a number of iterations that all make."""
+        """True if parties report their speed, to agree on one number of iterations for all parties."""
         return isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound)
 
     async def meet(
@@ -280,7 +284,7 @@ class RoundExchange:
         if me in topology.hosts:
             there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # no party in time has a row of the batch
+            got.loss = loss if there.parts else None  # None: every party with a row of the batch is late
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
@@ -307,14 +311,14 @@ class RoundExchange:
         return got
 
     def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
-        """Return a function that recomputes a host's gradient from its present heads and its present embeddings."""
+        """Return a function that recomputes a host's gradient from the host's present heads and embeddings."""
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
         heads = state.optimizers.get("heads")  # a user's heads may have nothing to train
 
         @cache
-        def stale() -> StaleRound:  # a single iteration does not need it
+        def stale() -> StaleRound:  # made at the first call, because a round of one iteration needs no call
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 
@@ -341,7 +345,7 @@ class RoundExchange:
         return there, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
-        """Receive the embeddings that came too late for a round, so that validation does not receive them."""
+        """Receive the embeddings that came too late for a round, because validation must not read them as its own."""
         assert state.topology is not None
         expect = {"h": TensorSpec((-1, *state.topology.width))}
         for name, moment in self.owed.items():
@@ -354,7 +358,7 @@ class RoundExchange:
     async def _answer(
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
-        """Send each party the reply to its embeddings; send parties that are late an empty reply at once."""
+        """Send each party the reply to its embeddings, and each party that is late an empty reply."""
         assert state.topology is not None
         nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":

@@ -3,15 +3,16 @@
 Notation  K parties with columns, B rows of a mini-batch, B_k those that party k has, H width of an embedding.
 Symbols   tau_k   number of local iterations of k in a round;    Phi    embeddings and heads at the start of a round;
           eta_k   learning rate of party k;                      t      local iteration, counted from 0;
-          w_k^t   weight of k's gradient at iteration t (8);     wbar_k the greatest w_k^t of a round;
+          w_k^t   weight of k's gradient at iteration t;         wbar_k the greatest w_k^t of a round;
           rho     local momentum;                                mu     strength of the proximal term.
 
-In a schedule, a party is one that trains an encoder, heads, or both. An iteration of a host steps its encoder and its
-heads together, as one block of coordinates. A separate server is a party that has only heads.
+The parties of a schedule are those that train an encoder, heads, or both. An iteration of a host steps its encoder and
+its heads together, as one block of coordinates. A separate server is a party that has only heads.
 
-Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with Heterogeneous Parties", 2022, section VII-A:
-P-BCD (parallel block coordinate descent) makes one iteration. Sync-VFL is Liu et al.'s FedBCD. Its number of iterations
-is the number that the slowest (Sync-Min) or the fastest party (Sync-Max) would complete within Flex-VFL's time-out.
+The paper, whose equation (8) defines w_k^t, is Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with
+Heterogeneous Parties", 2022. Section VII-A describes P-BCD (parallel block coordinate descent), in which a round has
+one iteration, and Sync-VFL, which is Liu et al.'s FedBCD. A round of Sync-VFL has as many iterations as the slowest
+(Sync-Min) or the fastest party (Sync-Max) would complete within Flex-VFL's time-out.
 
 Time of a round: one round trip plus the time that the slowest party needs. This reproduces published figures, such as
 rounds of 6, 11 and 51 time units for ImageNet100 at latency 1 in table III (tests/methods/schedules/test_clock.py).
@@ -76,13 +77,14 @@ class LocalIterations:
     """Settings of the parties' local iterations, under any schedule.
 
     Attributes:
-        labels: the parties that use labels. "active": the active party and other hosts only; the other parties
-            continue with the gradient that they received, as in FedBCD. "shared", as in the paper: every party has
-            labels and computes its own loss.
+        labels: the parties that use labels. "active": only hosts of heads use labels; the other parties continue with
+            the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels and
+            computes its own loss.
         mu: strength of the proximal term, mu (theta^t - theta^0), added to every gradient.
         momentum: "local" resets SGD's momentum in every round, as in the paper (Adam's state is not reset); "kept"
-            does not reset it.
-        smoothness: an estimate of max{L, L_k}; a learning rate that breaks (14) with it causes a warning.
+            never resets the momentum.
+        smoothness: an estimate of max{L, L_k}, the smoothness of the loss. A warning is given if a learning rate
+            exceeds the paper's bound (14) for this smoothness.
 
     """
 
@@ -108,7 +110,7 @@ class Schedule(Protocol):
     Attributes:
         title: name shown to users.
         timed: whether the schedule uses the clock's time-out.
-        fills: whether each party makes as many iterations as it has time for, independently of the others.
+        fills: whether each party makes as many iterations as it has time for, independently of the other parties.
         at_once: whether the active party exchanges with one party at a time instead of in rounds.
         adapts: whether the active party sets learning rates.
 
@@ -128,7 +130,7 @@ class Schedule(Protocol):
 
 
 def slowest(clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-    """Return the time until every party has made its iterations."""
+    """Return the time after which every party has made its iterations, given in ``made``."""
     return max((tau * clock.takes(party, number) for party, tau in made.items()), default=0.0)
 
 
@@ -149,21 +151,21 @@ class TimedRound(SharedRound):
         ``fits`` has, for each party, the number of iterations that it would complete within the time-out.
 
         Raises:
-            NotImplementedError: the schedule does not implement it.
+            NotImplementedError: the subclass does not define this function.
         """
         raise NotImplementedError
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return the same number of iterations for every party."""
+        """Return the number of iterations of each party, which is ``common`` for all parties."""
         return dict.fromkeys(parties, self.common([clock.fits(party, number) for party in parties]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PBCD(SharedRound):
-    """One local iteration a round, as in a split method without a schedule.
+    """Schedule with one local iteration per round, as in a split method without a schedule.
 
-    SGD's momentum has an effect only with momentum = "kept". By default momentum is reset in every round, and a round
-    of P-BCD is a single step.
+    By default, SGD's momentum has no effect, because it is reset in every round and a round has a single step. With
+    momentum = "kept" it has an effect.
     """
 
     title: ClassVar[str] = "P-BCD"
@@ -173,7 +175,7 @@ class PBCD(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return 1 for every party."""
+        """Return one local iteration for every party."""
         return dict.fromkeys(parties, 1)
 
 
@@ -188,7 +190,7 @@ class SyncMin(TimedRound):
     adapts: ClassVar[bool] = False
 
     def common(self, fits: Sequence[int]) -> int:
-        """Return min_k tau_k."""
+        """Return the smallest number in ``fits``, at least 1."""
         return max(1, min(fits, default=1))
 
 
@@ -203,5 +205,5 @@ class SyncMax(TimedRound):
     adapts: ClassVar[bool] = False
 
     def common(self, fits: Sequence[int]) -> int:
-        """Return max_k tau_k."""
+        """Return the greatest number in ``fits``, at least 1."""
         return max(1, max(fits, default=1))

@@ -108,7 +108,7 @@ class Scheduled:
                               "labels: give it a label column, or use labels = 'active'")  # fmt: skip
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the one stage of the split method, with the schedule's step."""
+        """Return the split method's one stage of training, in which the schedule defines the steps."""
         stages = self.split.stages(seat)
         play: Round | VaflParty | RealVaflParty
         if isinstance(self.schedule, VAFL) and isinstance(self.clock, RealClock):
@@ -145,5 +145,5 @@ class Scheduled:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Run a party's part in predicting, as the split method does."""
+        """Run one party's side of a prediction, as in the split method without a schedule."""
         return await self.split.predict(net, state, rows, batch, asked)

@@ -1,27 +1,28 @@
 """VAFL: every party steps when it is ready.  Chen, Jin, Sun, Yin: "VAFL: a Method of Vertical Asynchronous Federated
-Learning", 2020, in the form that Castiglia, Wang, Patterson, 2022, section VII-A, compare with.
+Learning", 2020, in the form that Castiglia, Wang, Patterson, 2022, section VII-A, use as a baseline.
 
-One step of the stage is one exchange with one party. The party that is ready next, by the clock, encodes a mini-batch
-and sends it. The host fuses it with the embeddings of the same rows that the other parties sent last, steps its heads,
-and returns the gradient, with which the party steps at once. The clock alone determines which party is next. So all
-parties know which one it is, and the others do nothing.
+One step of training is one exchange between the active party, which hosts all heads, and one party. With the virtual
+clock, the party that is ready next encodes a mini-batch and sends the embeddings. The host fuses them with the
+embeddings of the same rows that the other parties sent last, steps its heads, and returns the gradient. The party then
+steps its encoder at once. All parties compute from the clock which party is next, and all other parties do nothing.
 
 Time of an exchange: the party's iteration plus one round trip. The active party's own embeddings are not sent, so its
-exchange takes one iteration and no round trip. The host's computation is not counted; in the rounds of P-BCD it runs
-in parallel with the iterations of the other parties.
+exchange takes one iteration and no round trip. The time of the host's computation is not counted, because in the rounds
+of the schedule P-BCD it runs in parallel with the iterations of the other parties.
 
 Known differences from the paper
 - The paper does not say what replaces an embedding that was never sent. Here, in the first epoch, all parties that have
   a row send their embeddings of it. The host stores embeddings by row.
-- An epoch processes every mini-batch with one party, not with all: a run needs about K times as many epochs.
+- An epoch processes every mini-batch with one party, not with all K parties. A run therefore needs about K times as
+  many epochs.
 - A party also takes its turn if it has no row of the mini-batch, because other parties cannot know that. Such an
   exchange trains nothing; the record of an epoch counts these exchanges (``idle_meetings``).
 
 With a real clock, every party goes through the mini-batches of an epoch at its own pace: it sends the embeddings of its
-next mini-batch, waits for the gradient and steps. In each of its steps the active party exchanges with one party,
-possibly itself, in the order of readiness. An epoch has as many exchanges as mini-batches, however they are divided
-among the parties. At the end of the epoch the active party sends an empty gradient to the parties that still wait, and
-all parties leave the epoch together.
+next mini-batch, waits for the gradient and steps. The active party makes one exchange after the other, each with one
+party, possibly itself, in the order in which the parties are ready. An epoch has as many exchanges as mini-batches,
+even if one party takes part in most of them. At the end of the epoch, the active party sends an empty gradient to each
+party that still waits. The epoch then ends at all parties.
 
 A party's n-th message of an epoch belongs to the n-th mini-batch in which it has rows. The active party waits for a
 message only after it has reached the same mini-batch.
@@ -78,7 +79,9 @@ class VaflHost:
     seat: PartyContext
 
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
-        """Return the fresh embeddings of the parties in ``asked`` and the last received embeddings of all others.
+        """Return the fresh embeddings of the parties in ``asked``, and the stored embeddings of all other parties.
+
+        The stored embeddings of a party are those that it sent last.
 
         Raises:
             PartyLost: a party in ``asked`` left, and the method cannot train without that party.
@@ -126,19 +129,19 @@ class VaflHost:
         return loss, gradients[whose]
 
     def _fusible(self, there: Gathered) -> bool:
-        """Return whether there is a row to learn from, given the parties with known embeddings of each row."""
+        """Return whether the rule trains on at least one row, given the parties whose embeddings of a row are known."""
         return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
 
 
 @dataclass(kw_only=True)
 class VaflParty(VaflHost):
-    """One party's part in VAFL by a virtual clock."""
+    """One party's side of VAFL with a virtual clock."""
 
     schedule: VAFL
     clock: VirtualClock
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run the party's part in one exchange; at the active party, return the loss.
+        """Run the party's side of one exchange; at the active party, return the loss.
 
         Raises:
             Diverged: the loss is not a number.
@@ -167,9 +170,9 @@ class VaflParty(VaflHost):
         return loss
 
     def advance(self, state: State, number: int) -> str:
-        """Return the party of the exchange ``number``, and advance the clock to that exchange.
+        """Return the party of the exchange with index ``number``, and advance the clock to that exchange.
 
-        A party that was absent first replays the exchanges that it missed, because its clock is older.
+        At a party that was absent, the clock first advances through the exchanges that the party missed.
         """
         blocks = self.seat.roster.blocks
         state.kept[ROUND] = torch.tensor(number + 1)
@@ -201,9 +204,9 @@ class RealVaflEpoch:
     Attributes:
         over: at a passive party, whether the active party has ended the epoch.
         batches: at the active party, the mini-batches that it has reached.
-        next: for each party, the place of its next mini-batch in ``batches``.
-        on_the_way: for each party, the task that receives its next embeddings.
-        ready: the parties that are ready, in the order in which they became ready.
+        next: for each party, the index in ``batches`` of the party's next mini-batch.
+        on_the_way: for each party, the asyncio task that receives the party's next embeddings.
+        ready: the parties that are ready for an exchange, in the order in which they became ready.
         gone: the parties that have left.
 
     """
@@ -218,17 +221,17 @@ class RealVaflEpoch:
 
 @dataclass(kw_only=True)
 class RealVaflParty(VaflHost):
-    """One party's part in VAFL by the real clock."""
+    """One party's side of VAFL with the real clock."""
 
     clock: RealClock
     epoch: RealVaflEpoch = field(default_factory=RealVaflEpoch)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run the party's part in one exchange; at the active party, return the loss.
+        """Run the party's side of one exchange; at the active party, return the loss.
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: the active party left, or a party without which the method cannot train.
+            PartyLost: the active party left, or another party left without which the method cannot train.
         """
         if self.seat.me != self.seat.roster.active:
             await self._visit(net, state, rows, batch)
@@ -243,7 +246,7 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:
-        """End the epoch: the active party sends an empty gradient to the parties that still wait."""
+        """End the epoch; the active party sends an empty gradient to each party that still waits for one."""
         if self.seat.me == self.seat.roster.active:
             began = self.clock.now()
             try:
@@ -257,7 +260,7 @@ class RealVaflParty(VaflHost):
             self._spend(state, began, meetings=0)
         self.epoch = RealVaflEpoch()
 
-    # A passive party
+    # Functions that run at a passive party
 
     async def _visit(self, net: Channel, state: State, rows: Rows, batch: Batch) -> None:
         active = self.seat.roster.active
@@ -271,7 +274,7 @@ class RealVaflParty(VaflHost):
             self.split.backward(state, mine[1], None, [g])
             LocalSteps(state, self.local).step("encoder")
 
-    # The active party
+    # Functions that run at the active party
 
     async def _receive(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         self.epoch.batches.append(batch)
@@ -299,10 +302,11 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def _look(self, net: Channel, state: State, rows: Rows) -> None:
-        """Wait until at least one party is ready, and add parties to ``epoch.ready`` in the order of readiness.
+        """Wait until at least one party is ready for an exchange, and add the ready parties to ``epoch.ready``.
 
-        A party is ready when its next embeddings have arrived. The active party is ready when it has a next mini-batch.
-        No wait takes place if no party has rows of the mini-batches that the active party has reached.
+        A passive party is ready when its next embeddings have arrived. The active party is ready when it has a next
+        mini-batch. The function returns at once if no party has rows of the mini-batches that the active party has
+        reached.
         """
         now, me = self.epoch, self.seat.me
         for name in self.seat.roster.blocks:
@@ -316,9 +320,9 @@ class RealVaflParty(VaflHost):
             await self._came(None)
 
     async def _came(self, within: float | None) -> None:
-        """Wait at most ``within`` seconds for the first embeddings, and add their parties to ``epoch.ready``.
+        """Wait for the first embeddings to arrive, and add their parties to ``epoch.ready``.
 
-        ``None`` means no limit.
+        The wait lasts at most ``within`` seconds; ``None`` means no limit.
         """
         now = self.epoch
         waited = {task: name for name, task in now.on_the_way.items() if name not in now.ready}
@@ -345,7 +349,7 @@ class RealVaflParty(VaflHost):
         return await self.split.gather(net, state, rows, batch, None, [name])
 
     def _leave(self) -> None:
-        """Cancel all pending receipts."""
+        """Cancel all tasks that still wait for embeddings."""
         for task in self.epoch.on_the_way.values():
             task.cancel()
         self.epoch.on_the_way.clear()

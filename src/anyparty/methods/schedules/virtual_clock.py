@@ -1,8 +1,8 @@
 """A virtual clock: durations of iterations and messages as data, in time units.
 
-Nothing here waits. A simulation adds up the time that rounds would have taken, so its result is reproducible. Speeds
-are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an iteration takes (1 - c)^-1
-times as long (Flex-VFL, sections VII-D and VII-F).
+No code in this file waits. A simulation adds up the time that rounds would have taken, so its result is reproducible.
+Speeds are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an iteration takes
+(1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.errors import ConfigError, nearest, some
 
-EXACT = 1e-9  # relative tolerance, so that 20 / (20 / 15) is 15
+EXACT = 1e-9  # relative tolerance of rounding errors: 20 / (20 / 15) must count as 15
 MOST = 10**12  # upper limit of local iterations in a round
 
 
@@ -33,8 +33,8 @@ class VirtualClock:
         iteration: duration of one local iteration, for all parties or by party (1 for a party that is not named).
         latency: duration of one round trip between a passive party and the active party.
         timeout: duration of a round's local training, for schedules with a time-out.
-        use: for each party, its trace: the share of its CPU that other programs use in each round, [0, 1). After its
-            last sample a trace starts again.
+        use: a trace for each party: the share of the party's CPU that other programs use in each round, [0, 1). After
+            the last sample, a trace starts again with the first.
 
     """
 
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """Durations and numbers of iterations, computed once for each party."""
+        """For each party, the duration of an iteration and the number that fit into the time-out; computed once."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -158,7 +158,8 @@ def machines(
         cpu: [machines, samples], in per cent.
         parties: the parties that get a machine.
         seeds: seeds of the draw, with the stream "machines".
-        average: use a machine's mean for all rounds (VII-D), instead of each sample for one round (VII-F).
+        average: whether a machine's mean CPU use holds for all rounds (Flex-VFL, section VII-D). If not, each of the
+            machine's samples is for one round (section VII-F).
 
     """
     names, shares = list(parties), cpu.astype(np.float64) / 100
@@ -176,5 +177,5 @@ def google_trace(
     Raises:
         TableError: the data set "google-cluster" is missing; the message says where to get it.
     """
-    usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600, 276, CPU and memory]
+    usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600 machines, 276 times, 2]
     return machines(usage[:, :, 0], parties, seeds, average=average)

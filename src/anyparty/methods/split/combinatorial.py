@@ -5,6 +5,7 @@ batch trains the predictors of all subsets of the parties that have the row. Tim
 
 Notation  B rows, K parties, H width of an embedding, C outputs. S is one of the T = 2^K - 1 non-empty subsets, written
           as a number with bit k set for party k. Party k has an encoder for each of the 2^(K-1) subsets that contain k.
+          O_n is the set of parties that have row n.
 Symbols   h     embeddings, one per encoder [B, K, 2^(K-1), H].
           slot  index of party k's encoder for subset S [K, T], -1 if k is not in S.
 Loss      sum_S mean over the rows n with S in O_n of loss(g_S(1/|S| sum_{k in S} h[n, k, slot(k, S)]), y_n)   (3)
@@ -31,7 +32,11 @@ UNTRAINED = "no labelled training row had the blocks of all parties that have th
 
 @cache
 def subsets(K: int) -> tuple[Tensor, Tensor]:
-    """Return members [T, K] bool and slot [K, T] int64 of all non-empty subsets, ordered by number."""
+    """Return members [T, K] bool and slot [K, T] int64 of all T non-empty subsets of K parties.
+
+    ``members`` marks the parties of each subset. ``slot`` is the index of party k's encoder for each subset, -1 if k is
+    not in it.
+    """
     S = torch.arange(1, 2**K)
     k = torch.arange(K).unsqueeze(1)
     members = (S.unsqueeze(1) >> torch.arange(K)) & 1 == 1
@@ -41,11 +46,11 @@ def subsets(K: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Combinatorial(Rule):
-    """2^K - 1 predictors that share no weights."""
+    """A rule with a predictor for each of the 2^K - 1 sets of parties; the predictors share no weights."""
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: the predictor of a subset trains on the rows that all parties of the subset have."""
+        """The capabilities: the predictor of a subset trains on the rows that all parties of the subset have."""
         return Capabilities(
             title="Combinatorial",
             paper="Valdeira et al. 2025, eq. (3)",
@@ -90,7 +95,7 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs [B, 1, C] of the predictor for exactly a row's parties, and their validity [B, 1]."""
+        """Return the outputs [B, 1, C] of the predictor for exactly the parties with the row, and validity [B, 1]."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
@@ -104,12 +109,12 @@ class Combinatorial(Rule):
         return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the joint answer, with the reason for rows whose subset was not trained."""
+        """Return the predictors' answers; rows whose set of parties has no trained predictor get a reason instead."""
         return joint(given, UNTRAINED)
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:
-    """Return, for each row, a mask of the subsets of O_n: members [T, K], observed [B, K] -> [B, T]."""
+    """Return a mask of the subsets whose parties all have the row: members [T, K], observed [B, K] -> [B, T]."""
     return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 

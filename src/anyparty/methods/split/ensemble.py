@@ -26,7 +26,7 @@ from anyparty.methods.split.rule import HeadOutputs, RuleAnswer
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(Local):
-    """A vote of the parties' own predictors.
+    """A rule with one predictor per party, whose answer is a vote of the predictors.
 
     Attributes:
         vote: "hard": each party votes for one class, and the most frequent class wins; "soft": the class with the
@@ -42,7 +42,7 @@ class Ensemble(Local):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains as Local; predicts by a vote of the parties that have the row."""
+        """The capabilities: the method trains as Local does, and predicts by a vote of the parties that have a row."""
         return replace(
             super().can,
             title="Ensemble",
@@ -55,10 +55,10 @@ class Ensemble(Local):
         return replace(self, vote="soft").answer(given).scores
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Count the votes, or take the mean of the parties' answers.
+        """Return the result of the vote, or the mean of the parties' answers.
 
-        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. In these
-        means, too, the winner has the greatest score.
+        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner
+        therefore has the greatest score.
         """
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters

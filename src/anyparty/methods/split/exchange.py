@@ -1,6 +1,6 @@
-"""The exchange of split methods: a host receives embeddings, and sends gradients and outputs.
+"""The messages of split methods: a host of heads receives embeddings, and sends gradients and outputs.
 
-If a party is lost during a batch, the host treats the batch's rows as rows that the party does not have.
+If a party is lost during a batch, the host continues as if the party had none of the batch's rows.
 
 Notation  B rows of the batch, B_k rows of the batch that party k has, K parties with columns, H width of an embedding,
           M heads, C outputs.
@@ -23,7 +23,7 @@ from anyparty.methods.split.rule import RuleAnswer
 
 NOBODY = "no party that was asked and answered has this row"
 
-ExchangePart = tuple[Tensor, Tensor]  # places in the batch [B_k], and embeddings [B_k, H]
+ExchangePart = tuple[Tensor, Tensor]  # a party's rows of a batch: their indices [B_k], and their embeddings [B_k, H]
 
 
 @dataclass
@@ -31,10 +31,10 @@ class Gathered:
     """The embeddings of one batch at a host.
 
     Attributes:
-        parts: for each party, the places of its rows in the batch [B_k] and their embeddings [B_k, H].
-        observed: [B, K] bool, the rows that each party has; False for parties that were lost or not asked.
-        silent: the parties that were asked and did not answer.
-        late: whether parties that have rows of the batch are left out, as by a schedule.
+        parts: for each party, the indices [B_k] of its rows in the batch, and the embeddings [B_k, H] of these rows.
+        observed: [B, K] bool, the rows that each party has; False for parties that were lost or may not take part.
+        silent: the parties that were expected to send embeddings and were lost.
+        late: whether parties that have rows of the batch were left out, for example by a schedule.
 
     """
 
@@ -62,10 +62,10 @@ class Gathered:
         return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
 
     def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
-        """Split a tensor [B, K, H] into the parties' parts [B_k, H]: the inverse of ``scatter``.
+        """Split ``whole`` [B, K, H] into a tensor [B_k, H] for each party: the inverse of ``scatter``.
 
-        The parts are contiguous, as received tensors are, because the rounding of a matrix product may depend on the
-        memory layout.
+        The returned tensors are contiguous, as received tensors are, because the rounding of a matrix product may
+        depend on the memory layout.
         """
         columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
         return {
@@ -112,15 +112,15 @@ async def gather(
     net: Channel, seat: PartyContext, rows: Rows, batch: Batch, mine: ExchangePart | None, *,
     asked: Sequence[str], read: Sequence[str], width: tuple[int, ...],
 ) -> Gathered:  # fmt: skip
-    """Wait at a host for the embeddings of a batch.
+    """Wait at a host for the parties' embeddings of a batch, and return them.
 
     Args:
         net: the host's channel.
         seat: the host.
         rows: the host's rows.
         batch: the batch.
-        mine: the host's own part.
-        asked: the parties whose blocks may take part.
+        mine: the host's own rows and embeddings.
+        asked: the parties whose blocks may be used.
         read: the parties whose embeddings this host reads.
         width: the shape of a row's embedding, (H,) or (copies, H).
     """
@@ -151,11 +151,11 @@ async def gather(
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return another host's outputs [B, M, C], a mask of the valid rows [B], and the parties that the host heard [K].
+    """Return another host's outputs [B, M, C], a mask [B] of the valid rows, and a mask [K] of the parties it used.
 
     A lost host is reported as silent, and its outputs are valid for no row. A row's outputs are also invalid if they
-    use the embedding of a party that is silent at the active party. Otherwise the answer would depend on a party that
-    it reports as silent. ``known`` [B, K] bool marks the rows that each party has.
+    use the embedding of a party that is silent at the active party, because no answer may depend on a party that is
+    reported as silent. ``known`` [B, K] bool marks the rows that each party has.
     """
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:
@@ -175,7 +175,7 @@ async def outputs_of(
 def predictions(
     answer: RuleAnswer, seat: PartyContext, asked: Sequence[str], there: Gathered, predictor: str
 ) -> Predictions:
-    """Return a rule's answers with their provenance, and a reason for each row without an answer."""
+    """Return a rule's answers, the parties that took part in them, and a reason for each row without an answer."""
     assert seat.task is not None
     numbers = ~answer.scores.isnan().any(dim=1)
     known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()

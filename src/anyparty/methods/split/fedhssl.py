@@ -10,13 +10,14 @@ Symbols   c_k        cross-party encoder, with projector and predictor outputs z
           h_k        t_k(b_k(x)) and c_k(x) side by side, the embedding that fine-tuning fuses         [B_k, 2 H].
 
 Stage "pretrain": every step uses rows that at least one party has.
-  1. across   party k sends z^c_k, and A sends z^c_A; the losses are over rows that k and A have. No gradient is sent:
+  1. across   party k sends z^c_k, and A sends z^c_A; the losses are over rows that k and A have. No gradient is sent
+              (``stop`` marks a tensor through which no gradient passes):
               k minimises -cos(p^c_k, stop(z^c_A)); A minimises the mean over k of -cos(p^c_A, stop(z^c_k)).
   2. within   SimSiam of two views; in addition, z^c_k guides each view:
               (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, with s(a, b) = -cos(a, stop(b)).
               With BYOL and MoCo, target networks compute the second argument of s and the z^c that is sent.
-              MoCo has its own s: see ``pretraining``.
-  3. mean     once an epoch, every party sets the weights of t_k, its projector and its predictor to their mean over
+              MoCo has another s, the loss l of ``pretraining``.
+  3. mean     once per epoch, every party sets the weights of t_k, its projector and its predictor to their mean over
               all parties (partial aggregation).
 Stage "train": one linear head on all h_k side by side, trained on the labelled rows that all parties have.
 Answer    for any row that at least one party has, with zeros in place of absent h_k.
@@ -24,8 +25,8 @@ Answer    for any row that at least one party has, with zeros in place of absent
 Differences   Steps 1 and 2 take place in every batch, not in separate epochs. Step 3 takes place at the start of an
               epoch, so all parties start from one top encoder. It is the mean of K independent draws, with weights
               1 / sqrt(K) as large as torch draws them. Views are those of ``pretraining``. If the encoder is an MLP,
-              b_k and t_k together are as deep as c_k, and t_k is the last layer. A user's own module is b_k as a whole,
-              and t_k is one additional layer.
+              b_k and t_k together are as deep as c_k, and t_k is the last layer. If the encoder is a user's own module,
+              b_k is this module, and t_k is an additional layer.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ Represent = Callable[["Encoders", Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedFineTuning(Standard):
-    """Fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
+    """The rule of fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
 
     absent: Literal["refuse", "zeros"] = "zeros"
 
@@ -136,13 +137,13 @@ class Encoders(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class FedHSSL(SelfSupervised):
-    """A method of two self-supervised tasks, followed by fine-tuning.
+    """The method FedHSSL: two self-supervised tasks, followed by fine-tuning.
 
     Attributes:
         embedding: H, the width of each half of a party's embedding: the local and the cross-party half.
         head_hidden: widths of the head's hidden layers; [] is the paper's linear layer.
         guide: weight of the loss by which the cross-party encoder guides the local encoder.
-        pretrain: the form of self-supervised learning: "simsiam", "byol" or "moco".
+        pretrain: the loss of self-supervised learning: "simsiam", "byol" or "moco".
 
     """
 
@@ -165,7 +166,7 @@ class FedHSSL(SelfSupervised):
 
     @cached_property
     def split(self) -> Split:
-        """Fine-tuning as a split method."""
+        """The split method that fine-tunes the encoders and the head."""
         return Split(rule=AlignedFineTuning(), embedding=2 * self.embedding, head_hidden=self.head_hidden)
 
     @property
@@ -209,7 +210,7 @@ class FedHSSL(SelfSupervised):
         return (self.stage(self._step), *self.split.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run a party's part in one batch of self-supervised learning.
+        """Run one party's side of self-supervised learning on a batch; at the active party, return the loss.
 
         Raises:
             Diverged: the loss is not a finite number.
@@ -243,7 +244,7 @@ class FedHSSL(SelfSupervised):
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
-        """Return the local loss of step 2: two views against each other, and each view against ``cross`` [B_k, H]."""
+        """Return the loss "within" of step 2, which compares two views with each other and with ``cross`` [B_k, H]."""
         ends = []
         for number, view in enumerate(self.views(x, batch.own(f"views of {state.seat.me}"))):
             z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
@@ -256,7 +257,7 @@ class FedHSSL(SelfSupervised):
     def _seen(
         self, state: State, batch: Batch, projector: str, represent: Represent, x: Tensor, draws: str
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return the projections of rows or of a view, and the targets that predictors should match: [B, H] each.
+        """Return the projections of ``x``, and the targets that predictors should match: [B, H] each.
 
         The targets are the projections themselves, or with BYOL and MoCo the outputs of target networks.
         """
@@ -274,10 +275,10 @@ class FedHSSL(SelfSupervised):
     async def _lead(
         self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor
     ) -> list[tuple[Tensor, Tensor]]:
-        """Exchange representations with every passive party.
+        """Exchange representations of common rows with every passive party, at the active party.
 
-        Return a pair for each party that shares rows with the active one: these rows' places in ``z``, and the passive
-        party's z^c of them.
+        Return a pair for each passive party that has rows in common with the active party: the indices of these rows in
+        ``z``, and the passive party's z^c of these rows.
         """
         roster, pairs = state.seat.roster, []
         assert rows.observed is not None
@@ -303,9 +304,9 @@ class FedHSSL(SelfSupervised):
         return pairs
 
     async def _follow(self, net: Channel, active: str, z: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Exchange representations with the active party.
+        """Exchange representations with the active party, at a passive party.
 
-        Return at most one pair: the places in ``z`` of the rows that both parties have, and the active party's z^c of
+        Return at most one pair: the indices in ``z`` of the rows that both parties have, and the active party's z^c of
         these rows.
         """
         await net.send(active, "representation", {"z": z})
@@ -340,13 +341,13 @@ class FedHSSL(SelfSupervised):
                 parameter.copy_(values.view_as(parameter))
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """See ``HasEmbeddings``: the embeddings that the party sends in prediction."""
+        """Return the positions in ``places`` of the party's rows, and the embeddings that it sends in prediction."""
         return self.split.embed(state, rows, places)
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Predict with zeros in place of absent embeddings."""
+        """Run one party's side of a prediction, in which zeros take the place of absent embeddings."""
         return await self.split.predict(net, state, rows, batch, asked)
 
 

@@ -1,37 +1,39 @@
 """LASER-VFL.  Valdeira, Wang, Chi: "Vertical Federated Learning with Missing Features During Training and
 Inference", ICLR 2025, arXiv 2410.22564, Algorithms 1 and 2.
 
-Notation  B rows, K parties, M heads at this host, T = K sizes of a task, H width of an embedding, C outputs,
+Notation  B rows, K parties, M heads at this host, T = K sizes of a set of parties, H width of an embedding, C outputs,
           D width of a head's first layer (C for a linear head).
 Symbols   O_n    observed[n]   parties that hold row n                                     [B, K] bool.
           f_k    h[:, k]       embedding of block k, zero where not observed               [B, K, H].
           g_m    heads         head m, of party ``owners[m]``, on a mean embedding         [B, H] -> [B, C].
-          S_mi   order[n, m]   tasks of head m for row n: its first i parties are S_mi     [B, M, K].
+          S_mi   order[n, m]   a set of i parties for head m: the first i of a row's order [B, M, K].
+          P_m(O_n)             the subsets of O_n that contain m.
 Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S} f_k), y_n)              (5)
           estimated with one S of each size i = 1..|O_n|, weighted a_i = comb(|O_n|-1, i-1) / i           (8)
 Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
 
 Differences from the paper
-- Patterns of presence are per row, and a batch may mix them. With ``batches="by-pattern"`` in the training settings,
-  each batch has one pattern, as in Algorithm 1. Line 5 of Algorithm 1 draws one S_mi of each size for a whole batch;
-  here every row has its own draw. The estimate is unbiased either way, because a batch of one pattern is weighted by
-  its number of rows. Two tests check this: one enumerates all subsets, the other adds up the batches.
-- The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m. Each S_mi is
+- The rows of a batch may belong to different sets of parties O_n. With ``batches="by-pattern"`` in the training
+  settings, all rows of a batch have the same O_n, as in Algorithm 1. Line 5 of Algorithm 1 draws one S_mi of each size
+  for a whole batch; here every row has its own draw. The estimate is unbiased with both settings, because a batch whose
+  rows have the same O_n is weighted by its number of rows. Two tests check this: one enumerates all subsets, the other
+  adds up the batches.
+- The sets S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m. Each S_mi is
   uniform over the subsets of size i that contain m, as (8) requires. The S_mi are not independent of each other.
 - ``normalize`` divides a row's loss by the sum of its weights, which is 2^|O_n| - 1 if every party has a head. Without
   ``normalize`` the loss is the paper's, and grows with that sum. With ``normalize``, each head has 1/|O_n| of the row's
-  weight. Steps of SGD then shrink with K and need a larger learning rate; steps of Adam do not change.
+  weight. Steps of SGD then shrink with K and need a larger learning rate; the size of Adam's steps does not change.
 - There is one answer per row: the mean of the answers of the heads of O_n. ``by_party`` has each head's own answer.
 - Heads have a hidden layer by default in regression, unlike in the paper. A head reads the mean over the present
-  parties, so a linear head cannot give more weight to several parties together than to one. If y is the sum of four
-  parties' columns, a linear head's predictions had a slope of .57.
+  parties, so a linear head cannot give more weight to several parties together than to one. In a test in which y was
+  the sum of four parties' columns, the predictions of linear heads had a slope of only .57.
 - ``heads="one"`` replaces all g_m by one head. Then (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k),
   y_n), estimated with one S of each size weighted comb(|O_n|, i). FALSE-VFL compares with this form of LASER-VFL (Hong,
   Park, Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
 
 Computation.  A head's first layer is linear, so it commutes with the mean over parties. W_m f_k for all m and k is one
-product, and the first layer of every task is a running mean of these products along ``order``. No code enumerates
-subsets unless ``tasks="all"``, and memory grows with K^2.
+product, and the first layer for every set of parties is a running mean of these products along ``order``. Subsets are
+enumerated only with ``tasks="all"``. Memory grows with K^2.
 """
 
 from __future__ import annotations
@@ -58,12 +60,15 @@ WIDTH = 64  # width of the hidden layer in regression
 
 @dataclass(frozen=True, kw_only=True)
 class Laser(Rule):
-    """A predictor for every party m and every set of parties that contains m, with shared encoders and heads.
+    """A rule with a predictor for every party m and every set of parties that contains m.
+
+    The predictors share encoders, and all predictors of a party m share one head (but see ``heads``).
 
     Attributes:
-        normalize: divide a row's loss by the sum of its weights.
-        tasks: "sample" one subset of every size, or take the exact sum over "all" subsets. The exact sum has no
-            sampling variance (Theorem 1 without K sigma_s^2), and its time doubles with every party.
+        normalize: whether a row's loss is divided by the sum of its weights.
+        tasks: the sets of parties in a row's loss: "sample" one set of every size, or use "all" sets. The exact sum
+            over all sets has no sampling variance (Theorem 1 without K sigma_s^2), and its time doubles with every
+            party.
         heads: the parties that have a head: "every" party, those with "labels", or only the "active" party; or "one"
             head that belongs to no party and reads any set of parties.
 
@@ -83,7 +88,7 @@ class Laser(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on any row, and predicts for any row."""
+        """The capabilities: the method trains on any row, and predicts for any row."""
         return Capabilities(
             title="LASER-VFL",
             paper="Valdeira et al. 2025, alg. 1 and 2",
@@ -117,15 +122,15 @@ class Laser(Rule):
         return (WIDTH,) if task.kind == "regression" else ()
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        """Return a mask [N] of the rows that at least one party with a head has; other rows have no tasks."""
+        """Return a mask [N] of the rows that at least one party with a head has; all other rows have no loss."""
         owners = self.owners(roster)
         return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the mean over the batch of the sampled loss (7), or of the exact loss (5).
 
-        The sum over the rows is divided by the number of rows of the whole batch, even if this host knows fewer labels.
-        The losses of several hosts therefore add up to the loss of a single host.
+        The sum over rows is divided by the number of rows of the whole batch, even if this host does not know all
+        labels. The losses of several hosts therefore add up to the loss that a single host would have.
         """
         if self.tasks == "all":
             return self._exact(fusion, h, observed, y) / len(batch.rows)
@@ -140,16 +145,17 @@ class Laser(Rule):
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
         """Draw orders for the heads of all hosts, and return the orders for this host's heads: [B, M, K].
 
-        A head therefore gets the same orders at any host.
+        A head's orders therefore do not depend on the host at which the head is.
         """
         everyone = fusion.everyone.sort().values
         orders = draw_order(observed, everyone, generator)
         return orders if len(everyone) == len(fusion.owners) else orders[:, torch.searchsorted(everyone, fusion.owners)]
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
-        """Return a_i of (8) for every row, head and size, zero if there is no such task: [B, M, T].
+        """Return the weight a_i of (8) for every row, head and set size i: [B, M, T].
 
-        With ``heads="one"``, a weight is |O_n| a_i, the sum over one head for each party of O_n.
+        It is zero if the row has fewer than i parties, or if the head's owner lacks the row. With ``heads="one"``, a
+        weight is |O_n| a_i, which replaces the sum over one head for each party of O_n.
         """
         size = observed.sum(dim=1)  # |O_n|
         table = size_weights(observed.shape[1], self.normalize).to(observed.device)
@@ -207,7 +213,7 @@ class Laser(Rule):
 
 @cache
 def size_weights(K: int, normalize: bool) -> Tensor:
-    """Return the table [K + 1, K] of a_i of (8), for o observed parties and size i at [o, i - 1].
+    """Return a table [K + 1, K] of the weights a_i of (8): [o, i - 1] is for o observed parties and sets of size i.
 
     The entry is comb(o-1, i-1) / i. With ``normalize`` it is divided by 2^o - 1.
 
@@ -225,7 +231,7 @@ def size_weights(K: int, normalize: bool) -> Tensor:
 
 
 def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw, for every row and head, an order of the parties: [B, K] bool, [M] -> [B, M, K] int64.
+    """Draw an order of the parties for every row and head: [B, K] bool, [M] -> [B, M, K] int64.
 
     An order begins with the head's owner. The other observed parties follow in random order, and absent parties are
     last. Without owners there is one head, and its orders begin with a random observed party.
@@ -240,8 +246,8 @@ def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> 
 class RunningMeans(torch.autograd.Function):
     """Means of the first i = 1..K entries along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
 
-    The gradient is written by hand, because it is then one running sum and one assignment of whole rows. Autograd would
-    compute the gradient of a gather as a scattered addition.
+    The gradient is written by hand, as one running sum and one assignment of whole rows. Autograd would use a slower
+    scattered addition as the gradient of a gather.
     """
 
     @staticmethod

@@ -1,9 +1,9 @@
 """Local: every party has a predictor on its own block.
 
 The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (2): h_k(x_k) = g_k(f_k(x_k)).
-Difference   A party without labels cannot train alone. Its head is therefore at the active party, and the exchange of
-             embeddings and gradients computes the same result as training with labels. With ``hosting="labelers"``, a
-             party that holds labels sends no message to train its own predictor.
+Difference   A party without labels cannot train alone. Its head is therefore at the active party. The exchange of
+             embeddings and gradients gives the result that the party would get if it had the labels. With
+             ``hosting="labelers"``, a party that holds labels sends no message to train its own predictor.
 
 Notation  B rows, K parties, H width of an embedding, C outputs.
 Symbols   h  embeddings  [B, K, H]       head k reads only h[:, k]
@@ -26,11 +26,14 @@ NOBODY = "no party that has this row answered with a trained predictor of its ow
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Rule):
-    """One predictor per party. The active party's predictor answers, or else that of the first party with the row."""
+    """A rule with one predictor per party.
+
+    The active party's predictor answers a row. If the active party lacks the row, the first party with the row answers.
+    """
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on each party's own rows; predicts a row from one party."""
+        """The capabilities: each party's predictor trains on the party's own rows, and one predictor answers a row."""
         return Capabilities(
             title="Local",
             paper="Valdeira et al. 2025, eq. (2)",
@@ -58,12 +61,12 @@ class Local(Rule):
         return own_rows(fusion, fusion.heads(h[:, fusion.owners], mine), observed, y)
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each party's own outputs, valid for its rows."""
+        """Return the outputs of each party's own predictor, and a mask of the rows that the party has."""
         mine = observed[:, fusion.owners]
         return fusion.heads(h[:, fusion.owners], mine), mine
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the answer of the active party's predictor, or else of the first party that has the row."""
+        """Return the active party's answer to each row, or that of the first party that has the row."""
         by_party = given.by_party()
         there = ~by_party.isnan().any(dim=2)
         preferred = there.int()

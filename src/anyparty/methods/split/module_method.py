@@ -1,4 +1,4 @@
-"""A split method from one torch module: from the embeddings of the present parties to the answer.
+"""Make a split method from one torch module, which maps the embeddings of the present parties to the answer.
 
     class Mean(nn.Module):
         def __init__(self, K, H, C): ...                      # parties, width of an embedding, outputs
@@ -6,8 +6,8 @@
 
     federation.train(module_method(Mean, embedding=32))
 
-``Split`` provides the encoders, messages, optimizers, checkpoints, and prediction without some parties.  A method with
-several heads, its own loss or its own combination of answers is a ``Rule``: see ``anyparty.methods.split.rule``.
+``Split`` provides the encoders, messages, optimizers, checkpoints, and prediction without some parties. For several
+heads, another loss or another combination of answers, write a ``Rule`` (``anyparty.methods.split.rule``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MakeModule = Callable[[int, int, int], nn.Module]
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleRule(Rule):
-    """One head, a user's module, on the embeddings of the present parties.
+    """A rule with one head: a user's module that reads the embeddings of the present parties.
 
     Attributes:
         title: the method's name in tables.
@@ -43,7 +43,7 @@ class ModuleRule(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on and predicts for any row of at least one party."""
+        """The capabilities: the method trains on, and predicts for, any row that at least one party has."""
         return Capabilities(
             title=self.title,
             paper="user-defined",
@@ -54,7 +54,7 @@ class ModuleRule(Rule):
         )
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and the width of its input: K embeddings, and K marks of presence."""
+        """Return the number of heads, 1, and the width of its input: K embeddings, and K numbers for presence."""
         return 1, roster.K * (width + 1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -66,12 +66,12 @@ class ModuleRule(Rule):
         return losses(fusion.task, fusion.heads(_joined(h, observed)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the module's outputs, valid for rows that at least one party has."""
+        """Return the module's outputs [B, 1, C] and their validity [B, 1]: rows that at least one party has."""
         return fusion.heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
 
 
 def _joined(h: Tensor, observed: Tensor) -> Tensor:
-    """Put embeddings [B, K, H], zero for absent parties, and presence [B, K] side by side: [B, 1, K (H + 1)]."""
+    """Return embeddings [B, K, H], zero for absent parties, and presence [B, K] side by side: [B, 1, K (H + 1)]."""
     present = torch.where(observed.unsqueeze(2), h, 0.0).flatten(1)
     return torch.cat([present, observed.to(h.dtype)], dim=1).unsqueeze(1)
 
@@ -89,7 +89,7 @@ class ModuleHead:
 
 
 class PresenceHead(nn.Module):
-    """Split the head's input into embeddings and presence, and call the user's module."""
+    """A head that splits its input into embeddings and presence, and calls the user's module."""
 
     def __init__(self, of: MakeModule, K: int, H: int, C: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def module_method(of: MakeModule, *, embedding: int = 64, drop: float = 0.0, tit
         of: a class of modules, or a function that makes one, called with (K, H, C): the number of parties, the width of
             an embedding and the number of outputs (classes, or 1 for a regression).  Its ``forward(h, observed)``
             takes embeddings [B, K, H], zero for absent parties, and presence [B, K] bool; it returns [B, C].
-        embedding: H.
+        embedding: H, the width of an embedding.
         drop: in training, the probability that a present party is left out of a row, so that the module learns to
             answer without it.
         title: the method's name in tables; by default the name of ``of``.

@@ -28,7 +28,7 @@ from anyparty.networks.objective import losses
 
 @dataclass(frozen=True, kw_only=True)
 class Plug(Rule):
-    """One predictor over concatenated embeddings, with zeros for absent parties.
+    """A rule with one predictor, which reads concatenated embeddings, with zeros for absent parties.
 
     Attributes:
         dropout: the probability that a passive party is dropped from an iteration. The published comparison describes
@@ -44,7 +44,7 @@ class Plug(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on any row, and predicts for any row."""
+        """The capabilities: the method trains on any row, and predicts for any row."""
         return Capabilities(
             title="PlugVFL",
             paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
@@ -69,5 +69,5 @@ class Plug(Rule):
         return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predictor's outputs, valid for rows that at least one party has."""
+        """Return the predictor's outputs [B, 1, C] and their validity [B, 1]: rows that at least one party has."""
         return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)

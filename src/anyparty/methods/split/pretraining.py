@@ -18,9 +18,10 @@ Rate      The learning rate falls as a cosine; the predictor's learning rate is 
           to the norm ``pretrain_clip`` (He et al., FedHSSL).
 
 Differences   The papers do not define views of a table's row. Here the first view is the row itself. In the second, a
-              share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
-              "SCARF", ICLR 2022). m is constant; BYOL and MoCo increase it to 1. MoCo multiplies its loss by 2 T; this
-              factor is omitted. All three use the projector and the predictor of SimSiam.
+              share ``corrupt`` of the row's numbers is replaced by those of other rows of the batch (Bahri et al.:
+              "SCARF", ICLR 2022). Here m is constant, while the papers of BYOL and MoCo increase it to 1. The paper of
+              MoCo multiplies its loss by 2 T; this factor is omitted. SimSiam, BYOL and MoCo all use SimSiam's
+              projector and predictor.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class SelfSupervised:
     """Parameters of an optional self-supervised stage before the training of a split method.
 
     Attributes:
-        pretrain: "none"; or "simsiam", "byol", "moco": every party first trains its encoder on its own rows, labelled
-            or not.
+        pretrain: "none", or the loss with which every party first trains its encoder on its own rows, labelled or not:
+            "simsiam", "byol" or "moco".
         pretrain_epochs: number of epochs of this stage; by default as many as in training.
         pretrain_batch_size: number of rows of a batch in this stage; by default as many as in training.
         pretrain_lr: learning rate of this stage, which falls as a cosine.
@@ -132,15 +133,15 @@ class SelfSupervised:
 
     @staticmethod
     def follow(modules: Mapping[str, nn.Module]) -> None:
-        """Update the target networks after a step."""
+        """Move each target network's weights towards those of the network that it follows, after a step."""
         for name, module in modules.items():
             if isinstance(module, AveragedModel):
                 module.update_parameters(modules[name.removeprefix(TARGET)])
 
     def loss(self, p: Tensor, t: Tensor) -> Tensor:
-        """Return the mean of l(p, t) over rows and over the encoder's copies: p, t [..., B, H] -> scalar.
+        """Return the loss l of predictions p and targets t, a mean over rows and copies: p, t [..., B, H] -> scalar.
 
-        The axes before the last two are the copies.
+        If the party has several copies of its encoder, the axes before the last two are the copies.
         """
         if self.pretrain != "moco":
             return -functional.cosine_similarity(p, t.detach(), dim=-1).mean()
@@ -149,7 +150,7 @@ class SelfSupervised:
         return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
     def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
-        """Make an optimizer of these modules in which the learning rate of predictors is constant."""
+        """Return an optimizer of these modules; the learning rate of the predictors among them is constant."""
         of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
         predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
         return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),
@@ -217,7 +218,10 @@ class Pretrained:
         return (self.first.stage(self._step), *self.method.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train on the party's own rows of the batch; do nothing with fewer than two, for batch normalisation."""
+        """Train on the party's own rows of the batch; at the active party, return the loss.
+
+        A party with fewer than two rows does nothing, because batch normalisation needs two rows.
+        """
         loss: float | None = None
         if "encoder" in state.modules and rows.block is not None:
             x, held = rows.block.take(batch.rows)
@@ -254,7 +258,7 @@ class Pretrained:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Predict with the split method."""
+        """Run one party's side of a prediction, as in the split method without pretraining."""
         return await self.method.predict(net, state, rows, batch, asked)
 
 

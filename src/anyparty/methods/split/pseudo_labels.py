@@ -3,20 +3,21 @@
 Sources: Lee, "Pseudo-Label", ICML workshop 2013; for the threshold and the harder view of the same row, Sohn et al.,
 "FixMatch", NeurIPS 2020. FixMatch predicts from an image and learns from a distorted copy of it. Here the prediction is
 from all parties that have the row, and the rule learns from the inputs that it always trains on. With LASER-VFL, these
-are subsets of the parties. Patterns of presence as distortions are our addition; no paper in this package has them.
+are the embeddings of subsets of the parties. The subsets take the place of distorted copies. This use of subsets is our
+addition; it is in no paper on which this package is based.
 
 Notation  B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y.
-          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except those
-                   that training has not reached yet. p_n uses the current networks, and passes no gradient.
+          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except parties
+                   of which no row has been trained on yet. p_n uses the current networks, and passes no gradient.
                    For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the majority.
           g_n      the predicted class: argmax_c p_nc, or the winner of a hard vote.
 Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n).
-          If each predictor has its own mean (Local, Ensemble, Combinatorial), the loss is the sum over predictors of
-          this term, computed over the rows of the predictor.
+          If each predictor has its own mean (Local, Ensemble, Combinatorial), this loss is computed for each predictor
+          over the predictor's rows, and summed over predictors.
 
-The messages are those of the stage before, but for more rows. All predictors must be at the active party, because no
-other host has the joint answer.
+The messages are those of the split method's own training, but for more rows. All predictors must be at the active
+party, because no other host has the answer p_n.
 """
 
 from __future__ import annotations
@@ -131,7 +132,10 @@ class PseudoLabelled(Split):
         return (*super().stages(seat), taught)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the split method's loss; in the stage of pseudo-labels, return the loss in the module's docstring."""
+        """Return the split method's loss; in the stage of pseudo-labels, return the loss with pseudo-labels.
+
+        The module's docstring defines the latter.
+        """
         if batch.moment[0] != STAGE:
             return super().learn(state, rows, batch, there, h)
         assert rows.key is not None
@@ -157,7 +161,8 @@ class PseudoLabelled(Split):
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return the predicted class of each row [B], and a mask of the rows where its probability reaches tau [B]."""
         with torch.no_grad():
-            if fusion.taught is not None and fusion.taught.missed:  # prediction does not use these parties either
+            # as in prediction, leave out the blocks of parties of which no row has been trained on yet
+            if fusion.taught is not None and fusion.taught.missed:
                 h, observed = h.clone(), observed.clone()
                 h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
             outputs, valid = outputs_of(self.rule, fusion, h, observed)

@@ -1,4 +1,4 @@
-"""The rule of a split method, its inputs and outputs, and the checks of a user's own rule.
+"""The rule of a split method (its heads, loss and answer), the rule's inputs and outputs, and checks of a user's rule.
 
 Notation  B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding,
           M heads at a host, C outputs.
@@ -31,7 +31,7 @@ SOME = 1e-6  # least divisor of a sum over rows, so that a mean over no rows is 
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
-    """Declare the message with a party's embeddings, for split methods and FALSE-VFL."""
+    """Return the specification of the message with a party's embeddings, for split methods and FALSE-VFL."""
     who = "the host" if to == "host" else "the active party"
     learns = (f"{who} sees an embedding of every row it trains or predicts on: no raw feature, but everything that "
               "the embedding retains of it")  # fmt: skip
@@ -69,10 +69,11 @@ class Fusion:
         everyone: the owners of the heads at all hosts together.
         task: the prediction task.
         k: the host's index among the K parties; -1 if it holds no columns.
-        taught: the parties that training has reached; ``None`` for a copy of another host's heads.
-        chosen_from: [B*, K] bool, the parties that have each candidate row, if a loss is over rows chosen among B*
-            candidates (``pseudo_labels``). A mean is then over all candidates, with 0 for rows that were not chosen.
-            ``None`` means that all rows were chosen.
+        taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
+            heads.
+        chosen_from: [B*, K] bool. In the stage of pseudo-labels, a loss is over some of B* rows, and this mask has the
+            parties of each of the B* rows. A mean is then over all B* rows, of which those without a loss count as 0.
+            ``None`` in all other stages.
 
     """
 
@@ -121,9 +122,9 @@ class RuleAnswer:
     """One answer per row.
 
     Attributes:
-        scores: [B, C].
-        answered: [B] bool.
-        took_part: [B, K] bool.
+        scores: [B, C], the answers.
+        answered: [B] bool, whether the row has an answer.
+        took_part: [B, K] bool, the parties whose blocks the answer uses.
         by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
         reason: the reason given for rows that at least one party has but that get no answer.
 
@@ -137,11 +138,11 @@ class RuleAnswer:
 
 
 class Rule(ABC):
-    """The part of a split method that says which heads exist, and computes loss and answer.
+    """A split method's definition of its heads, its loss and its answers.
 
     A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding.
-    A subclass must define ``can``, ``loss`` and ``outputs``. The other methods have defaults for one head that reads
-    every party.
+    A subclass must define ``can``, ``loss`` and ``outputs``. The defaults of all other functions are for one head that
+    reads every party's embedding.
 
     ``without_limit`` names an alternative without a limit on the number of parties, for rules that set
     ``can.most_parties``.
@@ -176,14 +177,14 @@ class Rule(ABC):
         return 1, width
 
     def hidden(self, task: Task) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the widths of a head's hidden layers if the settings do not give them."""
+        """Return the default widths of a head's hidden layers, which are used if the settings do not give any."""
         return ()
 
     def topology(self, roster: Roster, width: int, hosting: Hosting) -> Topology:
         """Resolve which parties encode, which host each head, and which hosts read each embedding.
 
         Raises:
-            ConfigError: see ``topology.resolve``.
+            ConfigError: the rule's description of its heads does not fit this roster (see ``topology.resolve``).
         """
         return resolve(
             self.can, roster, copies=self.copies(roster), head=self.head(roster, width), owners=self.owners(roster),
@@ -197,10 +198,10 @@ class Rule(ABC):
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with an own predictor, and a function from rows to the trained sets.
+        """Return the number of sets of parties that have a predictor, and a function from rows to the sets they train.
 
-        The predictor of a set that no row has trained gives no answer. ``None`` means that sets of parties have no
-        predictors of their own.
+        A set's predictor gives no answer before a row has trained it. ``None`` means that the rule has no predictors
+        for sets of parties.
         """
         return None
 
@@ -208,9 +209,9 @@ class Rule(ABC):
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the loss of a batch, a scalar, from B rows with labels y [B].
 
-        The B rows are those rows of the batch that have a label and whose parties are present. B is smaller than
-        ``len(batch.rows)`` if a party is late or lost, or if a host knows fewer labels. The number of random draws must
-        therefore follow the shape of ``observed``.
+        These are the rows of the batch that have a label and whose parties are present. B is smaller than
+        ``len(batch.rows)`` if a party is late or lost, or if this host does not know all labels. A rule that draws
+        random numbers must therefore take their shape from ``observed``.
         """
 
     # Prediction
@@ -226,7 +227,7 @@ class Rule(ABC):
     def support(self, given: HeadOutputs) -> Tensor:
         """Return the scores [B, C] that decide whether an answer is confident enough for a pseudo-label.
 
-        They differ from the scores of ``answer`` if a row's answer does not use every party that has the row.
+        These scores use every party that has a row, even if the scores of ``answer`` do not.
         """
         return self.answer(given).scores
 
@@ -238,7 +239,7 @@ OPTIONAL = ("hidden", "sets", "support")
 def adapted(rule: Any) -> Rule:
     """Return ``rule`` as an object that has every method of ``Rule``.
 
-    A user's class may have the required methods without inheriting from ``Rule``. The other methods are then those of
+    A user's class may have the required methods without inheriting from ``Rule``. It then gets all missing methods from
     ``Rule``.
     """
     if isinstance(rule, Rule):
@@ -260,22 +261,24 @@ def mean_over(h: Tensor, observed: Tensor) -> Tensor:
 
 
 def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Tensor:
-    """Return the sum over heads of the mean loss over the rows of the head's own party, a scalar.
+    """Return the sum of the heads' losses, a scalar; a head's loss is the mean over the rows of its own party.
 
-    A head's loss does not depend on another party's rows. Shapes: outputs [B, M, C], observed [B, K], y [B].
+    Shapes: outputs [B, M, C], observed [B, K], y [B].
     """
     each = losses(fusion.task, outputs, y.unsqueeze(1).expand(outputs.shape[:2]))  # [B, M]
     return means(fusion, each, observed, lambda observed: observed[:, fusion.owners])
 
 
 def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the sum over predictors of the mean loss over each predictor's rows, a scalar.
+    """Return the sum of the predictors' losses, a scalar; a predictor's loss is the mean over its own rows.
 
-    ``each`` [B, M] holds the losses. ``has`` maps observed [B, K] to a mask [B, M] of the rows of each predictor.
+    ``each`` [B, M] has the loss of each row and predictor. ``has`` maps observed [B, K] to a mask [B, M] of the rows of
+    each predictor.
     """
     mine = has(observed)
     count = mine.sum(dim=0)
-    if fusion.chosen_from is not None:  # ``pseudo_labels`` multiplies by the share of chosen rows
+    # ``pseudo_labels`` multiplies this loss by the share of chosen rows, so the divisor is multiplied by it too
+    if fusion.chosen_from is not None:
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
 
@@ -307,9 +310,8 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
     """Return the loss of a batch, a scalar from which embeddings and heads can learn.
 
     Raises:
-        ConfigError: the loss is not a scalar tensor; or the embeddings ``h`` require a gradient, and the loss has no
-            gradient; or PyTorch computes no gradients; or the rule has created
-            weights since it was checked.
+        ConfigError: the loss is not a scalar tensor; or ``h`` requires a gradient but the loss has none; or PyTorch
+            computes no gradients here; or the rule has created weights since ``check_rule``.
     """
     loss: object = rule.loss(fusion, h, observed, y, batch)
     if not isinstance(loss, Tensor):
@@ -369,8 +371,8 @@ def answer_of(
         outputs: [B, M, C], outputs of the heads of all hosts.
         valid: [B, M], a mask of the valid outputs.
         observed: [B, K], the blocks that valid outputs use.
-        key: [B], see ``HeadOutputs``.
-        owners: [M], the owners of all heads, if other parties host heads too.
+        key: [B], a number that identifies each row, for random choices that do not depend on a row's place.
+        owners: [M], the owners of the heads of all hosts, if other parties host heads too.
 
     Raises:
         ConfigError: the rule returns a value of another type or shape.
@@ -414,7 +416,7 @@ def check_rule(rule: object) -> None:
 
     Raises:
         ConfigError: the object is a class or is not a rule; or one of its attributes is missing or has another type; or
-            it has weights: see ``check_weights``.
+            it has weights (see ``check_weights``).
     """
     if isinstance(rule, type):
         raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")

@@ -1,19 +1,20 @@
 """Split models: each party encodes its own block, heads fuse the embeddings, and gradients are sent back.
 
-Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. This file has what they share: the
-encoders f_k, the exchange and the optimizers. A batch has one round trip: parties send embeddings to the hosts, and the
-hosts send gradients back. A ``Rule`` defines the topology, the loss and the answer. Each paper's rule has its own file.
+Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. This file has the code that they
+share: the encoders f_k, the exchange and the optimizers. A batch has one round trip: parties send embeddings to the
+hosts of heads, and the hosts send gradients back. A ``Rule`` defines the topology, the loss and the answer. Each
+paper's rule has its own file.
 
 The heads of a host are one tensor and take one step together. A head that no row of a batch trains has the gradient 0.
-Momentum and weight decay still change it, unlike a head with an optimizer of its own. The difference matters if batches
-often lack a party, as with ``batches="by-pattern"``.
+Momentum and weight decay still change this head, which would not happen if every head had its own optimizer. The
+difference matters if batches often lack a party, as with ``batches="by-pattern"``.
 
 By default all heads are at the active party, in one batched computation. With ``hosting="labelers"`` each party that
 holds labels hosts its own head, and embeddings are sent to every host that reads them.
 
-Prediction (LASER-VFL, Algorithm 2, for every rule): the requested parties send their embeddings to the hosts. Every
-host answers for the rows that it can. The active party combines the hosts' outputs into one answer per row, and states
-which parties took part in the answer.
+Prediction follows Algorithm 2 of LASER-VFL for every rule. The parties that may take part in the answer send their
+embeddings to the hosts. Every host computes outputs for the rows that its heads can answer. The active party combines
+the outputs of all hosts into one answer per row, and states which parties took part in each answer.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Split:
     """A split method: a rule, and the parameters that all rules share.
 
     Attributes:
-        rule: the topology, the loss and the answer.
+        rule: defines the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
         hosting: where heads are. "active": all at the active party. "labelers": each head at its own party if that
             party holds labels, else at the active party.
@@ -98,7 +99,7 @@ class Split:
     # Set-up
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Resolve the topology; make a party's encoder, the heads that it hosts, and their optimizers."""
+        """Make a party's encoder, the heads that it hosts, and their optimizers."""
         topology = self.topology(seat.roster)
         state = State(seat, topology=topology)
         if seat.inputs:
@@ -121,7 +122,7 @@ class Split:
         """Resolve which parties of a roster encode, which host each head, and which hosts read each embedding.
 
         Raises:
-            ConfigError: the rule cannot serve these parties, or describes its heads in another form.
+            ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
         """
         can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
@@ -132,7 +133,7 @@ class Split:
         return rule.topology(roster, self.embedding, self.hosting)
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
-        """Make the heads of a host."""
+        """Return new, untrained heads for a host."""
         count, width = topology.heads[host], topology.head_inputs
         if self.make_head is not None:
             return ModuleHeads.of(self.make_head, count, width, task.outputs)
@@ -140,7 +141,7 @@ class Split:
         return StackedMLP(count, (width, *hidden, task.outputs))
 
     def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
-        """Return the fusion of this host's heads, or of ``heads``, a copy of the heads of another ``host``."""
+        """Return the ``Fusion`` of this host's own heads, or of ``heads``, a copy of the heads of another ``host``."""
         seat, topology = state.seat, state.topology
         taught: nn.Module | None = None
         assert topology is not None
@@ -173,7 +174,7 @@ class Split:
         return (Stage(name="train", step=self.step, rows=rows),)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run a party's part in one training batch; at a host, return the loss.
+        """Run one party's side of the training on a batch; at a host, return the loss.
 
         Raises:
             Diverged: the loss is not a number.
@@ -201,15 +202,15 @@ class Split:
     def encode(
         self, state: State, rows: Rows, batch: Batch, taken: ExchangePart | None = None, *, draws: bool = True
     ) -> ExchangePart | None:
-        """Return the places [B_k] of a party's rows in the batch, and these rows' embeddings [B_k, H].
+        """Return the indices [B_k] of a party's rows in the batch, and these rows' embeddings [B_k, H].
 
         Return ``None`` if the party has none of the batch's rows.
 
         Args:
             state: the party's networks.
-            rows: its rows.
+            rows: the party's rows.
             batch: the batch.
-            taken: ``rows.block.take`` of the batch, if a party encodes the batch several times.
+            taken: the result of ``rows.block.take``, if the caller already has it because it encodes the batch again.
             draws: whether modules may draw random numbers for dropout, as in training.
 
         Raises:
@@ -229,7 +230,7 @@ class Split:
         return held, h
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
-        """See ``HasEmbeddings``: the embeddings that the party sends in prediction."""
+        """Return the positions in ``places`` of the party's rows, and the embeddings that it sends in prediction."""
         with torch.no_grad():
             return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
 
@@ -254,8 +255,8 @@ class Split:
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
         """Return the loss and, for each party, its gradient with respect to the party's embeddings.
 
-        The gradients of the heads' parameters are stored with these parameters. The loss is ``None`` if the batch has
-        no row to learn from.
+        The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
+        batch has no row to learn from.
 
         Raises:
             Diverged: the loss is not a number.
@@ -269,13 +270,13 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None: no row is left, or heads ignore h
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # no grad: no row left, or heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label, and compute its gradients.
+        """Return the loss of the rows with a known label, or ``None`` if no row has one; compute its gradients.
 
-        They are stored with ``h`` [B, K, H] and with the heads' parameters.
+        The gradients are stored in ``grad`` of the embeddings ``h`` [B, K, H] and of the heads' parameters.
 
         Raises:
             Diverged: the loss is not a number.
@@ -297,11 +298,11 @@ class Split:
         y: Tensor,
         weight: float = 1.0,
     ) -> float:
-        """Compute the loss of rows [B] from their embeddings [B, K, H], and its gradients.
+        """Return the loss of B rows from their embeddings h [B, K, H], and compute its gradients.
 
         Raises:
             Diverged: the loss is not a number.
-            ConfigError: see ``rule.loss_of``.
+            ConfigError: a user's rule returned a loss that cannot be trained on (see ``rule.loss_of``).
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
@@ -319,7 +320,7 @@ class Split:
         return value
 
     def backward(self, state: State, h: Tensor, own: Tensor | None, theirs: Sequence[Tensor]) -> None:
-        """Sum the hosts' gradients (LASER-VFL, Algorithm 1, line 8), and compute the encoder's gradient from it."""
+        """Compute the encoder's gradient from the sum of the hosts' gradients (LASER-VFL, Algorithm 1, line 8)."""
         total = own
         for gradient in theirs:
             total = gradient if total is None else total + gradient
@@ -331,21 +332,23 @@ class Split:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Run a party's part in predicting a batch; the active party gets the answer.
+        """Run one party's side of the prediction of a batch; at the active party, return the answers.
 
         Raises:
-            ConfigError: the outputs or the answer of a user's rule have another form.
+            ConfigError: the outputs or the answer of a user's rule have a wrong type or shape.
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        with torch.no_grad():  # no await inside: other parties' coroutines share the thread
+        # no await inside no_grad, which would also apply to other parties' coroutines on this thread
+        with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)
         if seat.me not in topology.hosts:
             return None
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
-        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # the parts that its heads use
+        # leave out the parties on whose rows this host's heads were not trained
+        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody
@@ -363,9 +366,9 @@ class Split:
     ) -> Predictions:  # fmt: skip
         """Combine the outputs of all hosts' heads into one answer per row.
 
-        ``own`` has the active party's outputs, a mask of the valid ones, and the blocks that they use [B, K]. These
-        blocks belong to parties that training reached at this host. At another host, training may have reached other
-        parties.
+        ``own`` has the active party's outputs, a mask of the valid ones, and a mask [B, K] of the blocks that the
+        active party's heads use. These are the blocks of the parties on whose rows the active party's heads were
+        trained. Another host's heads may have been trained on rows of other parties.
         """
         seat, topology = state.seat, state.topology
         assert topology is not None

@@ -8,8 +8,8 @@ Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
 Answer    for rows that all parties have; other rows get no answer
 
 ``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1).
-It is trained on the same rows, and also predicts other rows, with zeros in place of absent embeddings. Its head reads
-all embeddings side by side, as in PlugVFL, because a mean cannot mark an embedding as absent.
+It is trained on the rows that all parties have, and predicts for any row, with zeros in place of absent embeddings. Its
+head reads all embeddings side by side, as in PlugVFL, because a mean cannot mark an embedding as absent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anyparty.networks.objective import losses
 
 @dataclass(frozen=True, kw_only=True)
 class Standard(Rule):
-    """One predictor that needs all parties, or reads zeros for absent parties.
+    """A rule with one predictor, which needs all parties or reads zeros for absent parties.
 
     Attributes:
         absent: in prediction, "refuse" a row that not all parties have, or use "zeros" in place of absent embeddings.
@@ -44,7 +44,10 @@ class Standard(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Capabilities: trains on rows that all parties have; predicts for those rows, or for any row with zeros."""
+        """The capabilities: the method trains on rows that all parties have.
+
+        It predicts for such rows, or with ``absent="zeros"`` for any row.
+        """
         zeros = self.absent == "zeros"
         whole = "rows that all parties have, while all are present"
         return Capabilities(
@@ -62,7 +65,7 @@ class Standard(Rule):
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and its input's width: of the mean embedding, or of all side by side."""
+        """Return the number of heads, 1, and the width of its input: one mean embedding, or all K side by side."""
         return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
@@ -76,11 +79,14 @@ class Standard(Rule):
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs, valid for rows that all parties have; with zeros, for rows that at least one party has."""
+        """Return the head's outputs [B, 1, C] and their validity [B, 1].
+
+        They are valid for rows that all parties have, or with ``absent="zeros"`` for rows that at least one party has.
+        """
         if self._concatenated:
             return self._concatenated.outputs(fusion, h, observed)
         return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the joint answer, with the reason for rows that not all parties have."""
+        """Return the head's answers; rows that some party lacks get a reason instead."""
         return joint(given, "Standard VFL needs every party's block of a row")

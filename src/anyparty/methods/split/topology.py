@@ -24,8 +24,8 @@ class Topology:
 
     Attributes:
         blocks: the K parties that hold columns, in the roster's order.
-        active: the party that leads.
-        copies: how many encoders each of the K parties has.
+        active: the name of the active party.
+        copies: the number of encoders that each of the K parties has.
         width: the shape of a row's embedding: (H,), or (copies, H).
         head_inputs: the width of a head's input.
         owners: the parties k that have a head of their own; ``None`` if heads belong to no party.
@@ -34,7 +34,7 @@ class Topology:
         heads: the number of heads at each host.
         reads: the parties whose embeddings each host reads.
         readers: the hosts that read the embeddings of each party, for every party of the roster.
-        unread: the parties whose embeddings no host reads. They send no message, as if they had no row.
+        unread: the parties whose embeddings no host reads. These parties send no message, as if they had no row.
 
     """
 
@@ -77,8 +77,8 @@ class Schedulable(HasTopology, Protocol):
     """A split method that a schedule may run.
 
     Attributes:
-        schedule_conflict: the reason why no schedule can run it, as the end of the sentence "schedule 'NAME' ...";
-            empty if a schedule can run it.
+        schedule_conflict: the reason why no schedule can run the method, written as the end of a sentence that begins
+            "schedule 'NAME' ..."; empty if a schedule can run the method.
 
     """
 
@@ -97,15 +97,15 @@ def resolve(
     Args:
         can: the capabilities of the rule.
         roster: all parties.
-        copies: ``Rule.copies`` for this roster.
-        head: ``Rule.head`` for this roster.
-        owners: ``Rule.owners`` for this roster.
+        copies: the result of ``Rule.copies`` for this roster.
+        head: the result of ``Rule.head`` for this roster.
+        owners: the result of ``Rule.owners`` for this roster.
         reads: ``Rule.reads`` for this roster, as a function of the owners of the heads at one host.
         width: H, the width of an embedding.
-        hosting: where heads are.
+        hosting: "active" or "labelers", the parties that host heads.
 
     Raises:
-        ConfigError: a value of the rule has another form, the active party would host no head, no host reads an
+        ConfigError: a value of the rule has a wrong type or size, the active party would host no head, no host reads an
             embedding, or a rule that needs all parties does not read the embeddings of one of them.
     """
     places = f"as a tuple of their indices, whole numbers from 0 to {roster.K - 1}"
