@@ -13,13 +13,13 @@
     │   ├── PredictionError         a request for predictions cannot be met
     │   └── StorageError            a file cannot be written: disk full, no permission
     └── RunError (RuntimeError)     a failure while the parties worked together
-        ├── Incomplete              training ended without a party's part of the model, or train.require was not met
+        ├── Incomplete              training ended without a party's networks, or train.require was not met
         ├── MessageError            a message does not match its declaration: the error names the differences
         │   └── ExtremeMessage      a message's numbers far exceed its sender's earlier ones (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that no party will send
         ├── Diverged                the loss is not a number any more
-        └── Stopped                 the run or a party's site was ended from outside
+        └── Stopped                 a user or another program stopped the run or a party's site
 
     AnypartyWarning (UserWarning)   a possible mistake that does not stop the run
 
@@ -122,7 +122,7 @@ class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
 
 
 class Incomplete(RunError):  # noqa: N818 - named after the state of the training
-    """Training ended, but a party's part of the model was not saved, or ``train.require`` was not met."""
+    """Training ended, but a party's networks were not saved, or ``train.require`` was not met."""
 
 
 class Deadlock(RunError):  # noqa: N818 - the common term for this failure
@@ -138,7 +138,7 @@ class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - named after the re
 
 
 class Stopped(RunError):  # noqa: N818 - a request, not a failure
-    """The run was ended from outside, at this party or at all parties."""
+    """A user or another program stopped the run, at this party or at all parties."""
 
 
 class AnypartyWarning(UserWarning):

@@ -212,7 +212,7 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
     Attributes
     ----------
         classes_: the classes.
-        model_: the trained ``anyparty.Model``; its ``predict`` also returns who took part.
+        model_: the trained ``anyparty.Model``; its ``predict`` also returns the parties that took part.
         blocks_: the columns of each party.
         n_features_in_: the number of columns.
         feature_names_in_: the names of the columns, if ``X`` is one frame whose columns have names.
@@ -262,11 +262,12 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
 class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[misc]
     """A regressor of rows whose columns belong to several parties.
 
-    ``X`` and the parameters are as in ``VerticalClassifier``.  A row without an answer gets the mean of the training
-    labels if ``no_answer`` is "prior".
+    ``X`` is a dict of data frames or arrays by party, or one frame or array that ``blocks`` divides among the parties.
+    The parameters are those of ``VerticalClassifier``, but with ``no_answer="prior"`` a row without an answer gets the
+    mean of the training labels.
 
     Attributes:
-        model_: the trained ``anyparty.Model``; its ``predict`` also returns who took part.
+        model_: the trained ``anyparty.Model``; its ``predict`` also returns the parties that took part.
         blocks_: the columns of each party.
         n_features_in_: the number of columns.
         feature_names_in_: the names of the columns, if ``X`` is one frame whose columns have names.

@@ -29,7 +29,7 @@ ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 
 
 def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the mask [N] of a kind of rows: all, those of the active party's table, or those that all parties hold.
+    """Return the mask [N] of the rows that ``kind`` selects: all, those of the active party, or those of all parties.
 
     >>> observed, held = np.array([[True, True], [False, True]]), np.array([True, True])
     >>> {kind: rows_of(kind, observed, held).tolist() for kind in ROW_KINDS}
@@ -38,7 +38,7 @@ def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_])
     Args:
         kind: the kind of rows, as in the setting ``train.rows``.
         observed: [N, K], True if party k holds row n.
-        held: [N], True if the active party's table has row n, possibly with a label alone.
+        held: [N], True if the active party's table has row n, even if the row has only a label there.
     """
     if kind == "any":
         return np.ones(len(held), dtype=np.bool_)
@@ -57,7 +57,7 @@ class Alignment:
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
         id_columns: [N, m] the m id columns with the names and types of one party's table; ``None`` under private
             alignment.
-        blocks: as ``position``, but also -1 if all cells of the party's own row are empty; by default ``position``.
+        blocks: like ``position``, but also -1 if all cells of the party's own row are empty; by default ``position``.
     """
 
     parties: tuple[str, ...]
@@ -73,7 +73,7 @@ class Alignment:
         assert self.ids is None or len(self.ids) == self.n
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return the mask [N, K] of rows that each of the K parties ``blocks`` holds.
+        """Return the mask [N, K], True if the k-th of the parties ``blocks`` holds row n.
 
         >>> at = {"a": np.array([0, -1]), "b": np.array([1, 0])}
         >>> Alignment(("a", "b"), 2, at).observed(["a", "b"]).tolist()
@@ -85,7 +85,7 @@ class Alignment:
         return out
 
     def identities(self, rows: NDArray[np.int64]) -> pl.DataFrame | None:
-        """Return the id columns [b, m] of aligned rows [b]; ``None`` if the ids are not known."""
+        """Return the id columns [b, m] of the aligned rows at ``rows`` [b]; ``None`` if the ids are not known."""
         if self.id_columns is not None:
             return take_rows(self.id_columns, rows)
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
@@ -141,9 +141,9 @@ MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
-    The order of rows in a table affects only the positions. With ``apart``, parties may share no id, and rows may have
-    neither cells nor labels, which prediction needs. The result's id columns have the names and types of those of party
-    ``first``, by default the party of the first table.
+    The order of rows in a table affects only the positions. Prediction needs ``apart``: parties may then share no id,
+    and rows may have neither cells nor labels. The id columns of the result have the names and types that they have at
+    the party ``first``, by default the party of the first table.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -283,7 +283,7 @@ class NearMatch:
 
     @property
     def remedy(self) -> str:
-        """The advice to write the setting that removes the differences."""
+        """A sentence that names the setting ``id_normalize`` which removes the differences."""
         named = ", ".join(f'"{name}"' for name in self.changes)
         return f"id_normalize = [{named}] in [federation] removes this difference"
 
@@ -321,7 +321,7 @@ def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) ->
 def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
     """Return, for each party, the number of its changed ids that equal another party's changed ids."""
     changed = normalized(ids, changes)
-    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids, so that the rest is fast
+    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids, so that the code below is fast
     if not len(alike):
         return [0] * own.shape[1]
     changed = changed.gather(alike)

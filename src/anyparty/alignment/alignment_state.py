@@ -9,11 +9,12 @@ The stored states are used only if every party has a state of the same series, a
 of its tokens that the active party has stored. A list can be shorter after a party has restored a backup. If the states
 are not used, all parties draw new secrets.
 
-A series is a sequence of alignments with the same secrets. The folder of a state contains
-    state.json    the party's root secret, the identifier of the series, and a hash of the alignment's terms
+A series is a sequence of alignments with the same secrets. A token is an id's point on an elliptic curve, multiplied by
+the secrets of all parties, so that equal ids have equal tokens. The folder of a state contains
+    state.json    the party's root secret, the identifier of the series, and a hash of the salt and the roster
     list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order.
     rows.bin      the table row of each entry of the list, and a keyed hash of all ids in their order.
-    tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the list of the K-th party, from its start
+    tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the first entries of the K-th party's list
 
 New entries are only appended to a list. The active party therefore needs new tokens only for the entries after the last
 one whose token it has, both after an interruption and for new ids. An id that is no longer in the table keeps its place
@@ -55,7 +56,7 @@ class AlignmentState:
 
     Attributes:
         folder: the folder.
-        terms: [32] a hash of the terms that all parties must share; a state with other terms is not used.
+        terms: [32] a hash of the salt and the roster, which all parties share; a state with another hash is not used.
         series: [32] the random identifier of the series of alignments with the same secrets, which is equal at all
             parties; zeros if there is no usable state.
         root: [32] the party's root secret; zeros if there is no usable state.
@@ -70,7 +71,7 @@ class AlignmentState:
 
     @classmethod
     def load(cls, folder: Path, terms: bytes) -> AlignmentState:
-        """Read the state; return an empty one if it does not exist, is damaged or has other terms."""
+        """Read the state; return an empty one if it does not exist, is damaged or belongs to other terms."""
         empty = cls(folder, terms)
         try:
             about = read_json(folder / "state.json")
@@ -116,7 +117,7 @@ class AlignmentState:
             temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
 
     def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
-        """Return the indices that ``remember`` stored; ``None`` if ``ids`` do not begin with the same ids as then."""
+        """Return the indices that ``remember`` stored; ``None`` if ``ids`` do not begin with the ids given to it."""
         try:
             raw = (self.folder / "rows.bin").read_bytes()
         except OSError:
@@ -160,7 +161,7 @@ class AlignmentState:
 
 
 class TokenLists:
-    """The tokens of all parties' lists in one array, filled batch by batch; a state also stores them on disk.
+    """The tokens of all parties' lists in one array, filled batch by batch; ``state``, if given, stores them on disk.
 
     Attributes:
         points: [sum of all lengths, 32] uint8.
@@ -206,7 +207,7 @@ def _frame(entries: NDArray[np.uint8]) -> pl.DataFrame:
 
 
 def _read(path: Path, size: int) -> NDArray[np.uint8]:
-    """Read the complete entries of a file; a missing file is empty."""
+    """Return the complete entries of a file, with ``size`` bytes each; a missing file has no entries."""
     try:
         raw = np.fromfile(path, dtype=np.uint8)
     except FileNotFoundError:
@@ -264,7 +265,7 @@ class ListPlan:
         lengths: the number of entries of each party's list.
         start: the number of entries of each list that have tokens.
         continued: True if an earlier alignment used the same secrets.
-        tokens: the tokens so far; ``None`` at passive parties.
+        tokens: the tokens that the active party has so far; ``None`` at passive parties.
         left_out: by party, the indices of list entries whose ids are no longer in that party's table. The active party
             knows them for all parties, a passive party only for itself.
     """

@@ -1,6 +1,6 @@
 """The overlap report: the number of rows that each set of parties holds.
 
-It is shown before training and saved in the run record.
+The report is shown before training and saved in the record of the run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Overlap:
     ) -> Overlap:
         """Count an alignment's rows by the parties that hold them; ``active`` is the active party.
 
-        ``blocks``, ``labeled`` and ``notes`` have the same meaning as in ``count``.
+        ``blocks`` are the parties to count, ``labeled`` [N] marks the rows with a label, and ``notes`` are sentences
+        that are shown with the counts.
         """
         held = None if active is None else alignment.position[active] >= 0
         return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids, held)
@@ -127,7 +128,7 @@ class Overlap:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report for JSON."""
+        """Return the report as values for JSON."""
         patterns = [{"parties": list(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         kinds = {kind: list(each) for kind, each in self.kinds.items()}
         lists = {"blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes), "kinds": kinds}
@@ -206,7 +207,7 @@ class Overlap:
         return table
 
     def _pattern_name(self, parties: tuple[str, ...]) -> str:
-        """Describe a set of parties, briefly even if it has many."""
+        """Return a short name for a set of parties; it does not list all parties of a large set."""
         absent = [name for name in self.blocks if name not in parties]
         if not absent and len(parties) > 1:
             return f"all {len(parties)}"
@@ -232,7 +233,7 @@ def _table(title: str, first: str, last: str) -> RichTable:
 
 
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return one line for each set of parties: its number of rows, its number of labelled rows, and its first row.
+    """Return a frame with, by set of parties, its number of rows, of labelled rows, and the index of its first row.
 
     The set with the most rows comes first. Sets are packed into 64-bit integers, so that rows of up to 64 parties
     are grouped by a single integer.

@@ -12,8 +12,8 @@ Notation  K      the number of parties
           r_k    party k's one-time scalar for its own list of points; t_k is the scalar with r_k t_k = s_k
           token  H(id) times s_1 s_2 ... s_K, which is equal for equal ids
 
-    1. Every party sends its number of ids and a fingerprint of the terms (salt, batch, ``apart``, parties) to all
-       other parties.
+    1. Every party sends its number of ids and a hash of the terms (salt, batch size, ``apart``, parties) to all other
+       parties.
     2. Party k permutes its ids secretly, and sends its list of points r_k H(id) to the next party in the roster's
        order. Each party j multiplies the points by s_j and sends them on. The last party returns the list to party k.
        The lists of passive parties skip the active party.
@@ -79,7 +79,7 @@ class IdTerms:
     """The settings by which a party's ids are made from its table.
 
     Attributes:
-        normalize: the changes of ids.
+        normalize: the changes that are made to each id, such as "strip-zeros".
         columns: the number of id columns.
     """
 
@@ -101,7 +101,7 @@ class IdTerms:
         return "" if self == IdTerms() else f"\n{','.join(self.normalize)}\n{self.columns}"
 
     def other_with(self, is_hash_of: Callable[[str], bool]) -> IdTerms | None:
-        """Return different terms whose text has the hash of another party, so that an error can name its settings.
+        """Return different terms whose text has the hash that another party sent, for an error that names these terms.
 
         ``is_hash_of`` returns whether the hash is that of a text. The result is ``None`` if no terms match.
         """
@@ -183,7 +183,7 @@ class PrivateAlignment:
     key: NDArray[np.int64] | None = None
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return the mask [N, K] of rows that each of the K parties ``blocks`` holds.
+        """Return the mask [N, K], True if the k-th of the parties ``blocks`` holds row n.
 
         Raises:
             AlignmentError: this is a passive party, which knows only its own rows.
@@ -217,8 +217,8 @@ async def align(
         salt: a public text that is specific to the federation, the same at every party.
         secret: 32 bytes that determine all secrets, for tests; by default they come from the operating system.
         batch: the number of ids in a message, the same at every party.
-        apart: accept parties that share no id, as in prediction.
-        normalize: changes of ids, such as "strip-zeros", the same at every party.
+        apart: whether parties may share no id, as in prediction; the same at every party.
+        normalize: the changes to make to each id, such as "strip-zeros", the same at every party.
         progress: called after each step of this party's work, with the number of points that the party has blinded and
             the total number. Both include the points of an interrupted alignment that this one continues.
         state: a folder on the party's own disk, which no other process uses meanwhile. If the alignment is interrupted,
@@ -346,7 +346,7 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party the number of all rows, the indices of its own rows, and whether it shares few rows.
+    """Send each passive party the number of all rows, the indices of its own rows, and whether it shares few of them.
 
     Returns:
         The number of all rows, the row indices of the active party's list, and the parties that share few rows.

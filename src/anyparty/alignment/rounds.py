@@ -24,7 +24,7 @@ from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.errors import MessageError
 
-CHUNK = 1024  # the number of points that a thread blinds in one task, in 30 ms
+CHUNK = 1024  # the number of points that a thread blinds in one task, which takes 30 ms
 
 BlindingProgress = Callable[[int, int], None]
 """A function that is called with the number of points that this party has blinded so far, and the total number."""

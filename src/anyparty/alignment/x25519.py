@@ -65,7 +65,7 @@ def hashed(ids: Iterable[str], salt: str) -> bytes:
 
 
 def _montgomery(edwards: Sequence[bytes]) -> bytes:
-    """Return u = (1 + y) / (1 - y) of each Ed25519 point (RFC 7748, section 4.1), with one inversion in all."""
+    """Return u = (1 + y) / (1 - y) of each Ed25519 point (RFC 7748, section 4.1), with a single inversion."""
     ys = [int.from_bytes(point, "little") & (2**255 - 1) for point in edwards]
     before, product = [], 1
     for y in ys:

@@ -44,16 +44,18 @@ def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return the settings ``config``, changed by arguments of ``Federation.train``.
+    """Return a copy of the settings ``config`` in which the other arguments replace values.
+
+    ``Federation.train`` describes these arguments.  ``train`` holds its keyword arguments for the group [train].
 
     Raises:
-        ConfigError: a setting does not exist or is out of range, or parameters are given beside a method object.
+        ConfigError: a setting does not exist or is out of range, or ``parameters`` are given with a method object.
     """
     changed: dict[str, Any] = {}
-    if isinstance(method, str) and ":" in method:  # the call itself names the code, so the code is allowed
+    if isinstance(method, str) and ":" in method:  # the caller names this code, and so allows it
         config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
     if isinstance(method, str) or (method is None and parameters):
-        key = "factory" if method is not None and ":" in method else "name"  # "module:name" is user-defined
+        key = "factory" if method is not None and ":" in method else "name"  # "module:name" refers to user code
         chosen = config.method.model_dump() if method is None else {key: method}
         changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
     elif parameters:
@@ -76,10 +78,10 @@ def over(
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
-    """Reject training settings that belong to the optimizer, the encoder or the method.
+    """Reject training settings that belong to the optimizer, the encoder or the method called ``method``.
 
     Raises:
-        ConfigError: ``train`` contains such a setting; the message names the right argument.
+        ConfigError: ``train`` contains such a setting; the message names the argument that takes the setting.
     """
     homes = {each.name: f"encoder=MLP({each.name}=...)" for each in fields(MLP)}
     homes |= {each.name: f"optimizer=Optimizer({each.name}=...)" for each in fields(Optimizer)}
@@ -94,7 +96,7 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
 def folder(named: Any) -> Path | None:
     """Return the argument ``folder`` as a path, or ``None`` if it is ``None``.
 
-    An empty name is rejected, because it would be the working directory.
+    An empty name is rejected, because it would mean the current working directory.
 
     Raises:
         ConfigError: ``named`` is neither a non-empty name nor ``None``.
@@ -117,10 +119,10 @@ def place(named: Any, what: str) -> Path:
 
 
 def check_kinds(method: Any, watch: Any) -> None:
-    """Check the types of a method and a callback.
+    """Check the types of the argument ``method`` and of the callback ``watch``; each may be ``None``.
 
     Raises:
-        ConfigError: one of them has the wrong type, or the callback has a method ``on_...`` that nothing calls.
+        ConfigError: one of them has the wrong type, or the callback has a function ``on_...`` that nothing calls.
     """
     if isinstance(method, type):
         raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
@@ -143,10 +145,10 @@ def check_kinds(method: Any, watch: Any) -> None:
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return a mapping from parties to values; a single value applies to all parties, ``None`` to no party.
+    """Return ``given`` as a mapping from parties to values; a single value applies to all, ``None`` to no party.
 
     Raises:
-        ConfigError: a party is unknown.
+        ConfigError: a party is unknown; the message begins with ``what``.
     """
     if given is None:
         return {}
@@ -156,7 +158,9 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
 
 
 def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
-    """Return, by party, the function that makes its encoder in place of the encoder of the settings.
+    """Return, by party, the function that makes its encoder and replaces the encoder of the settings.
+
+    ``given`` is a function for all parties, a mapping from parties to functions, or ``None``.
 
     Raises:
         ConfigError: a party is unknown, or a value is not a function.
@@ -225,7 +229,8 @@ def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> di
     """Return, by party, the optimizer that replaces the optimizer of the settings.
 
     Raises:
-        ConfigError: a party is unknown, a value has the wrong type, or a schedule sets the learning rate itself.
+        ConfigError: a party is unknown, a value has the wrong type, or a value is a function although the settings have
+            a schedule, which sets the learning rates.
     """
     each = by_party(given, roster, "optimizer")
     names = roster.names if scheduler is not None else tuple(each)
@@ -270,7 +275,7 @@ def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionErro
 
     Args:
         shipped: whether the method is built in, so that the user need not pass it again.
-        seats: the parties' contexts, which show whether the user must pass networks again.
+        seats: the parties' contexts, which show whether the user must pass user-defined networks again.
     """
     own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
     given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]

@@ -24,13 +24,13 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
 
     Args:
         method: the trained method.
-        member: the party's networks.
+        member: the party's share of the model, with its networks.
         rows: the party's prepared rows.
         alignment: the index of each aligned row in each party's table.
         wanted: the indices of rows among the aligned rows.
 
     Returns:
-        The columns id and h0, h1, ...; the numbers of a row whose cells are all empty are null.  ``None`` if the method
+        The columns id and h0, h1, ...; h0, h1, ... are null in a row whose cells are all empty.  ``None`` if the method
         computes no embeddings at this party.
 
     """
@@ -58,7 +58,7 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
 
 @dataclass
 class LiveEmbeddings:
-    """The networks of all parties of a run in this process, while they are trained.
+    """The networks of all parties of a run in this process, whose embeddings can be computed during training.
 
     Attributes:
         method: the method without its schedule.

@@ -36,7 +36,7 @@ def inspect_encoder(
         party: the party whose encoder is checked; by default the active party.
         tables: by party, a data frame that replaces the file in the settings.
         how: arguments of ``methods.encoder_check.inspect``: embedding, epochs, every, batch_size, classifier, settings,
-            metric, folds.  They replace the values in ``config``.
+            metric, folds.  They replace the values that ``config`` gives.
 
     Returns:
         One entry for each scored epoch: the epoch's number from 1, its loss, and the classifier's scores [folds] on the
@@ -45,7 +45,8 @@ def inspect_encoder(
     Raises:
         ConfigError: the party does not exist, it has no columns or no labels, its labels are numbers, or a value is out
             of range.
-        AlignmentError: the tables share no ids, there are fewer labelled rows than folds, or a fold would lack a class.
+        AlignmentError: the tables share no ids, there are fewer labelled rows than folds of the cross-validation,
+            or a fold would lack a class.
         TableError: a table cannot be read, or its ids, columns or labels cannot be used.
 
     """

@@ -117,20 +117,22 @@ class Federation:
             active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
-            file: by party, settings of its file that replace the detected ones, such as {"separator": ";"}.
+            file: by party, settings for reading its file, such as {"separator": ";"}; they replace detected settings.
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
             max_levels: the largest number of categories of a column, for all parties or by party; the rarest of more
                 categories become one.
-            split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
-                or a kind with its column, such as {"kind": "group", "group": "patient"}.
+            split: how rows are split into training, validation and test, as in the group [split] of the settings:
+                "stratified", "random", or another kind of split with the column that this kind reads, such as
+                {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
-            limits: by party and column, how limits such as <25 are read: as "half" the number, as its "value", or as a
-                "missing" cell.
-            dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a format.
+            limits: by party and column, how limits such as <25 are read: "half" reads 12.5, "value" reads 25, and
+                "missing" reads a missing cell.
+            dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a
+                format such as "%d.%m.%y".
             merge_spellings: whether categories that differ only in their spelling are one category.
-            classes: the classes, or by class the label texts that mean this class; by default, the distinct labels.
+            classes: a list of the classes, or by class the label texts that mean it; by default the distinct labels.
             max_cell_bytes: the maximum size of a text cell or a column name, in bytes.
 
         Raises:
@@ -209,15 +211,15 @@ class Federation:
 
         Args:
             arrays: by party, numbers [n, ...] of any rank: columns, sequences, images.  The party lacks a row if all
-                its numbers are NaN; other NaN are missing cells.
+                its numbers are NaN; any other NaN is a missing cell.
             y: the labels [n]; NaN or ``None`` for a row without a label.
             observed: [n, K] bool, True if the k-th party of ``arrays`` has the row; by default every party has it.
             ids: the ids of the rows; by default 0, 1, ..., n - 1.
-            active: the party that owns the labels, also those of rows that it lacks; by default the first one.
+            active: the party that owns the labels, including labels of rows that it lacks; by default the first party.
             scale: whether numbers are standardized by the training rows: for all parties, or by party.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
-            split: how rows are split into training, validation and test: see ``from_tables``.
+            split: how rows are split into training, validation and test, as the argument of ``from_tables``.
 
         Raises:
             TableError: an array has another type or shape than described; the message names the argument.
@@ -277,7 +279,7 @@ class Federation:
         """The alignment of the tables by id: for each party, the index of each of the N aligned rows in its table.
 
         Raises:
-            AlignmentError: the tables share no ids, or they have different numbers of id columns.
+            AlignmentError: the tables share no ids, or the tables have different numbers of id columns.
         """
         return align(list(self.tables.values()), first=self.roster.active)
 
@@ -307,8 +309,8 @@ class Federation:
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
-        The seed draws the split, as the settings in ``config.split`` describe.  Afterwards, training keeps only the
-        rows that ``settings.rows`` selects: those of any party, of the active party, or of all parties.
+        The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
+        rows that ``settings.rows`` selects: rows of any party, rows of the active party, or rows of all parties.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
@@ -333,7 +335,7 @@ class Federation:
         return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return the table of a party with labels, without the labels of rows that no party has columns for."""
+        """Return the table of a party that holds labels; labels of rows without a cell at any party are removed."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
@@ -387,7 +389,8 @@ class Federation:
         Args:
             method: a name that the command ``anyparty methods`` lists, or a method object; by default the method of the
                 settings.
-            parameters: parameters of the named method; without a name, they replace those of the settings.
+            parameters: parameters of the method that ``method`` names.  If ``method`` is not given, they replace
+                parameters in the settings.
             encoder: a function of (inputs, outputs) that makes a party's network; one for all parties, or by party.
             optimizer: the optimizer of a party's networks, one for all parties or by party: an ``Optimizer``, its name,
                 or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
@@ -395,13 +398,13 @@ class Federation:
                 scheduler takes a step per epoch, and its rate may depend on the epoch only.
             loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
                 each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
-            schedule: how parties train between two exchanges: the name of a schedule ("flex", "sync-min" ...), or a
-                mapping with the name and parameters, as in the settings.
+            schedule: how parties train between two exchanges of messages: the name of a schedule ("flex", "sync-min"
+                ...), or a mapping with the name and parameters, as in the group [schedule] of the settings.
             clock: the durations that the schedule uses, in time units: iteration, latency, timeout ... as in the
-                settings.
+                group [clock] of the settings.
             split: "stratified", "random", or the ids of the rows, {"train": ids, "validation": ids, "test": ids}; by
                 default as in the settings.  Labelled rows that are not listed are not used.  A run's folder stores no
-                ids, so a run with listed ids cannot find its test rows again: keep the model, or give tables.
+                ids.  The test rows of a run with listed ids are therefore known only to the returned model object.
             folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
             resume: whether to resume from the folder's checkpoints.
             watch: a callback, whose hooks follow the run.
@@ -412,7 +415,8 @@ class Federation:
             ConfigError: an argument or a setting cannot be used, or another run is in progress in ``folder``.
             TableError: the labels cannot be used, or a class has too few rows for training, validation and test.
             AlignmentError: the tables share no ids, or the method cannot train on the rows that they share.
-            ResumeError: ``folder`` already holds a run, or it does not hold the run to resume.
+            ResumeError: ``folder`` already holds a run and ``resume`` is false, or ``resume`` is true and ``folder``
+                does not hold this run.
             Diverged: the loss became infinite or NaN.
 
         """
@@ -457,9 +461,10 @@ class Federation:
 
 
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
-    """Read a party's table as the settings describe; ``label`` is the party's label column, if it has one.
+    """Read a party's table from ``source``, a file or a data frame, as the settings describe.
 
-    Only the active party (``leads`` is true) reads the column that assigns rows to training, validation and test.
+    ``label`` is the party's label column, if it has one.  Only the active party (``leads`` is true) reads the column
+    that assigns rows to training, validation and test.
 
     Runs in one process and runs at a party's site both use this function.  They must read the same columns, because the
     number of aligned rows depends on the columns.

@@ -1,10 +1,10 @@
 """Impute a party's missing rows or cells with a trained FALSE-VFL, and compute how likely rows are under the model.
 
-filled = impute(model, tables, party="shop", samples=20)     shop's block, imputed for rows that shop lacks
+filled = impute(model, tables, party="shop", samples=20)     shop's columns, imputed for rows that shop lacks
 whole = impute(model, tables, party="shop", cells=True)      shop's own rows, with empty cells imputed
 likely = log_likelihood(model, tables)                       one number per row; low means unlike the training rows
 
-``methods.false_vfl.generation`` has the formulas.
+FALSE-VFL is a generative model of all parties' columns.  ``methods.false_vfl.generation`` contains the formulas.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Imputation:
 
     Attributes:
         party: the party that owns the columns; only this party gets the result.
-        ids: the rows' ids with the type of the table; ``None`` if the tables have no ids.
+        ids: the ids of the n rows, with the types of the table; ``None`` if the tables have no ids.
         id: the names of the id columns of the party's table.
         id_columns: [n, m], the values of the id columns; ``None`` if the tables have no ids.
         prepare: the preprocessing of the party's table.
-        mean: [n, F], numeric columns in their own units, and for each level of a category a number around 0 (absent) or
-            1 (present); NaN if none of the requested parties has the row.
+        mean: [n, F], the mean of each of the F outputs.  A numeric column is in its own unit.  Each level of a category
+            has a number near 0 (absent) or 1 (present).  NaN if no party that may take part has the row.
         samples: [S, n, F], S samples, each in the form of ``mean``.
         drawn: [S, n, F], the samples that ``table(samples=True)`` shows: each category has one level, drawn at random,
-            and each boolean column a drawn truth value.  If ``None``, ``samples`` are shown.
+            and each boolean column a drawn boolean.  If ``None``, ``table`` shows ``samples``.
         own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
             rows are those that the party lacks.
         whole: the party's original table; ``None`` if it was not given.
@@ -86,10 +86,10 @@ class Imputation:
         return self.prepare.names
 
     def table(self, *, samples: bool = False) -> pl.DataFrame:
-        """Return the rows in the form of the party's table.
+        """Return the imputed rows in the form of the party's table.
 
-        An imputed category is its likeliest level.  Imputed cells are empty if none of the requested parties has the
-        row.
+        An imputed category is shown as its likeliest level.  The imputed cells of a row are empty if no party that may
+        take part has the row.
 
         If the party's table was given, the result has the columns of that table in the same order.  The label column
         and the columns that the model does not use are unchanged; they are empty in rows that the table does not have.
@@ -100,7 +100,7 @@ class Imputation:
         other cells are unchanged.
 
         With ``samples`` every sample is a row: S rows for each id, with a column ``sample`` from 1 to S after the id
-        column.  Levels of categories and truth values are drawn with the probabilities that the model gives them.
+        column.  Levels of categories and booleans are drawn with the probabilities that the model gives them.
 
         Raises:
             PredictionError: ``samples`` is true, but no samples were drawn or the party has a column ``sample``.
@@ -121,7 +121,7 @@ class Imputation:
     def frame(self) -> pl.DataFrame:
         """Return the id columns and the F means, one row for each id.
 
-        The means of a row are null if none of the requested parties has it.
+        The means of a row are null if no party that may take part has the row.
         """
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         if self.id_columns is None:
@@ -130,7 +130,7 @@ class Imputation:
 
     @property
     def unknown(self) -> int:
-        """The number of rows that stay empty, because none of the requested parties has them."""
+        """The number of rows that stay empty, because no party that may take part has them."""
         return int(np.isnan(self.mean).all(axis=1).sum())
 
     @property
@@ -184,7 +184,7 @@ class Imputation:
         return self.whole.with_columns(changed)
 
     def _likely(self, column: pl.Series) -> pl.Series:
-        """Return a column; if it is boolean in the party's table, convert each number to the likelier truth value."""
+        """Return a column; if the party's table has it as booleans, replace each number by True if it is above 0.5."""
         truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
         return column > 0.5 if truth else column
 
@@ -198,15 +198,16 @@ def impute(
 
     Only the party that owns the columns gets the result.
 
-    With ``cells``, impute instead the empty cells of the rows that the party has, also from the filled cells of the
-    same row.  Only numeric cells are imputed: a missing category is a level of its own, and stays empty.  The remaining
-    parties do not learn which rows have empty cells.
+    With ``cells``, the function instead imputes empty cells of the rows that the party has.  It then also uses the
+    filled cells of the same row.  Only numeric cells are imputed: a missing category is a level of its own, and stays
+    empty.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 
-    If the table of ``party`` is given, FALSE-VFL-II also conditions on the fact that the party lacks these rows.  The
-    samples of a row are then drawn, with replacement, from L generated rows, where L is the method's parameter
-    ``predict_samples``.  Without the table, the remaining parties do not know whether the party has a row.
+    FALSE-VFL-II is the variant that also models which parties have a row.  If the table of ``party`` is given, this
+    variant uses the fact that ``party`` lacks the imputed rows.  The samples of a row are then drawn, with replacement,
+    from L generated rows, where L is the method's parameter ``predict_samples``.  Without the table of ``party``, no
+    other party knows whether ``party`` has a row.
 
     Args:
         model: a trained FALSE-VFL.
@@ -222,7 +223,7 @@ def impute(
 
     Raises:
         PredictionError: the model is not a FALSE-VFL, the party does not exist or has no columns, ``samples`` is
-            negative, or ``cells`` is set and ``party`` has no table or may not take part.
+            negative, or ``cells`` is true although ``party`` has no table or is not in ``parties``.
         TableError: a table lacks a column that the model was trained on.
 
     """
@@ -258,7 +259,7 @@ def impute(
         assert block is not None
         known = block.take(wanted)[0].cpu().double().numpy()
         numbers = prepare.matched(read[party])[whole_rows].select(by_name(prepare.numeric.columns)).to_numpy()
-        known[:, : numbers.shape[1]] = numbers  # NaN where empty
+        known[:, : numbers.shape[1]] = numbers  # NaN marks an empty cell
         mean, sampled, drawn = (np.where(np.isnan(known), each, known) for each in (mean, sampled, drawn))
     identities = alignment.identities(wanted.numpy())
     return Imputation(
@@ -302,8 +303,8 @@ def log_likelihood(
 
     The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the parties that
     take part.  The number of samples is the method's parameter ``predict_samples``.  For FALSE-VFL-II the value is the
-    bound of log p(x^O, m), which also includes the probability that exactly these parties have the row.  Compare only
-    rows that the same parties have, because the values of different sets of parties are about different columns.
+    bound of log p(x^O, m), where m is the set of parties that have the row.  Compare only rows that the same parties
+    have, because the values of different sets of parties are about different columns.
 
     Args:
         model: a trained FALSE-VFL.
@@ -369,6 +370,6 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
 
 
 def _whole(source: Any, table: Table, member: Member) -> pl.DataFrame:
-    """Return all columns of the party's source table, without the rows that were left out when it was read."""
+    """Return all columns of the party's source table, without the rows that were left out when ``table`` was read."""
     whole = readers.read(source, table.party, member.file).cells
     return whole if table.rows is None else whole[table.rows]

@@ -1,4 +1,4 @@
-"""Train with all parties in one process: each party runs ``party.take_part`` over the in-memory transport."""
+"""Train with all parties in one process: each party runs ``training.party.take_part`` over the in-memory transport."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def train(
         ConfigError: a setting cannot be used, or another run is in progress in ``folder``.
         TableError: the labels cannot be used, or a class has too few rows for training, validation and test.
         AlignmentError: the method cannot train on the rows that the parties share.
-        ResumeError: ``folder`` already holds a run, or it does not hold the run to resume.
+        ResumeError: ``folder`` already holds a run and ``resume`` is false, or ``resume`` is true and ``folder`` does
+            not hold this run.
         Diverged: the loss became infinite or NaN.
 
     """
@@ -123,7 +124,7 @@ def train(
             hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # From here on the settings are valid and the run's folder is locked.  Only recorder.open() unlocks it.
+    # The settings are valid now.  The recorder locks the run's folder, and only recorder.open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers,

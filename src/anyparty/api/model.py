@@ -52,7 +52,7 @@ class AlignedTables(NamedTuple):
         rows: by party, its prepared rows.
         alignment: the index of each aligned row in each party's table.
         asked: the parties whose columns may take part in a prediction.
-        tables: by party, its table as it was read.
+        tables: by party, its table as it was read, before preprocessing.
 
     """
 
@@ -77,8 +77,8 @@ class Model:
         best_epoch: the place in ``history``, counted from 1, of the epoch whose weights were kept; 0 if no epoch was
             chosen by validation scores.
         ledger: the numbers of messages and bytes that the parties sent in training.
-        costs: the rounds and bytes of the training messages, as sent and by the formulas of papers: see
-            ``artifacts.recorder.counted_costs``.
+        costs: the rounds and bytes of the training messages: "sent" as counted, and "published" by the formulas of the
+            APC-VFL paper.
         held_out: what ``evaluate()`` needs without tables: each party's rows, their alignment, and the indices [n] of
             the test rows among the aligned rows; ``None`` in a loaded model.
         own: the description of a user-defined method by ``methods.description``; ``None`` for a built-in method.
@@ -164,13 +164,15 @@ class Model:
         """Predict every row of ``tables``, or the test rows of the training run.
 
         Each row is predicted from the columns of those parties that have the row and may take part.  Rows are in the
-        order of the active party's table.  Rows that the active party lacks follow, in the order of the other tables.
+        order of the active party's table.  Rows that the active party lacks follow, in the order of the passive
+        parties' tables.
 
         Args:
-            tables: by party, a file name or data frame; a party without a table is absent.  Or by party, an array
-                [n, ...] as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a row of NaN is absent.
+            tables: by party, a file name or data frame.  A party without a table takes no part.  Arrays [n, ...] are
+                also accepted, as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a party lacks a row
+                whose numbers are all NaN.
             parties: the parties whose columns may take part; by default all parties with a table.
-            ledger: a ledger that counts the messages and bytes of this prediction; by default they are not kept.
+            ledger: a ledger that counts the messages and bytes of this prediction; by default nothing is counted.
 
         Returns:
             For each row the scores [C], the id and the parties that took part.  The scores are class probabilities; in
@@ -211,15 +213,17 @@ class Model:
             tables: by party, a file name or data frame; the active party's table has the labels.  All labelled rows
                 are scored, also training rows.
             parties: the parties whose columns may take part; by default all parties with a table.
-            unseen: "refuse" raises an error for a class that training did not see, because the label may be a
-                mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
+            unseen: the reaction to a label of a class that training did not see.  "refuse" raises an error, because the
+                label may be a mistake.  "wrong" counts the prediction of the row as wrong, and lists the class in
+                ``Evaluation.unseen``.
             y: the labels [n], if ``tables`` are arrays.
 
         Returns:
-            The metrics of all labelled rows, and those by number of present parties and by set of present parties.
+            The metrics of all labelled rows, of the rows with each number of present parties, and of the rows with each
+            set of present parties.
 
         Raises:
-            PredictionError: there are no labelled rows or no tables, or ``unseen`` has another value.
+            PredictionError: there are no labelled rows or no tables, or ``unseen`` is neither "refuse" nor "wrong".
             TableError: the labels have a class that training did not see, and ``unseen`` is "refuse".
         """
         refuse_without_labels(self.task)
@@ -322,7 +326,7 @@ class Model:
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None) -> dict[str, Table]:
         """Read tables or arrays with the same settings as in training.
 
-        Labels are read only from the table of the party ``labels``; with arrays, they are ``y``.
+        Labels are read only from the table of the party ``labels``.  If the tables are arrays, the labels are ``y``.
         """
         arrays = any(map(is_array, tables.values()))
         if y is not None and not arrays:
@@ -349,8 +353,8 @@ class Model:
     ) -> tuple[dict[str, Rows], Alignment]:
         """Return each party's prepared rows and their alignment.
 
-        The rows are sorted by id; with ``as_given``, they are in the order of the tables.  ``unseen`` are classes of
-        the labels that did not occur in training.
+        The rows are sorted by id.  With ``as_given``, the rows of the active party come first, in the order of its
+        table.  ``unseen`` are classes of the labels that did not occur in training.
         """
         task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
         alignment = align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
@@ -373,7 +377,7 @@ class Model:
     ) -> Predictions:
         """Return the predictions for the aligned rows ``wanted`` [n], in this order.
 
-        Every party runs.  Only the columns of the parties ``asked`` are used.
+        Every party runs its side of the prediction, but only the columns of the parties ``asked`` are used.
         """
 
         def part(member: Member, net: Channel) -> Any:
@@ -393,8 +397,8 @@ class Model:
 
         Args:
             folder: the model's folder, which may already hold the same model.
-            replace: whether the folder may hold another model or a run, which is then replaced.  The record of such a
-                run is deleted.
+            replace: whether the folder may hold another model or a run, which this model then replaces.  The record of
+                such a run is deleted.
 
         Raises:
             ConfigError: a run is in progress in the folder.

@@ -67,7 +67,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
-    if "split" not in config.model_fields_set:  # saved by a version that always split at random
+    if "split" not in config.model_fields_set:  # a version that always split at random saved these settings
         return config.model_copy(update={"split": SplitSettings(kind="random")})
     return config
 
@@ -130,7 +130,7 @@ def record(folder: Path | str) -> RunRecord:
 
 
 def federation_of_run(folder: Path | str) -> Federation:
-    """Read the tables that a run was trained on again from their files, and return their federation.
+    """Read again, from their files, the tables that a run was trained on, and return their federation.
 
     Raises:
         ModelError: the run does not exist, was trained from data frames, or a table has changed.
@@ -180,7 +180,8 @@ def evaluate_run(
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Returns:
-        The metrics of all scored rows, and those by number of present parties and by set of present parties.
+        The metrics of all scored rows, of the rows with each number of present parties, and of the rows with each set
+        of present parties.
 
     Raises:
         ModelError: the run does not exist or is unfinished, its files cannot be used, or its tables cannot be read
@@ -194,11 +195,11 @@ def evaluate_run(
         return model.evaluate(parties=parties)
     same = [name for name in tables if _as_in_training(place(folder, "folder"), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
-        with suppress(UserError):  # raised if the table of another party is not available
+        with suppress(UserError):  # from_config fails if ``tables`` lacks a party's table
             hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
         remark("the model was trained on these tables: only the rows that its run held out are scored")
-        there = [name for name in same if name in model.roster.blocks]  # other parties hold only labels
+        there = [name for name in same if name in model.roster.blocks]  # parties outside blocks hold only labels
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
     if same:
@@ -255,8 +256,8 @@ def predict_run(
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
     """Return, by party, the file of the table that a run was trained on.
 
-    If ``parties`` are given, a party that is not one of them is left out if its file does not exist.  Without
-    ``parties``, every party is returned.
+    A party that is not in ``parties`` is left out if its file does not exist.  If ``parties`` is ``None``, the result
+    has every party.
 
     Raises:
         ModelError: the run does not exist, or was trained from data frames.
@@ -301,7 +302,7 @@ def _with_own_encoder(config: Config) -> list[str]:
 
 
 def _importable(factory: str | None) -> bool:
-    """Return True if a name "module:function" can be imported: not of a lambda, a local function or a script."""
+    """Return True for a name "module:function" unless it names a lambda, a local function or an object of a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 

@@ -40,7 +40,7 @@ class TrainingRun:
         roster: the parties in their fixed order, and which of them is active.
         resume: whether to resume from checkpoints.
         answers: the method without its schedule; it makes the predictions.
-        own: the description of ``answers`` before training, if it is user-defined.
+        own: the description of the method ``answers`` before training, if this method is user-defined.
 
     """
 
@@ -84,7 +84,7 @@ class TrainingRun:
         Args:
             name: the party.
             table: the party's validated table.
-            known: the index of each aligned row in the party's table; at the active party also who has each row.
+            known: the index of each aligned row in the party's table; at the active party also which parties have it.
             folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
             hooks: callbacks and values that the caller passes to this party's training.
             encoder: the function that makes the party's network; by default the encoder of the settings.

@@ -126,7 +126,7 @@ def sha256(path: Path) -> str:
 FORMAT = 4
 WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can still be read
 FROM_ZERO = 3  # the last format that counted ``best_epoch`` from 0
-SPARE = 1_000_000  # count of numbers that networks may allocate in addition to twice the saved weights
+SPARE = 1_000_000  # networks may allocate this count of numbers plus twice the count of saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
 OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a training run that describe the model in their folder
 
@@ -192,10 +192,10 @@ class ModelSummary:
     def make(self, source: Path, given: Method | None = None) -> Method:
         """Return the model's method: ``given``, or a built-in method with the saved parameters.
 
-        ``source`` is the model's folder, for the text of errors.
+        ``source`` is the model's folder, which error messages name.
 
         Raises:
-            NotGiven: the method is user-defined, and ``given`` is missing.
+            NotGiven: the method is user-defined, and ``given`` is ``None``.
             ModelError: ``given`` is not the method that was trained.
         """
         shipped = None if self.method is None else made_again(**tuples(self.method))
@@ -236,7 +236,7 @@ class Member:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How the party's table is read, as arguments of ``read_table``."""
+        """The settings for reading the party's table, as keyword arguments of ``read_table``."""
         names = ("id", "id_normalize", "duplicates", "file", "rules", "max_cell_bytes")
         return {name: getattr(self, name) for name in names}
 
@@ -384,7 +384,7 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
     """
     name = seat.me
     folder = home.parent.parent
-    if (folder / MANIFEST).exists():  # only models of the old format have no manifest, as ModelSummary.load checks
+    if (folder / MANIFEST).exists():  # ModelSummary.load accepts a missing manifest only in the old format
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
@@ -469,8 +469,9 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
         member: the party's share of the model, which names the columns.
         me: the party's name.
         source: the table, or the name of its file.
-        aligned: the columns that were read when the rows were aligned, in their order, with their types.  These columns
-            are read, too, if this is possible.  If empty, only the model's columns are read, in the order of the file.
+        aligned: by name, the types of the columns that were read when the rows were aligned, in the order of reading.
+            These columns are also read if this is possible.  If ``aligned`` is empty, only the model's columns are
+            read, in the order of the file.
 
     Raises:
         TableError: the table cannot be used.

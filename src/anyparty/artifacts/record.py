@@ -15,7 +15,7 @@ Fields of every record:
     loss: "module:name" of a custom loss; empty for the built-in loss
     ledger: the numbers of messages and bytes by sender, receiver and tag
     evaluation: the test scores, in the form of ``Evaluation.to_json``
-    costs: the rounds and bytes of messages, as sent and by the formulas of papers: see ``recorder.counted_costs``
+    costs: the rounds and bytes of messages: "sent" as counted, and "published" by the formulas of the APC-VFL paper
     title, declared: the method's title, and the messages that the method declares
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 
@@ -29,9 +29,9 @@ Further fields in the record of a party at its own site:
     agreed: by group of settings that all parties must share, a hash of the group
     table: the fingerprint of the party's table
     alignment: an identifier of the alignment in hexadecimal, the same at all parties
-    aligning: the points of a private alignment that this party has computed, and their total
+    aligning: of a private alignment, the number of elliptic-curve points that this party has computed, and their total
     stages: by name of the stage, the number of epochs, the number of rows per epoch, and the first epoch
-    shape: the sizes of the party's network that cost formulas need: see ``core.costs.PartyShape``
+    shape: the sizes of the party's network that cost formulas need, in the form of ``core.costs.PartyShape``
     predicted: a description of the task in one line; only at the active party
     attendance: warnings about parties that missed epochs; only at the active party
 
@@ -137,7 +137,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """Test scores: over all rows, for each number of present parties, and for each set of present parties."""
+    """Test scores: of all test rows, of the rows with each number of present parties, and with each set of them."""
 
     task: Literal["classification", "regression"]
     classes: list[str]
@@ -298,7 +298,7 @@ def versions() -> dict[str, str]:
 
 
 def is_cut(path: Path) -> bool:
-    """Return True if the record ``path`` exists but is not valid JSON, which a power failure can cause."""
+    """Return True if the record file ``path`` exists but is not valid JSON, which a power failure can cause."""
     try:
         json.loads(path.read_text(encoding="utf-8"))
     except OSError:

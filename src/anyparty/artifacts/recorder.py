@@ -201,7 +201,7 @@ class LocalRecorder(Recorder):
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # before config.toml: without a record, the next start would reject that file
+            recorder.record.write(path)  # written first: the next start rejects a config.toml without a record
         if not resume or all(party.table for party in config.parties.values()):  # the paths of tables may have changed
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
@@ -234,7 +234,7 @@ class SiteRecorder(Recorder):
             settings: the run's settings as TOML, without paths.
             table: the fingerprint of the party's table.
             can: the method's capabilities.
-            job: the name that the transport gave the run; empty without a name.
+            job: the name that the transport gave the run; empty if the transport gave no name.
             resume: whether the run is resumed.
 
         Raises:
@@ -271,7 +271,7 @@ class SiteRecorder(Recorder):
         self.write()
 
     def on_align_progress(self, done: int, total: int) -> None:
-        """Record how many points of the private alignment this party has computed, and their total number."""
+        """Record how many elliptic-curve points of the private alignment this party has computed, and their total."""
         self.record.aligning = [done, total]
         self.write()
 
@@ -282,7 +282,7 @@ class SiteRecorder(Recorder):
 
         Args:
             number: an identifier of the alignment.
-            agreed: by group of settings, its text; the record stores hashes.
+            agreed: the text of each group of settings, by the name of the group; the record stores hashes of the texts.
             rows: the number of aligned rows.
             overlap: at the active party, the number of rows that each set of parties shares; ``None`` elsewhere.
             predicted: at the active party, a description of the task in one line.
@@ -296,9 +296,10 @@ class SiteRecorder(Recorder):
 
 
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return a new record in place of one that a power failure destroyed.
+    """Return the fields of a new record, which replaces a record that a power failure destroyed.
 
-    ``values`` are its fields.  The history is that of the last readable checkpoint of the party ``active``.
+    ``values`` are the fields except the history.  The history is that of the last readable checkpoint of the party
+    ``active``.
     """
     remark(
         f"{path}: truncated, for example by a power failure; the run resumes from its checkpoints. Its record of "
@@ -328,7 +329,7 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
     before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
     _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))
-    if those != these:  # a party's index selects its network
+    if those != these:  # order matters: a party's index selects its network
         raise ResumeError(f"cannot resume, the settings list the parties in another order: it was {', '.join(those)}, "
                           f"is {', '.join(these)}; restore the order in which the run began")  # fmt: skip
 
@@ -359,13 +360,13 @@ def counted_costs(
 
     Args:
         method: the method that was trained.
-        outcomes: by party, its result of training: at least the active party's, others only if known in this process.
+        outcomes: by party, its result of training.  Only the active party's result is required.
         batch_size: the number of rows in a batch.
         ledger: the numbers of messages and bytes that the parties sent.
 
     Returns:
-        "sent": the rounds and bytes of the method's own messages; "published": the rounds and bytes by the formulas of
-        the APC-VFL paper, if they cover the method.
+        A mapping with two lists.  "sent" has the rounds and bytes of the method's own messages.  "published" has the
+        rounds and bytes that the formulas of the APC-VFL paper give, and is empty if no formula covers the method.
 
     """
     own = {message.tag for message in method.can.messages}

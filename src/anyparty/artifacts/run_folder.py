@@ -21,10 +21,10 @@ from anyparty.errors import ConfigError, StorageError
 
 LOCK = ".lock"
 LOCK_HELD = "another run is at work in this folder"
-ID_HASHES = "trained.safetensors"  # hashes of training ids, written by earlier versions; deleted when found
+ID_HASHES = "trained.safetensors"  # earlier versions wrote hashes of training ids to this file; it is deleted
 WAIT_S = 20.0  # seconds to wait for the lock: a party's new process may start while its old process is still ending
 LOOK_S = 0.2  # seconds between two attempts to lock the folder
-WRITTEN = {  # files that only the process with the lock writes; commands without it, such as report, write none of them
+WRITTEN = {  # only the process with the lock writes these files; commands such as `anyparty report` take no lock
     "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
 }  # fmt: skip
@@ -54,7 +54,7 @@ async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None
     If another run is in progress in the folder, wait for its end: up to ``wait_s`` seconds, by default ``WAIT_S``.
 
     Raises:
-        ConfigError: the other run is still in progress after this time.
+        ConfigError: another run is still in progress after this time.
         StorageError: the folder cannot be written to.
     """
     end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)

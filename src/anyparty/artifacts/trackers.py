@@ -151,7 +151,7 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Write the name of the lost party and the reason."""
+        """Write the name of the lost party and the reason of the loss."""
         self.writer.add_text("parties", f"{party} is gone: {why}", self.epochs)
 
     @forgiven

@@ -139,11 +139,11 @@ def _label_candidates(frames: Mapping[str, pl.DataFrame], ids: Mapping[str, str]
 
 @dataclass(frozen=True)
 class SettingsDraft:
-    """Draft of the settings that training needs: tables, columns of ids, and the label column.
+    """A draft of the settings that training needs: tables, columns of ids, and the label column.
 
     Attributes:
-        tables: each party's file, by party.
-        ids: the column of ids, by party.
+        tables: by party, its file.
+        ids: by party, its column of ids.
         label: the column to predict.
         active: the party that holds the label.
         candidates: the columns that may hold ids or labels.
@@ -157,7 +157,7 @@ class SettingsDraft:
 
     @property
     def shared_id(self) -> str | None:
-        """Name of the id column if it is the same in all tables, else None."""
+        """The name of the id column if it is the same in all tables, else None."""
         return next(iter(self.ids.values())) if len(set(self.ids.values())) == 1 else None
 
     def values(self) -> dict[str, Any]:
@@ -224,7 +224,9 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def parties_of(names: Sequence[str]) -> dict[str, Path]:
-    """Return each party's file from arguments ``FILE`` or ``PARTY=FILE``; without ``PARTY=``, the file names the party.
+    """Return, by party, the file of each argument ``FILE`` or ``PARTY=FILE``.
+
+    Without ``PARTY=``, the party's name is the name of the file up to its first dot.
 
     >>> parties_of(["bank.csv", "shop=new/shop-2024.csv.gz"])
     {'bank': PosixPath('bank.csv'), 'shop': PosixPath('new/shop-2024.csv.gz')}
@@ -250,7 +252,7 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
 def draft_settings(
     tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - as in the settings
 ) -> SettingsDraft:  # fmt: skip
-    """Read the parties' tables, and return draft settings for training on them.
+    """Read the parties' tables, and return a draft of the settings for training on them.
 
     ``id`` and ``label`` name the columns of ids and labels.  The function searches the tables for a column that is not
     named.
@@ -273,7 +275,7 @@ def draft_settings(
 
 
 def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: str | None) -> tuple[str, str]:
-    """Return the active party and its label column: ``label``, or by default the best candidate."""
+    """Return the active party and its label column: ``label``, or by default the likeliest label column."""
     if label is None:
         if not found.labels:
             raise ConfigError("no column looks like labels; name it: --label COLUMN")

@@ -12,7 +12,7 @@ from anyparty.tables.file_content import DETECT
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise a ConfigError if ``given`` names a party that is not in ``known``; its settings would have no effect."""
+    """Raise a ConfigError that begins with ``what`` if ``given`` names a party that is not in ``known``."""
     for name in given:
         if name not in known:
             raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
@@ -20,6 +20,8 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     """Return the label column of each party that holds labels, by party, with the active party first.
+
+    ``found`` has, by party, the table or the name of its file.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -68,7 +70,9 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
 
 
 def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
-    """Reject a table in which the column that ``federation.label`` names would be a feature, although it has labels.
+    """Reject a party's table in which the label column ``federation.label`` would be used as a feature.
+
+    ``found`` has, by party, the table or the name of its file.
 
     Raises:
         TableError: a party's table has such a column; the message names the party.

@@ -102,7 +102,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Remove the settings that no longer apply if setting ``where`` to ``value`` selects another encoder or method."""
+    """Remove from ``values`` what no longer applies if ``value`` at the path ``where`` selects an encoder or method."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
@@ -125,7 +125,7 @@ def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any
 
 
 def _with_paths(config: Config, folder: Path) -> Config:
-    """Resolve relative paths against the settings file's folder, so that the current folder does not matter."""
+    """Return the settings with absolute paths; relative paths are resolved against ``folder``, the file's folder."""
     folder = folder.absolute()
     parties = {
         name: party if party.table is None else party.model_copy(update={"table": located(party.table, folder)})

@@ -47,7 +47,7 @@ METHOD = CodeKind(
     is_class=lambda found: found in {Rule, Method} or is_rule_class(found) or is_method_class(found),
     is_made=lambda found: not isinstance(found, type) and (is_rule_class(type(found)) or is_method_class(type(found))),
 )
-"""The kinds of objects that the setting ``method.factory``, such as ``"module:Name"``, may name."""
+"""The kind of object that the setting ``method.factory``, such as ``"module:Name"``, must name: a rule or a method."""
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
@@ -112,7 +112,7 @@ def _makes(found: Any) -> bool:
 
 
 def _is_rules(found: Any) -> bool:
-    """Return True if ``found`` is a class of rules, not a class of methods."""
+    """Return True if ``found`` is a class whose instances are rules, and False if its instances are methods."""
     return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
 
 
@@ -240,7 +240,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return the settings with the content of the file ``clock.trace`` instead of its path, for use on another machine.
+    """Return the settings with the content of the file ``clock.trace`` instead of its path, for another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.

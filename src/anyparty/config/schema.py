@@ -63,6 +63,9 @@ class TrainSettings(Settings):
     predicted probabilities are then corrected, so that they fit the shares of the classes among the training rows.
     Batches stay random, because balanced batches would reveal labels.
 
+    ``batches`` is the way in which batches are drawn.  ``"mixed"`` draws a batch from all training rows.
+    ``"by-pattern"`` draws a batch from rows that the same parties hold.
+
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves.  It is limited to the number of validation rows.
 
@@ -154,11 +157,11 @@ class SplitSettings(Settings):
     - ``"stratified"``: every class has the same share in each part.  The part of a row depends only on its id, the
       labels and the seed.  With ``parties = true``, each part also has the same share of the rows that any
       given set of parties holds.
-    - ``"random"``: the classes are ignored, as in earlier versions.
+    - ``"random"``: rows are assigned at random, whatever their classes are, as in earlier versions.
     - ``"group"``: rows with the same value in the column that ``group`` names are in the same part.
     - ``"time"``: the latest rows are test rows, by the column that ``time`` names.
     - ``"file"``: the column that ``file`` names contains train, validation or test.
-    - ``"ids"``: the three parts were listed in Python.
+    - ``"ids"``: the caller in Python listed the ids of the rows in each part.
 
     The columns that ``group``, ``time`` and ``file`` name are in the active party's table, and are not features.
     """
@@ -196,8 +199,8 @@ class SplitSettings(Settings):
 class PartySettings(ReadingSettings):
     """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
 
-    ``table`` is a file, a folder, a pattern such as "bank-*.csv", or "-" for standard input.  The files of a folder or
-    pattern are parts of one table.  ``id`` is a column, or a list of columns that together identify a row.
+    ``table`` is a file, a folder, a pattern such as "bank-*.csv", or "-" for standard input.  Several files of a
+    folder or pattern together form one table.  ``id`` is a column, or a list of columns that together identify a row.
     ``duplicates`` is the reaction to rows with the same id: "error" stops with an error, "first" and "last" keep one of
     the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
 
@@ -480,5 +483,5 @@ class Config(Settings):
         if lacking := list(nones(values)):
             raise ConfigError(f"{lacking[0]} = None cannot be saved in the run's settings file (config.toml); leave "
                               "it out, or train without a folder")  # fmt: skip
-        values["train"].setdefault("patience", NONE)  # without the key, a reader would use the default
+        values["train"].setdefault("patience", NONE)  # without this key, the default applies when the file is read
         return tomli_w.dumps(values)

@@ -189,7 +189,7 @@ def _returns(function: FunctionType) -> Any:
         return annotation
     try:
         return get_type_hints(function).get("return", inspect.Parameter.empty)
-    except (NameError, TypeError, AttributeError):  # a type in the annotations is imported for type checkers only
+    except (NameError, TypeError, AttributeError):  # an annotation names a type that is imported for type checkers only
         try:
             return operator.attrgetter(annotation)(_Namespace(function.__globals__))
         except AttributeError:

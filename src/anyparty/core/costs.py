@@ -117,10 +117,10 @@ class FormulaTraffic:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
-    """Return the entries of a record for cost formulas, with the rounds and bytes that the formulas give.
+    """Return a record's entries about cost formulas, completed by the rounds and bytes that the formulas give.
 
     Args:
-        counted: the entries. One that already has bytes, or whose formula needs an unknown shape, is not changed.
+        counted: the entries. An entry that already has bytes, or whose formula needs an unknown shape, is unchanged.
         shapes: the sizes of the passive parties' networks, by party, as far as they are known.
 
     """
@@ -134,7 +134,7 @@ def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartySh
 
 @runtime_checkable
 class HasCosts(Protocol):
-    """A method whose communication costs the paper gives by a formula."""
+    """A method for whose communication costs the APC-VFL paper has a formula."""
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
         """Return the values of the cost formula for every passive party of a run."""
@@ -161,7 +161,7 @@ def backprop(epochs: float, aligned: int, batch_size: int, p: int = LAST_LAYER) 
 def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_LAYER) -> Cost:
     """Return the cost of split learning by equation (9): ``forward`` plus ``backprop``.
 
-    Each batch of each epoch takes two exchanges.
+    Each batch of each epoch takes two exchanges, one in each direction.
     """
     total = forward(epochs, aligned, z_p) + backprop(epochs, aligned, batch_size, p)
     return Cost(rounds=2 * epochs * ceil(aligned / batch_size), bytes_sent=round(total))
@@ -170,8 +170,8 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
     """Return the values of equation (9) for every passive party of a run.
 
-    ``rows`` [N] bool marks the rows that the method uses. D is the number of these rows that are training rows and that
-    the passive party holds.
+    ``rows`` [N] bool marks the rows that the method uses. D counts those of them that are training rows and that the
+    passive party holds.
     """
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)

@@ -87,10 +87,10 @@ def _check_tables(value: Any, what: str) -> None:
 
 
 def as_declared(made: Any, of: Any, what: str) -> None:
-    """Convert the fields of a frozen dataclass to their declared types; numpy numbers, lists and arrays are accepted.
+    """Convert the fields of ``made``, an object of the frozen dataclass ``of``, to their declared types in place.
 
-    The method ``__post_init__`` of the class ``of`` calls this function first. Fields that a user's subclass adds are
-    not checked.
+    The method ``__post_init__`` of the class ``of`` calls this function first. Numpy numbers, lists and arrays are
+    accepted. Fields that a user's subclass adds are not checked.
 
     Raises:
         ConfigError: a field has a value of another type; the message begins with ``what``.
@@ -110,7 +110,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
 
 
 def _truths(value: Any) -> int:
-    """Return the number of truth values in a list or tuple, or in a single value."""
+    """Return the number of booleans in a list or tuple; a single value counts as a list of one value."""
     return sum(isinstance(each, bool) for each in (value if isinstance(value, list | tuple) else [value]))
 
 
@@ -135,7 +135,7 @@ EXPECTED = {
     "string_unicode": "text",
 }
 SCALARS = (int, float, bool, str)
-SHORT = 60  # messages show only the type of a value with a longer text, because it may be a table
+SHORT = 60  # a message shows only the type of a value with a longer text, which may be a table
 
 
 def checked(
@@ -220,7 +220,7 @@ def adapter_of(hint: Any) -> TypeAdapter[Any]:
 
 
 def _strict(hint: Any) -> Any:
-    """Change an annotation so that pydantic accepts any iterable as a sequence, and checks objects by class only."""
+    """Return an annotation with which pydantic accepts any iterable as a sequence, and checks objects by class only."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
@@ -251,7 +251,7 @@ def _bound(
     """Assign the arguments of a call to the parameters of the function ``name``, and return the assignment.
 
     Raises:
-        UserError: there is no such parameter, or a required argument is missing.
+        UserError: the call has an argument that the function does not take, or lacks a required argument.
     """
     try:
         return signature.bind(*args, **kwargs)

@@ -63,7 +63,7 @@ def shorten(name: str, most: int = LONGEST) -> str:
 
 
 def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
-    """Shorten names, and put a number before names that become equal.
+    """Shorten names; if shortened names are equal, put the place in the list before each of them.
 
     >>> distinct_labels(["bank", "library of the northern city", "library of the southern city"], 16)
     ['bank', '2 library of…city', '3 library of…city']
@@ -88,7 +88,7 @@ def hide_frame(axis: Axes) -> None:
 def draw_cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
     """Draw a table of coloured cells [rows, columns], with ``texts`` in the cells.
 
-    The colour of a cell is the stronger, the greater its ``share`` is, which is from 0 to 1.
+    A cell with a greater ``share``, a number from 0 to 1, has a stronger colour.
     """
     rows, columns = share.shape
     for r in range(rows):
@@ -151,7 +151,7 @@ def save_figure(figure: Figure, out: Path) -> None:
 
 
 def inline_svg(drawn: bytes, name: str, description: str) -> str:
-    """Convert an SVG file to an element of an HTML page, and return the element.
+    """Convert ``drawn``, the bytes of an SVG file, to an element of an HTML page, and return the element.
 
     The element has the colours of the page.  The ids in it start with ``name``, so that figures do not share ids.
     ``description`` describes the figure to readers who do not see it.

@@ -1,4 +1,4 @@
-"""Predictions: scores for every row that an available party holds, with their provenance."""
+"""Predictions: the scores of rows, with the parties that took part in each prediction."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ DTYPES: dict[LabelType, tuple[type[pl.DataType], type[Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """Predictions for n rows, with their provenance.
+    """Predictions for n rows, with the parties that took part in each of them.
 
     Attributes:
         task: the task.
         blocks: the K parties that hold columns, in order.
-        scores: [n, C]: class probabilities, float32, or the predicted number in the label's own units, float64; NaN
-            without an answer.
-        by_party: [n, K, C], like ``scores`` for the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN
-            if party k has no answer. ``None`` if the method has one answer for all parties.
+        scores: [n, C]: class probabilities, float32, or the predicted number in the label's own unit, float64; NaN for
+            a row without an answer.
+        by_party: [n, K, C]: the answer of each party's own predictor (LASER-VFL, Algorithm 2), in the form of
+            ``scores``; NaN if party k has no answer. ``None`` if the method has one answer for all parties.
         took_part: [n, K] bool, True if the answer used party k's block.
         asked: [K] bool, True if party k was asked to take part.
         silent: parties that were asked to take part and did not answer.
@@ -74,7 +74,7 @@ class Predictions:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        """Describe the number of rows and the parties asked, without answers, ids or labels."""
+        """Return the number of rows and the parties that were asked to take part, but no answers, ids or labels."""
         asked = ", ".join(members(self.asked, self.blocks))
         by = f" by {self.predictor}" if self.predictor else ""
         return f"<Predictions of {len(self):,} rows{by}: {int(self.answered.sum()):,} answered; asked: {asked}>"
@@ -126,9 +126,10 @@ class Predictions:
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
-        """Return the predicted class (see ``predicted_class``) or number of each row; ``None`` without an answer.
+        """Return the predicted class or number of each row; ``None`` for a row without an answer.
 
-        Classes have the type that they have in the active party's table: text, int, float or bool.
+        The function ``predicted_class`` chooses the class. Classes have the type that they have in the active party's
+        table: text, int, float or bool.
         """
         if self.task.kind == "regression":
             answered = self.answered.tolist()
@@ -140,8 +141,8 @@ class Predictions:
     def to_numpy(self) -> NDArray[Any]:
         """Return the predicted class or number of each row as an array [n], in the order of ``ids``.
 
-        The array has the type of the labels. If a row has no answer, numbers become floats with NaN, and text and
-        truth values become objects with ``None``.
+        The array has the type of the labels. A row without an answer becomes NaN among numbers, which are then floats.
+        Among texts or booleans it becomes ``None``, and the array has the type object.
         """
         labels, (_, dtype) = self.labels(), self._dtypes
         if None not in labels:
@@ -158,7 +159,7 @@ class Predictions:
     def frame(self) -> pl.DataFrame:
         """Return one row per id: the answer, each class's probability, the parties that took part, and a reason.
 
-        The reason explains a missing answer; it is null if there is an answer.
+        The reason explains why an answer is missing. It is null if there is an answer.
         """
         columns: dict[str, pl.Series] = {} if self.id_columns is None else named_ids(self.id_columns)
         columns["prediction"] = pl.Series(self.labels(), dtype=self._dtypes[0])
@@ -264,7 +265,7 @@ def predicted_class(task: Task, scores: Tensor) -> Tensor:
 
 
 def weighted(task: Task, scores: Tensor) -> Tensor:
-    """Return class probabilities [..., C] times the class weights, normalised, which are the networks' own answers."""
+    """Return class probabilities [..., C] times the class weights, normalised; the networks' outputs have this form."""
     return _reweighted(scores, task, 1) if task.weights else scores
 
 
@@ -274,17 +275,18 @@ def _reweighted(scores: Tensor, task: Task, power: int) -> Tensor:
 
 
 def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the P distinct rows of ``present`` [n, K] bool in lexicographic order, and their index for each row.
+    """Find the P distinct rows (patterns) of ``present`` [n, K] bool, in lexicographic order.
+
+    K is not limited, because 30 columns at a time are packed into an integer.
 
     Returns:
-        The distinct rows, which are the patterns: [P, K] bool.  For each row, the index of its pattern: [n] int64.
-        K is not limited, because 30 columns at a time are packed into a number.
+        The patterns [P, K] bool, and for each row the index of its pattern, [n] int64.
     """
     n, K = present.shape
     code = torch.zeros(n, dtype=torch.int64)
     for k in range(K):
         code = code * 2 + present[:, k]
-        if k % 30 == 29:  # renumber below n, so that 30 more bits fit
+        if k % 30 == 29:  # replace codes by indices below n, so that 30 more bits fit
             code = torch.unique(code, return_inverse=True)[1]
     numbers, which = torch.unique(code, return_inverse=True)
     row_of = torch.empty(len(numbers), dtype=torch.int64)

@@ -1,7 +1,7 @@
 """One root seed and many named random streams.
 
-Every random choice has a stream of its own, selected by name. A new choice therefore never changes another one, and a
-run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
+Every random choice has a stream of its own, selected by name. A new random choice in the program therefore never
+changes the numbers of another choice. A run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
 
     >>> Seeds(7).numpy("split").integers(100) == Seeds(7).numpy("split").integers(100)
     np.True_
@@ -46,7 +46,7 @@ class Seeds:
 
     @property
     def own(self) -> Seeds:
-        """The private streams of the party; without a secret, the shared streams."""
+        """The private random streams of the party; the shared streams if the party has no secret."""
         return _Own(self.root, self.secret) if self.secret else self
 
     def number(self, *name: str | int) -> int:
@@ -78,7 +78,7 @@ class Seeds:
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # has the effect of fork_rng, and is 40 times as fast
+            before = torch.default_generator.get_state()  # get_state and set_state are 40 times as fast as fork_rng
             self._begin(torch.default_generator, *name)
             try:
                 yield

@@ -36,7 +36,7 @@ def refuse_file(folder: Path) -> None:
     """Check that neither a folder nor one of its parents is a file.
 
     Raises:
-        StorageError: one of them is a file.
+        StorageError: the folder or a parent is a file.
     """
     for each in (folder, *folder.parents):
         if each.is_file():
@@ -129,9 +129,9 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def take(path: Path, otherwise: str) -> FileLock:
-    """Acquire an exclusive lock on ``path`` without waiting.
+    """Acquire an exclusive lock on the file ``path`` without waiting, and return the lock.
 
-    The lock's ``release`` frees it. If the process dies, the operating system frees the lock.
+    ``release`` of the lock frees it. If the process dies, the operating system frees the lock.
 
     Raises:
         ConfigError: another process holds the lock; the message is ``otherwise``.

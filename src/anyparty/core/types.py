@@ -124,17 +124,17 @@ NEEDS: tuple[Needs, ...] = get_args(Needs)
 
 @dataclass(frozen=True, kw_only=True)
 class MessageSpec:
-    """The declaration of a message that a method may send. Any other message stops the run.
+    """The declaration of a message that a method may send. A message without a declaration stops the run.
 
     Roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party leads the run, and every
-    other party is *passive*.
+    other party is *passive*. *any* stands for all parties.
 
     Attributes:
         tag: the name of the message.
         frm: the role of the sender.
         to: the role of the receiver.
-        holds: the content.
-        learns: the information that the receiver gains.
+        holds: a description of the content.
+        learns: a description of the information that the receiver gains.
         when: the condition under which the message is sent; empty if it is sent in every run.
 
     Raises:
@@ -162,7 +162,7 @@ class Capabilities:
 
     Attributes:
         title: the method's name for users.
-        paper: the publication.
+        paper: the publication that describes the method.
         trains_on: the rows that the method trains on, as text.
         predicts_for: the rows that the method predicts, as text.
         needs: "all" if a prediction needs all parties, "any" if one party suffices. The same holds for training, unless
@@ -213,7 +213,7 @@ class Capabilities:
 
     @property
     def trains_with_all(self) -> bool:
-        """True if training uses a row only while all parties are present."""
+        """True if training needs all parties, by ``trains_with`` or, if that is ``None``, by ``needs``."""
         return (self.trains_with or self.needs) == "all"
 
 
@@ -221,8 +221,8 @@ class Capabilities:
 class TensorSpec:
     """The shape and dtype of one tensor that a receiver expects.
 
-    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. Such numbers may be
-    larger before a receiver rejects them as extreme.
+    ``squares`` is True for numbers that grow with the square of the sender's data, as log-densities do. A receiver
+    rejects such numbers as extreme only above a larger limit.
     """
 
     shape: tuple[int, ...]

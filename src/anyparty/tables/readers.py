@@ -72,7 +72,7 @@ def _polars_runs() -> bool:
     if not _THREADS.is_dir():
         return True
     for thread in _THREADS.iterdir():
-        with suppress(OSError):  # the thread has ended
+        with suppress(OSError):  # the thread ended during this loop
             name = (thread / "comm").read_text(encoding="utf-8").strip()
             if name.startswith("polars-") and name.removeprefix("polars-").isdecimal():
                 return True
