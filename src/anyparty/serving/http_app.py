@@ -30,7 +30,7 @@ EXAMPLE = '{"ids": ["a", "b"]}'
 
 
 def _id(value: Any) -> Any:
-    """Return an id that is text, a number or an object of these; reject any other value with one sentence.
+    """Return an id that is text, a number, or a JSON object whose values are text or numbers; reject any other value.
 
     Without this check, pydantic would report one mistake for each allowed type.
     """

@@ -436,7 +436,7 @@ def _counted(texts: pl.Series) -> str:
 
 
 def notation_of(text: pl.Series) -> Notation | None:
-    """Return the notation that nearly all cells have, apart from plain numbers; ``None`` without such a notation."""
+    """Return the notation, such as percent signs, of nearly all cells that are not plain numbers, or ``None``."""
     known = text.filter(~text.is_in(NOT_A_NUMBER).fill_null(value=True))
     plain = known.cast(pl.Float64, strict=False).is_not_null()
     several = plain

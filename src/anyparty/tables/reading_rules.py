@@ -125,8 +125,9 @@ def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
 def without_limits(text: pl.Series, how: Limits | None) -> tuple[pl.Series, pl.Series]:
     """Replace limits such as <25 and ranges such as 10-20 by numbers, or by null.
 
-    "half" is half of an upper limit, the value of a lower limit, and the middle of a range. "value" is the limit
-    itself, and the middle of a range. "missing" is null.
+    ``how`` chooses the replacement. With "half", an upper limit becomes half its number, and a lower limit becomes its
+    number. With "value", both become their number. With either, a range becomes its middle. With "missing", limits and
+    ranges become null.
 
     >>> without_limits(pl.Series(["<25", ">90", "10-20", "7"]), "half")[0].to_list()
     ['12.5', '90', '15', '7']

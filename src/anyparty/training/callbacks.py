@@ -71,7 +71,10 @@ class Callback:
         """Handle the start or the resumption of a run; ``settings`` has the groups of the TOML file."""
 
     def on_align_progress(self, done: int, total: int) -> None:
-        """Handle the progress of a private alignment: the points that the active party has computed, and the total."""
+        """Handle the progress of a private alignment, in elliptic-curve points (several for each id).
+
+        ``done`` points of ``total`` are computed at the active party.
+        """
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:
         """Handle the alignment: ``overlap`` counts the rows by set of parties; ``predicted`` describes the task."""

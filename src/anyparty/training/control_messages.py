@@ -218,7 +218,10 @@ class EpochDecision:
 
 
 async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
-    """Send the decision on an epoch, if this is the active party, or receive it; return the decision.
+    """Share the decision after an epoch: whether its weights are the best so far, and whether the stage ends.
+
+    The active party sends its decision, ``verdict``. At other parties ``verdict`` is ``None``, and they receive the
+    decision. The function returns the decision.
 
     The decision is not sent to parties that rejoin after this epoch.
     """

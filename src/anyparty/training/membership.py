@@ -37,7 +37,7 @@ class Membership(Protocol):
         """Remove the party ``name`` from the run, and send it the reason ``why``."""
 
     def stop_reason(self) -> str:
-        """Return the reason why the run was stopped from outside at this party, or "" if it was not stopped."""
+        """Return the reason given with a request to this party to stop the run, or "" without such a request."""
 
 
 class StaticMembership:

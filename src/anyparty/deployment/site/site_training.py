@@ -74,8 +74,9 @@ class SiteParty:
         """Read the party's table and prepare the run.
 
         Raises:
-            ConfigError: the party's own settings name no table; or the job's settings name no label, a party that the
-                site does not know, or code or a column that the party's own settings do not allow.
+            ConfigError: the party's own settings do not name a table. Or the job's settings do not name a label, or
+                they name a party that the site does not know, or they name code or a column that the party's own
+                settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)

@@ -187,7 +187,7 @@ class ReliableEndpoint:
     def _blocked_by(self, to: str) -> Iterator[None]:
         """Record during a ``with`` block that ``send`` waits for the party ``to``.
 
-        The endpoint gives up a silent party only while a coroutine waits for it in ``send`` or ``recv``.
+        The endpoint gives up on a silent party only while a coroutine waits for it in ``send`` or ``recv``.
         """
         with self._lock:
             session = self._session(to)
