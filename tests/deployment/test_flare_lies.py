@@ -11,7 +11,7 @@ from anyparty.deployment.flare import federation_folder
 from anyparty.errors import MessageError
 from anyparty.transport.codec import Header, encode
 from anyparty.transport.contract import ContractChannel
-from anyparty.transport.reliable.buffers import Envelope
+from anyparty.transport.reliable_buffers import Envelope
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
