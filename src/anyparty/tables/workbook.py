@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from anyparty.errors import TableError, some
-from anyparty.tables.csv_file import check_unique, without_unnamed
+from anyparty.tables.csv_file import UNNAMED, check_unique, without_unnamed
 from anyparty.tables.file_content import FileContent, FileSettings, named
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def read_workbook(
     book, sheet, header = read_header(content, settings, party)
     frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
     header = header[: frame.width]
-    frame.columns = [name or f"\0{place}" for place, name in enumerate(header)]
+    frame.columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
-    cells, notes = without_unnamed(frame, header, f"party {party!r}: {named(content.path)}")
+    cells, notes = without_unnamed(frame, f"party {party!r}: {named(content.path)}")
     return cells, sheet, notes
 
 
