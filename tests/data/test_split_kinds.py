@@ -10,7 +10,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.splits import UNUSED, SplitPlan, assign, counts_of
 from anyparty.errors import TableError
-from anyparty.tables.rules import AS_WRITTEN, ReadingRules
+from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import read_table
 
 SHARES = st.floats(0, 0.49)

@@ -453,5 +453,5 @@ def test_dropped_columns_are_not_in_memory(tmp_path, kind):
         assert made.columns == ("id", "age", "town")
     write_other = getattr(ROWS.rename({"town": "city"}), f"write_{kind}")
     write_other(tmp_path / f"2.{kind}")
-    with pytest.raises(TableError, match="has other columns than .*: 'city', 'town'"):
+    with pytest.raises(TableError, match=r"has other columns than .*: 'city', 'town'"):
         readers.read(tmp_path, "clinic", drop={"town", "city"})

@@ -23,8 +23,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
-from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment, rows_of
+from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
@@ -32,9 +31,8 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of
-from anyparty.core.forks import check_not_forked
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
@@ -49,7 +47,7 @@ from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.preprocessing import MANY_LEVELS
-from anyparty.tables.readers import located
+from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
 
@@ -281,7 +279,7 @@ class Federation:
         Raises:
             AlignmentError: the tables share no ids, or they have different numbers of id columns.
         """
-        return join.align(list(self.tables.values()), first=self.roster.active)
+        return align(list(self.tables.values()), first=self.roster.active)
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from anyparty.core.seeds import Seeds
 from anyparty.data.blocks import TEST, TRAIN, VALIDATION, split
 from anyparty.errors import TableError
-from anyparty.tables import cells, dates
+from anyparty.tables import cells, reading_rules
 from anyparty.tables.column_types import as_dates
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
@@ -282,7 +282,7 @@ class _OwnRows:
         Dates in text are read by the same rules as in a feature column.
         """
         rules, name = self.table.rules, column.name
-        known = column if dates.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
+        known = column if reading_rules.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
         if not column.dtype.is_temporal() and name not in rules.dates:
             numbers, bad = cells.as_numbers(known)
             if not bad.any():

@@ -1,7 +1,26 @@
-"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line."""
+"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line.
+
+A forked process cannot read tables, because polars would wait for ever. A fork copies a process without its threads. If
+polars had started its threads before the fork, the child waits for threads that do not exist. Python forks by default
+on Linux up to version 3.13 (``multiprocessing.Pool``).
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from anyparty.errors import ConfigError, TableError, some
+from anyparty.tables.csv_file import UNNAMED, check_unique, without_unnamed
+from anyparty.tables.file_content import FileContent, FileSettings
+from anyparty.tables.file_content import named as file_named
+
+if TYPE_CHECKING:
+    import fastexcel
 import csv
 import io
 import zipfile
@@ -9,27 +28,128 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import polars as pl
 import zstandard
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
-from anyparty.core.forks import check_not_forked
 from anyparty.core.storage import user_path
-from anyparty.errors import TableError, some
 from anyparty.tables import data_frames
-from anyparty.tables.csv_file import CsvFile, check_unique
-from anyparty.tables.file_content import DETECT, STANDARD_INPUT, FileContent, FileSettings, content_of
-from anyparty.tables.file_content import named as file_named
-from anyparty.tables.workbook import read_header, read_workbook
+from anyparty.tables.csv_file import CsvFile
+from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     Source: TypeAlias = str | Path | pl.DataFrame | pl.LazyFrame | pd.DataFrame | NDArray[Any]
+
+_THREADS = Path("/proc/self/task")
+_state = {"threads before the fork": False, "forked": False}
+
+
+def check_not_forked() -> None:
+    """Check that polars can work in this process.
+
+    Raises:
+        ConfigError: the process was forked after polars had started its threads.
+    """
+    if _state["forked"]:
+        raise ConfigError("this process was forked after tables had been read, and reading or training would never "
+                          "end here: start processes with multiprocessing.get_context('spawn'), or fork before the "
+                          "first table is read")  # fmt: skip
+
+
+def _before() -> None:
+    _state["threads before the fork"] = _polars_runs()
+
+
+def _in_child() -> None:
+    _state["forked"] = _state["forked"] or _state["threads before the fork"]
+
+
+def _polars_runs() -> bool:
+    """Return True if polars has started its threads, or if the system does not list the threads of this process."""
+    if not _THREADS.is_dir():
+        return True
+    for thread in _THREADS.iterdir():
+        with suppress(OSError):  # the thread has ended
+            name = (thread / "comm").read_text(encoding="utf-8").strip()
+            if name.startswith("polars-") and name.removeprefix("polars-").isdecimal():
+                return True
+    return False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_child=_in_child)
+
+
+def read_header(
+    content: FileContent, settings: FileSettings, party: str
+) -> tuple[fastexcel.ExcelReader, str, list[str]]:
+    """Open a workbook, choose the sheet, and read its column names; "" for a column without a name.
+
+    Raises:
+        TableError: the sheet is not evident or does not exist, or a column name repeats.
+    """
+    import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
+
+    where = f"party {party!r}: {file_named(content.path)}"
+    try:
+        book = fastexcel.read_excel(content.whole())
+    except fastexcel.FastExcelError as error:
+        raise ValueError(str(error)) from error  # a ValueError is reported like that of any damaged file
+    sheet = _sheet(book, settings.sheet, where, party)
+    first = book.load_sheet(sheet, header_row=None, n_rows=1, dtypes="string").to_polars()
+    header = ["" if name is None else name.strip() for name in first.row(0)]
+    whole = book.load_sheet(sheet, header_row=None, dtypes="string").width
+    header += [""] * (whole - len(header))
+    check_unique([name for name in header if name], where)
+    return book, sheet, header
+
+
+def read_workbook(
+    content: FileContent, settings: FileSettings, party: str
+) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
+    """Read a sheet with the cells' own types; a column of several types is text.
+
+    Returns:
+        The cells, the sheet's name, and remarks on columns that were left out.
+
+    Raises:
+        TableError: the sheet is not evident or does not exist, a column name repeats, or an unnamed column has cells.
+    """
+    book, sheet, header = read_header(content, settings, party)
+    frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
+    header = header[: frame.width]
+    frame.columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    cells, notes = without_unnamed(frame, f"party {party!r}: {file_named(content.path)}")
+    return cells, sheet, notes
+
+
+def _sheet(book: fastexcel.ExcelReader, wanted: str | int | None, where: str, party: str) -> str:
+    names = book.sheet_names
+    if isinstance(wanted, int):
+        if wanted > len(names):
+            raise TableError(f"{where} has no sheet {wanted}; it has {len(names)}: {_listed(names)}")
+        return names[wanted - 1]
+    if wanted is not None:
+        if wanted not in names:
+            raise TableError(f"{where} has no sheet {wanted!r}; it has {_listed(names)}")
+        return wanted
+    filled = [name for name in names if book.load_sheet(name, header_row=None, n_rows=1).width]
+    if len(filled) > 1:
+        raise TableError(f"{where} has {len(filled)} sheets with cells, {_listed(filled)}; write sheet = "
+                         f"{filled[0]!r} or another in [parties.{party}]")  # fmt: skip
+    if not filled:
+        raise TableError(f"{where}: every sheet is empty; a table with a line of column names was expected")
+    return filled[0]
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(map(repr, names)) if len(names) == 2 else some(names)
+
 
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged Parquet files
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)

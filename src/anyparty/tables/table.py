@@ -20,11 +20,11 @@ from polars.selectors import by_name
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
-from anyparty.tables.csv_dialect import are_decimal, with_points
+from anyparty.tables.csv_file import are_decimal, with_points
 from anyparty.tables.file_content import DETECT, FileSettings
 from anyparty.tables.ids import Duplicates, combined, doubled, id_names, read_ids
 from anyparty.tables.label_cells import Labels, read_labels
-from anyparty.tables.rules import AS_WRITTEN, ReadingRules
+from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 
 if TYPE_CHECKING:
     from anyparty.tables.readers import Source
