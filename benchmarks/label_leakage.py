@@ -38,8 +38,7 @@ from anyparty.config.method_factory import SCHEDULES, chosen, scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.data import datasets
-from anyparty.data.blocks import Rows
-from anyparty.data.rows import row_keys
+from anyparty.data.blocks import Rows, row_keys
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch, Method, PartyContext, Stage, State, Step
 from anyparty.methods.method_registry import METHODS, SPLIT

@@ -23,7 +23,7 @@ from anyparty.errors import UserError, nearest
 from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.serving import serving_protocol
-from anyparty.tables import cells, checks, column_types, csv_dialect, file_content, label_cells, number_marks, spellings
+from anyparty.tables import cells, checks, column_types, csv_file, file_content, label_cells, reading_rules
 from anyparty.tables import preprocessing as prepare
 from anyparty.tables import target as labels
 from anyparty.tables.ids import NORMALIZATIONS
@@ -177,7 +177,7 @@ def reading_tables() -> dict[str, str]:
 
 
 def _missing_marks() -> list[list[str]]:
-    numbers, more = number_marks.NOT_A_NUMBER, label_cells.MARKS - set(cells.MISSING)
+    numbers, more = reading_rules.NOT_A_NUMBER, label_cells.MARKS - set(cells.MISSING)
     return [
         ["all columns", f"empty, {_code(mark for mark in cells.MISSING if mark)}"],
         ["numbers", f"also {_code(numbers)}"],
@@ -195,9 +195,9 @@ def _formats() -> list[list[str]]:
     return [
         ["tables", ", ".join(tables)],
         ["compression", ", ".join(name for _, name in file_content.PACKED)],
-        ["separators", ", ".join("tab" if mark == "\t" else f"`{mark}`" for mark in csv_dialect.SEPARATORS)],
-        ["currencies", f"every sign, such as `$` and `€`, and {_code(number_marks.CURRENCY.split('|')[1:])}"],
-        ["shares", _code(number_marks.SHARES)],
+        ["separators", ", ".join("tab" if mark == "\t" else f"`{mark}`" for mark in csv_file.SEPARATORS)],
+        ["currencies", f"every sign, such as `$` and `€`, and {_code(reading_rules.CURRENCY.split('|')[1:])}"],
+        ["shares", _code(reading_rules.SHARES)],
         ["not tables; they stop with their kind", ", ".join([*others, "an HTML page", "JSON", "XML", "binary data"])],
     ]
 
@@ -214,7 +214,7 @@ def _reading_limits() -> list[list[str]]:
         f"{column_types.NUMERIC_SHARE:.0%} of a column's cells are numbers": "other cells stop",
         f"{column_types.MANY_LEVELS} different texts, and half of the cells": "left out, with a remark",
         f"{prepare.MANY_LEVELS} categories in the training rows": grouped,
-        f"{spellings.SEARCHED:,} categories": "different spellings are not searched for",
+        f"{cells.SEARCHED:,} categories": "different spellings are not searched for",
         f"{share:.0%} of the numbers at prediction are {checks.FAR} standard deviations from training": "a remark",
         f"{column_types.LARGEST:.1e} in a number": "stops",
     }

@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.core.checked_calls import adapter_of, check, check_arguments
+from anyparty.core.declared_types import adapter_of, check, check_arguments
 from anyparty.errors import AnypartyWarning, ConfigError, PredictionError, TableError, nearest
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyparty.alignment import join
+from anyparty.alignment.alignment import align
 from anyparty.errors import AlignmentError
 from anyparty.tables.table import read_table
 
@@ -29,9 +29,9 @@ def test_positions_equal_those_by_dictionaries(ids_by_party):
     tables = [table_of(f"p{k}", ids) for k, ids in enumerate(ids_by_party)]
     if len(tables) > 1 and len(union) == sum(map(len, ids_by_party)):
         with pytest.raises(AlignmentError, match="no id is known to two parties"):
-            join.align(tables)
+            align(tables)
         return
-    alignment = join.align(tables)
+    alignment = align(tables)
     assert alignment.parties == tuple(f"p{k}" for k in range(len(tables)))
     assert alignment.n == len(union)
     assert alignment.ids.to_list() == union
@@ -41,9 +41,9 @@ def test_positions_equal_those_by_dictionaries(ids_by_party):
 @given(st.permutations(range(6)), st.permutations(range(5)))
 def test_order_of_rows_in_a_file_does_not_matter(first, second):
     left, right = [str(i) for i in range(6)], [str(i) for i in range(3, 8)]
-    plainly = join.align([table_of("a", left), table_of("b", right)])
+    plainly = align([table_of("a", left), table_of("b", right)])
     shuffled_ids = {"a": [left[i] for i in first], "b": [right[i] for i in second]}
-    shuffled = join.align([table_of(party, ids) for party, ids in shuffled_ids.items()])
+    shuffled = align([table_of(party, ids) for party, ids in shuffled_ids.items()])
     assert shuffled.ids.to_list() == plainly.ids.to_list()
     assert (shuffled.observed(["a", "b"]) == plainly.observed(["a", "b"])).all()
     for party, ids in shuffled_ids.items():
@@ -52,32 +52,32 @@ def test_order_of_rows_in_a_file_does_not_matter(first, second):
 
 
 def test_ids_of_different_types_are_one_id():
-    alignment = join.align([table_of("a", [7, 8]), table_of("b", [8.0, 9.0]), table_of("c", [" 9", "7 "])])
+    alignment = align([table_of("a", [7, 8]), table_of("b", [8.0, 9.0]), table_of("c", [" 9", "7 "])])
     assert alignment.ids.to_list() == ["7", "8", "9"]
     assert alignment.observed("abc").sum(axis=1).tolist() == [2, 2, 2]
 
 
 def test_a_single_party():
-    alignment = join.align([table_of("a", ["y", "x"])])
+    alignment = align([table_of("a", ["y", "x"])])
     assert alignment.position["a"].tolist() == [1, 0]
     assert alignment.position["a"].dtype == np.int64
 
 
 def test_no_tables():
     with pytest.raises(AlignmentError, match="no tables to align"):
-        join.align([])
+        align([])
 
 
 def test_two_parties_with_one_name():
     with pytest.raises(
         AlignmentError, match="each party needs a name of its own, but 'a' names several: 'data frame', "
     ):
-        join.align([table_of("a", [1]), table_of("b", [1]), table_of("a", [1])])
+        align([table_of("a", [1]), table_of("b", [1]), table_of("a", [1])])
 
 
 def test_no_overlap_shows_what_ids_look_like():
     with pytest.raises(AlignmentError, match=r"look like this: a \(data frame\): '1', '2'") as caught:
-        join.align([table_of("a", [3, 1, 2]), table_of("b", ["7", "8"])])
+        align([table_of("a", [3, 1, 2]), table_of("b", ["7", "8"])])
     assert "b (data frame): '7', '8'. Check that the id columns" in str(caught.value)
     assert "equal but" not in str(caught.value)
 
@@ -93,4 +93,4 @@ def test_no_overlap_shows_what_ids_look_like():
 )
 def test_no_overlap_guesses_why(left, right, cause):
     with pytest.raises(AlignmentError, match=f"would be equal but for {cause}"):
-        join.align([table_of("a", [left, "x"]), table_of("b", [right, "y"])])
+        align([table_of("a", [left, "x"]), table_of("b", [right, "y"])])

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.alignment import Alignment, NearMatch, align
 from anyparty.alignment.overlap import SHOWN, Overlap, Pattern
 from anyparty.tables.table import read_table
 
@@ -77,7 +76,7 @@ def test_a_party_that_shares_no_row_is_noted():
     [
         (
             ["001", "004"],
-            f": 1 would be equal but for leading zeros; {join.NearMatch(1, ('strip-zeros',)).remedy}",
+            f": 1 would be equal but for leading zeros; {NearMatch(1, ('strip-zeros',)).remedy}",
         ),
         (["c-1", "c-4"], ": some would be equal but for letters around the numbers"),
         (["8", "9"], ""),
@@ -86,7 +85,7 @@ def test_a_party_that_shares_no_row_is_noted():
 def test_a_party_that_shares_no_row_is_told_why_where_ids_are_known(third, guess):
     ids_of = {"a": ["1", "2"], "b": ["2", "1"], "c": third}
     tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
-    (note,) = Overlap.of(join.align(tables), ["a", "b", "c"]).notes
+    (note,) = Overlap.of(align(tables), ["a", "b", "c"]).notes
     assert note == f"c shares no row with any other party: check how its ids are written{guess}"
 
 
@@ -101,7 +100,7 @@ def test_ids_that_match_in_part_are_noted_too(written, note):
     ids_of = {"a": [str(n) for n in range(1, 101)], "b": [written(n) for n in range(1, 101)], "c": ["7", "8", "x"]}
     ids_of["b"][:2] = ["1", "2"]
     tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
-    notes = [each for each in Overlap.of(join.align(tables), ["a", "b", "c"]).notes if not each.startswith("c ")]
+    notes = [each for each in Overlap.of(align(tables), ["a", "b", "c"]).notes if not each.startswith("c ")]
     assert len(notes) == 2
     assert all(note in each and "check how its ids are written" in each for each in notes)
 
@@ -113,7 +112,7 @@ def test_a_few_ids_that_are_nearly_anothers_may_be_so_by_chance(alike, noted):
     ids_of = {"a": [*both, *near, *(f"a{n}" for n in range(100))],
               "b": [*both, *(f"0{each}" for each in near), *(f"b{n}" for n in range(100))]}  # fmt: skip
     tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
-    assert len(Overlap.of(join.align(tables), ["a", "b"]).notes) == noted
+    assert len(Overlap.of(align(tables), ["a", "b"]).notes) == noted
 
 
 def test_json():

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_core_ed25519_is_valid_point
 
-from anyparty.alignment import join, private, rounds
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment import private, rounds
+from anyparty.alignment.alignment import Alignment, align
 from anyparty.alignment.overlap import Overlap
 from anyparty.alignment.rounds import TokenUnion
 from anyparty.alignment.x25519 import L, P, Secret, SmallOrder, blind, hashed
@@ -92,7 +92,7 @@ def rows_of(alignment):
 
 def plainly(ids):
     tables = [read_table(pl.DataFrame({"id": own}), party=name, id="id") for name, own in ids.items()]
-    return join.align(tables, apart=True)
+    return align(tables, apart=True)
 
 
 def numbered(count, start=0):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from anyparty.alignment import join
+from anyparty.alignment.alignment import align
 from anyparty.api.federation import Federation, read_party
 from anyparty.api.imputation import impute
 from anyparty.api.model import Model
@@ -170,8 +170,8 @@ def test_ids_that_nobody_tells_of_are_no_overlap():
     with pytest.raises(
         AlignmentError, match=r"no id is known to two parties.*party 'bank', data frame: 1 of 2 rows are"
     ):
-        join.align([bank, shop])
-    both = join.align([bank, shop], apart=True)
+        align([bank, shop])
+    both = align([bank, shop], apart=True)
     assert both.observed(["bank", "shop"]).tolist() == [[True, False], [False, True]]
     assert both.position["shop"].tolist() == [0, 1]
 

@@ -113,6 +113,24 @@ def test_ids_may_be_named_by_party():
     assert federation.overlap.by_all == N
 
 
+@pytest.mark.parametrize(("most", "widths"), [(3, (3, 3)), ({"shop": 4}, (N, 4))])
+def test_the_most_levels_of_a_column(most, widths):
+    kinds = {"code": "categorical"}
+    frames = {name: frame.with_columns(code="k" + pl.int_range(N).cast(pl.String))
+              for name, frame in tables(shop="y").items()}  # fmt: skip
+    federation = Federation.from_tables(
+        frames, label="y", types={"bank": kinds, "shop": kinds}, max_levels=most,
+        drop={"bank": ["a", "b"], "shop": ["c", "d"]},
+    )  # fmt: skip
+    with pytest.warns(AnypartyWarning, match="max_levels"):
+        model = federation.train(epochs=1, validation=0.0, test=0.0)
+    assert tuple(model.members[name].prepare.width for name in ("bank", "shop")) == widths
+    with pytest.raises(ConfigError, match=r"max_levels: there is no party 'shp'; did you mean 'shop'"):
+        Federation.from_tables(frames, label="y", max_levels={"shp": 3})
+    with pytest.raises(ConfigError, match=r"max_levels.*greater than or equal to 2"):
+        Federation.from_tables(frames, label="y", max_levels=1)
+
+
 def test_a_misspelt_label_of_a_wide_table_does_not_list_all_columns():
     frames = tables(shop="y")
     frames["bank"] = pl.DataFrame({"id": frames["bank"]["id"], **{f"x{i:03d}": [1.0] * N for i in range(500)}})

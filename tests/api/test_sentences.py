@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anyparty import Federation
-from anyparty.alignment.join import hint
+from anyparty.alignment.alignment import hint
 from anyparty.errors import ConfigError, TableError, nearest
 from anyparty.training.loop import device_of
 

@@ -19,7 +19,7 @@ import zstandard
 from anyparty import config
 from anyparty.api.federation import Federation
 from anyparty.errors import AnypartyWarning, TableError
-from anyparty.tables.spellings import fold
+from anyparty.tables.cells import fold
 from tests.cases.conftest import EVERY, ROWS, clean
 
 MARKED = ROWS // EVERY

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.errors import ConfigError, PredictionError
 
 

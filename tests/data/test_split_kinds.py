@@ -10,15 +10,16 @@ from anyparty.core.seeds import Seeds
 from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.splits import UNUSED, SplitPlan, assign, counts_of
 from anyparty.errors import TableError
+from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import read_table
 
 SHARES = st.floats(0, 0.49)
 
 
-def table(label, part_by=None, **columns):
+def table(label, part_by=None, rules=AS_WRITTEN, **columns):
     n = len(label)
     frame = pl.DataFrame({"id": [f"p{i}" for i in range(n)], "x": np.arange(n) * 1.0, "y": label, **columns})
-    return read_table(frame, party="bank", id="id", label="y", part_by=part_by)
+    return read_table(frame, party="bank", id="id", label="y", part_by=part_by, rules=rules)
 
 
 def parts(of, seed=0, observed=None, position=None, secret=b"", **plan):
@@ -95,10 +96,22 @@ class TestMasksAndOrder:
         full = parts(of)
         for seed in range(3):
             observed = np.random.default_rng(seed).random((200, 2)) > 0.5
-            there = observed.any(axis=1)
-            use = parts(of, observed=observed)
-            assert np.array_equal(use[there], full[there])
-            assert (use[~there] == TRAIN).all()
+            observed[:, 0] |= ~observed.any(axis=1)
+            assert np.array_equal(parts(of, observed=observed), full)
+
+    @pytest.mark.parametrize("kind", ["stratified", "random", "group", "time"])
+    def test_not_on_labels_of_rows_that_no_party_holds(self, kind):
+        observed = np.ones((200, 2), dtype=bool)
+        observed[::4] = False
+        columns = {"g": np.arange(200) // 5, "part_by": "g"} if kind in {"group", "time"} else {}
+        uses = []
+        for absent in ([0] * 50, [1] * 50, [0, 1] * 25, [None] * 50, list("abcde") * 10, [f"{i}.5" for i in range(50)]):
+            label = [str(y) for y in self.label]
+            label[::4] = [None if y is None else str(y) for y in absent]
+            uses.append(parts(table(label, **columns), observed=observed, kind=kind))
+        assert all(np.array_equal(use, uses[0]) for use in uses)
+        assert (uses[0][::4] == TRAIN).all()
+        assert (uses[0] == TEST).any()
 
     def test_not_on_rows_that_others_add_or_on_their_order(self):
         of = table(self.label)
@@ -147,8 +160,35 @@ class TestColumns:
     def test_one_time_is_in_one_part(self):
         use = parts(table(np.arange(20) % 2, t=np.arange(20) // 7, part_by="t"), kind="time", validation=0.0)
         assert all(len(set(use[np.arange(20) // 7 == t])) == 1 for t in range(3))
-        with pytest.raises(TableError, match="column 't': expected dates such as 2020-01-31 or numbers, found 'soon'"):
+        expected = r"'t' has cells that are not dates: 'soon' in row 1, 'late' in row 2\. Expected numbers, or dates"
+        with pytest.raises(TableError, match=expected):
             parts(table([0, 1], t=["soon", "late"], part_by="t"), kind="time")
+
+    @pytest.mark.parametrize("format_", ["%d.%m.%Y", "%m/%d/%Y", "%d %b %Y", "%Y/%m/%d", "%Y-%m-%dT%H:%M:%SZ"])
+    def test_dates_are_read_as_in_features(self, format_):
+        days = np.random.default_rng(0).permutation(100)
+        date = pl.Series(days + 10).cast(pl.Int32).cast(pl.Date)
+        of = table(np.arange(100) % 2, day=date.cast(pl.Datetime).dt.strftime(format_), part_by="day")
+        assert sorted(days[parts(of, kind="time") == TEST]) == list(range(80, 100))
+
+    @pytest.mark.parametrize(("order", "tested"), [("day-first", 1), ("month-first", 0), ("%d/%m/%Y", 1)])
+    def test_a_doubtful_order_needs_a_setting(self, order, tested):
+        day = ["03/04/2024", "02/05/2024", "01/01/2024", "01/02/2024"]
+        plan = {"kind": "time", "test": 0.25, "validation": 0.0}
+        with pytest.raises(
+            TableError, match=r"'day' has dates whose order is not evident.*dates = \{day = \"day-first"
+        ):
+            parts(table([0, 1, 0, 1], day=day, part_by="day"), **plan)
+        use = parts(table([0, 1, 0, 1], day=day, part_by="day", rules=ReadingRules(dates={"day": order})), **plan)
+        assert (use == TEST).nonzero()[0].tolist() == [tested]
+
+    def test_a_time_in_every_row(self):
+        day, rules = ["2024-01-01", "-", "1900-01-01"], ReadingRules(missing={"day": ("1900-01-01",)})
+        with pytest.raises(TableError, match=r"column 'day': row 2, 3 is empty"):
+            parts(table([0, 1, 0], day=day, part_by="day", rules=rules), kind="time")
+        with pytest.raises(TableError, match=r"column 'day': row 2 is empty"):
+            parts(table([0, 1, 0], day=[3, -9, 5], part_by="day", rules=ReadingRules(missing={"day": ("-9",)})),
+                  kind="time")  # fmt: skip
 
     def test_a_column_with_the_parts(self):
         column = ["train", "Test", "validation", "test", "train"]

@@ -15,9 +15,9 @@ from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionEr
 from anyparty.serving import predictor as predictor_module
 from anyparty.serving import serving_protocol as protocol
 from anyparty.serving.loaded_party import load_party
-from anyparty.serving.multiplexer import NUMBER_KEY, Multiplexer
 from anyparty.serving.peer_group import CircuitBreaker
 from anyparty.serving.responder import serve_at_site
+from anyparty.serving.serving_protocol import NUMBER_KEY, Multiplexer
 from tests import unhurried
 from tests.deployment.test_site_training import run, settings, trained_again, world
 from tests.serving.trained_parties import LONG_S, SHORT_S, GatedChannel, TrainedParties, responding

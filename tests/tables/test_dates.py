@@ -11,7 +11,7 @@ from anyparty import Federation
 from anyparty.api.model import Model
 from anyparty.errors import ConfigError, TableError
 from anyparty.tables.preprocessing import HASHES, Prepare
-from anyparty.tables.rules import ReadingRules
+from anyparty.tables.reading_rules import ReadingRules
 from anyparty.tables.table import read_table
 
 START = dt.datetime(2019, 11, 20, 8, 30)

@@ -10,7 +10,7 @@ import pytest
 from anyparty import Federation
 from anyparty.core.types import Task
 from anyparty.errors import TableError
-from anyparty.tables.rules import ReadingRules, classes
+from anyparty.tables.reading_rules import ReadingRules, classes
 from anyparty.tables.table import read_table
 from anyparty.tables.target import encode, infer_task, unseen
 

@@ -7,8 +7,7 @@ import pytest
 
 from anyparty import Federation
 from anyparty.errors import AnypartyWarning, TableError
-from anyparty.tables.number_marks import NumberFormat
-from anyparty.tables.rules import ReadingRules
+from anyparty.tables.reading_rules import NumberFormat, ReadingRules
 from anyparty.tables.table import read_table
 from anyparty.tables.target import infer_task
 

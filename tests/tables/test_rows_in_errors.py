@@ -9,7 +9,7 @@ import pytest
 from anyparty.deployment.flare.job import farewell
 from anyparty.errors import TableError
 from anyparty.tables.preprocessing import Prepare
-from anyparty.tables.rules import ReadingRules
+from anyparty.tables.reading_rules import ReadingRules
 from anyparty.tables.table import read_table
 from anyparty.tables.target import infer_task
 

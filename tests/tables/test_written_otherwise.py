@@ -27,9 +27,8 @@ from hypothesis import strategies as st
 from anyparty.errors import AnypartyError
 from anyparty.tables import cells
 from anyparty.tables.label_cells import MARKS, class_key
-from anyparty.tables.number_marks import NOT_A_NUMBER
 from anyparty.tables.preprocessing import Prepare
-from anyparty.tables.rules import ReadingRules
+from anyparty.tables.reading_rules import NOT_A_NUMBER, ReadingRules
 from anyparty.tables.table import Table, read_table
 from anyparty.tables.target import encode, infer_task
 

@@ -1,4 +1,4 @@
-"""The result of an alignment: which party holds which row.
+"""The result of an alignment, which party holds which row, and the plain join of tables in one process.
 
 A plain join knows all positions and ids. Private alignment gives each party only the positions of its own rows, and
 does not reveal ids. All later code therefore uses only positions.
@@ -6,7 +6,8 @@ does not reveal ids. All later code therefore uses only positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -16,6 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.core.predictions import take_rows
+from anyparty.errors import AlignmentError, some
+from anyparty.tables import cells
+from anyparty.tables.checks import EMPTY
+from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
+from anyparty.tables.readers import check_not_forked
+from anyparty.tables.table import Table
 
 RowKind = Literal["any", "active", "all"]
 ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
@@ -126,3 +133,200 @@ class PartyAlignment:
     position: NDArray[np.int64]
     observed: Tensor | None = None
     key: Tensor | None = None
+
+
+MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
+
+
+def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
+    """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
+
+    The order of rows in a table affects only the positions. With ``apart``, parties may share no id, and rows may have
+    neither cells nor labels, which prediction needs. The result's id columns have the names and types of those of party
+    ``first``, by default the party of the first table.
+
+    >>> from anyparty.tables.table import read_table
+    >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
+    >>> shop = read_table(pl.DataFrame({"id": ["2", "3"], "sum": [9.5, 7.0]}), party="shop", id="id")
+    >>> both = align([bank, shop])
+    >>> both.ids.to_list(), both.position["bank"].tolist(), both.position["shop"].tolist()
+    (['1', '2', '3'], [1, -1, 0], [-1, 0, 1])
+
+    Raises:
+        AlignmentError: there are no tables, two parties have the same name, or no id is known to two parties.
+    """
+    check_not_forked()
+    if not tables:
+        raise AlignmentError("there are no tables to align; give at least one party's")
+    _check_names(tables)
+    _check_widths(tables)
+    ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.has_content) for table in tables]
+    union = pl.concat(ids).unique().sort()
+    if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
+        raise AlignmentError(_no_overlap(tables))
+    rows = union.to_frame().with_row_index("row")
+    position = {table.party: _positions(rows, table.ids) for table in tables}
+    return Alignment(
+        parties=tuple(table.party for table in tables),
+        n=len(union),
+        position=position,
+        ids=union,
+        blocks={table.party: table.blocks_at(position[table.party]) for table in tables},
+        id_columns=_id_columns(position, tables, first or tables[0].party),
+    )
+
+
+def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
+    """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
+
+    The cells of a row are those of the party ``first``, or else of the first table with the row. A column becomes text
+    if cells of another table do not fit its type.
+    """
+    held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
+    if len(held) < len(tables):
+        return None
+    held.sort(key=lambda each: each[0] != first)
+    rows = [pl.Series(position[party]) for party, _ in held]
+    columns = []
+    for place, lead in enumerate(held[0][1].iter_columns()):
+        series = [own.to_series(place) for _, own in held]
+        found = [each.gather(at.set(at < 0, None)) for each, at in zip(series, rows, strict=True)]
+        dtype = lead.dtype
+        cast = [each.cast(dtype, strict=False) for each in found]
+        if any(after.null_count() > before.null_count() for before, after in zip(found, cast, strict=True)):
+            cast = [cells.as_text(each) for each in found]
+        columns.append(pl.select(pl.coalesce(*cast)).to_series().alias(lead.name))
+    return pl.DataFrame(columns)
+
+
+def _check_names(tables: Sequence[Table]) -> None:
+    twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
+    if twice:
+        files = [table.source for table in tables if table.party in twice]
+        raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
+
+
+def _check_widths(tables: Sequence[Table]) -> None:
+    """Reject parties with different numbers of id columns."""
+    names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
+    if len({len(each) for each in names.values()}) > 1:
+        listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
+        raise AlignmentError(f"the parties have different numbers of id columns ({listed}); name equally many, in the "
+                             "same order, with id in [parties.NAME]")  # fmt: skip
+
+
+def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
+    """Return, for each id of ``union`` [N] (columns id and row), its index in a party's ``ids``; -1 if it is absent."""
+    own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
+    found = union.join(own, on="id", how="inner")
+    position = np.full(union.height, -1, dtype=np.int64)
+    position[found["row"].to_numpy()] = found["at"].to_numpy()
+    return position
+
+
+def _no_overlap(tables: Sequence[Table]) -> str:
+    """Return the error message for parties that share no id, with examples and a possible cause."""
+    examples = "; ".join(
+        f"{table.party} ({table.source}): {some(map(shown, table.ids.sort().head(2)))}" for table in tables
+    )
+    blank = "".join(f". {note}" for table in tables for note in table.notes if EMPTY in note)
+    return (
+        f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {examples}. "
+        f"Check that the id columns name the same things and are written the same way"
+        f"{hint([table.ids.filter(table.has_content) for table in tables])}{blank}"
+    )
+
+
+def hint(ids_of: Sequence[pl.Series]) -> str:
+    """Return a possible reason why ids differ: the normalization that makes most of them equal.
+
+    >>> print(hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])]))
+    : 1 would be equal but for leading zeros; id_normalize = ["strip-zeros"] in [federation] removes this difference
+    >>> hint([pl.Series(["1"]), pl.Series(["2"])])
+    ''
+
+    Args:
+        ids_of: each party's ids; no id is known to two parties.
+    """
+    ids = pl.concat([each.alias("id") for each in ids_of])
+    owner = np.repeat(np.arange(len(ids_of)), [len(each) for each in ids_of])
+    own = owner[:, None] == np.arange(len(ids_of))
+    best = max(nearly(ids, own, ~own), key=lambda each: each.count)
+    if best.count:
+        return f": {best.count:,} would be equal but for {best.difference}; {best.remedy}"
+    zone = r"(?: UTC|Z|[+-]\d\d:?\d\d)$"
+    if any((each.str.contains(MOMENT) & each.str.contains(zone)).any() for each in ids_of):
+        days = [each.str.replace(zone, "").str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1} 00:00:00") for each in ids_of]
+        count = int(pl.concat([each.unique().alias("id") for each in days]).is_duplicated().sum())
+        if count:
+            return ": some would be equal but for the time zone, which some ids lack; write all ids with it, or none"
+    digits = [each.str.replace_all(r"\D", "").replace("", None).drop_nulls().unique().alias("id") for each in ids_of]
+    return ": some would be equal but for letters around the numbers" if pl.concat(digits).is_duplicated().any() else ""
+
+
+@dataclass(frozen=True)
+class NearMatch:
+    """Changes that would make some of a party's ids equal to other parties' ids.
+
+    Attributes:
+        count: the number of the party's ids that would become equal.
+        changes: the changes of ids, as ``id_normalize`` names them; () if ``count`` is 0.
+    """
+
+    count: int = 0
+    changes: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> str:
+        """The differences between ids that the changes remove, in words."""
+        return " and ".join(NORMALIZATIONS[name].difference for name in self.changes)
+
+    @property
+    def remedy(self) -> str:
+        """The advice to write the setting that removes the differences."""
+        named = ", ".join(f'"{name}"' for name in self.changes)
+        return f"id_normalize = [{named}] in [federation] removes this difference"
+
+
+def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
+    """Find, for each party, changes that would make the most of its ids equal to other parties' ids.
+
+    A result contains only changes that are needed: together, they make at least as many ids equal as all changes do.
+
+    Args:
+        ids: [N], distinct.
+        own: [N, K] bool, True if only party k has the id.
+        others: [N, K] bool, True if party k does not have the id.
+    """
+    every = tuple(NORMALIZATIONS)
+    most = _equal(ids, own, others, every)
+    if not any(most):
+        return [NearMatch()] * own.shape[1]
+    single = {name: _equal(ids, own, others, (name,)) for name in every}
+    found = []
+    for k, count in enumerate(most):
+        alone = max(every, key=lambda name: single[name][k])
+        if single[alone][k] >= count:
+            found.append(NearMatch(single[alone][k], (alone,) if single[alone][k] else ()))
+            continue
+        changes = every
+        for name in every:
+            fewer = tuple(each for each in changes if each != name)
+            if _equal(ids, own[:, [k]], others[:, [k]], fewer)[0] == count:
+                changes = fewer
+        found.append(NearMatch(count, changes))
+    return found
+
+
+def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
+    """Return, for each party, the number of its changed ids that equal another party's changed ids."""
+    changed = normalized(ids, changes)
+    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids, so that the rest is fast
+    if not len(alike):
+        return [0] * own.shape[1]
+    changed = changed.gather(alike)
+    counts = []
+    for k in range(own.shape[1]):
+        local, remote = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
+        counts.append(int(local.unique().is_in(remote.unique().implode()).sum()))
+    return counts

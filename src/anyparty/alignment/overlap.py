@@ -16,8 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from anyparty.alignment.alignment import ROW_KINDS, Alignment, rows_of
-from anyparty.alignment.join import hint, nearly
+from anyparty.alignment.alignment import ROW_KINDS, Alignment, hint, nearly, rows_of
 from anyparty.core.display import html_of, new_axes
 
 if TYPE_CHECKING:

@@ -62,9 +62,8 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from anyparty.alignment import list_plan
-from anyparty.alignment.alignment_state import AlignmentState
-from anyparty.alignment.list_plan import ListPlan, plan_alone, plan_with_state
+from anyparty.alignment import alignment_state
+from anyparty.alignment.alignment_state import AlignmentState, ListPlan, plan_alone, plan_with_state
 from anyparty.alignment.rounds import FEW, BlindingProgress, Rounds, TokenUnion
 from anyparty.alignment.x25519 import SIZE, Secret
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
@@ -156,7 +155,7 @@ MESSAGES = (
         holds="the index of each of the receiver's own rows among all rows, sorted by secret tokens",
         learns="nothing about others' rows, unless parties compare their indices: then which rows they share",
     ),
-    *list_plan.MESSAGES,
+    *alignment_state.MESSAGES,
 )
 
 BATCH = 65_536

@@ -23,8 +23,7 @@ import polars as pl
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
-from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment, rows_of
+from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
 from anyparty.api.local_training import train
@@ -32,9 +31,8 @@ from anyparty.api.model import Model
 from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of
-from anyparty.core.forks import check_not_forked
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
@@ -48,7 +46,8 @@ from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
-from anyparty.tables.readers import located
+from anyparty.tables.preprocessing import MANY_LEVELS
+from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
 from anyparty.training.callbacks import Callback
 
@@ -97,6 +96,7 @@ class Federation:
         file: Mapping[str, Mapping[str, Any]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
         scale: bool | Mapping[str, bool] = True,
+        max_levels: int | Mapping[str, int] = MANY_LEVELS,
         split: str | Mapping[str, Any] | None = None,
         missing: Mapping[str, Mapping[str, Sequence[str | float | date]]] | None = None,
         limits: Mapping[str, Mapping[str, str]] | None = None,
@@ -121,6 +121,8 @@ class Federation:
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
+            max_levels: the largest number of categories of a column, for all parties or by party; the rarest of more
+                categories become one.
             split: how rows are split into training, validation and test, as in the settings: "stratified", "random",
                 or a kind with its column, such as {"kind": "group", "group": "patient"}.
             missing: by party and column, the texts and numbers that mark a missing cell or label.
@@ -147,6 +149,7 @@ class Federation:
             ("types", types or {}),
             ("drop", drop or {}),
             ("scale", scale if isinstance(scale, Mapping) else {}),
+            ("max_levels", max_levels if isinstance(max_levels, Mapping) else {}),
             ("missing", missing or {}),
             ("limits", limits or {}),
             ("dates", dates or {}),
@@ -163,6 +166,7 @@ class Federation:
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
                 "scale": scale.get(name, True) if isinstance(scale, Mapping) else scale,
+                "max_levels": max_levels.get(name, MANY_LEVELS) if isinstance(max_levels, Mapping) else max_levels,
                 "missing": dict((missing or {}).get(name, {})),
                 "limits": dict((limits or {}).get(name, {})),
                 "dates": dict((dates or {}).get(name, {})),
@@ -275,7 +279,7 @@ class Federation:
         Raises:
             AlignmentError: the tables share no ids, or they have different numbers of id columns.
         """
-        return join.align(list(self.tables.values()), first=self.roster.active)
+        return align(list(self.tables.values()), first=self.roster.active)
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from polars.selectors import by_name
 from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run, own_tables
 from anyparty.artifacts.model_files import Member
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.predictions import id_values, members, named_ids, patterns
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel

@@ -16,19 +16,17 @@ import polars as pl
 import torch
 
 from anyparty import metrics
-from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.alignment import Alignment, align
 from anyparty.alignment.overlap import otherwise
 from anyparty.api.arguments import no_test_rows, place, whom_to_ask
 from anyparty.api.embeddings import embeddings
 from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.types import Channel, Roster, Task
-from anyparty.data.blocks import Rows
-from anyparty.data.rows import assemble
+from anyparty.data.blocks import Rows, assemble
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, remark, some
 from anyparty.methods.method import Method
 from anyparty.networks.encoders import Factory
@@ -355,7 +353,7 @@ class Model:
         the labels that did not occur in training.
         """
         task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
-        alignment = join.align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
+        alignment = align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
         if as_given:
             alignment = alignment.take(alignment.as_given(np.arange(alignment.n), self.roster.active))
         for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import polars as pl
 
 from anyparty.artifacts.record import FILE, RunRecord
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.errors import ConfigError, ModelError
 from anyparty.metrics import METRICS
 

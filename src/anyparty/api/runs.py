@@ -23,11 +23,10 @@ from anyparty.artifacts.record import RunRecord, has_model
 from anyparty.config import Config, SplitSettings
 from anyparty.config.method_factory import chosen
 from anyparty.config.user_code import allowing
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
-from anyparty.data.blocks import TEST
-from anyparty.data.rows import assemble
+from anyparty.data.blocks import TEST, assemble
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation

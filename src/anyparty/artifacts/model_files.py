@@ -44,7 +44,7 @@ from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import DETECT, FileSettings
 from anyparty.tables.ids import Duplicates
 from anyparty.tables.preprocessing import Prepare
-from anyparty.tables.rules import AS_WRITTEN, ReadingRules
+from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import Table, read_table
 from anyparty.training import checkpoint
 

@@ -10,13 +10,11 @@ from typing import Annotated
 import typer
 
 import anyparty
-from anyparty.cli.bench import bench
-from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report, serve
-from anyparty.cli.compare import compare, sweep
+from anyparty.cli.commands import doctor, impute, init, inspect_encoder, likelihood, report, serve
+from anyparty.cli.compare import bench, compare, sweep
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors, with_errors_at_once
 from anyparty.cli.federate import federate, party
-from anyparty.cli.init import init
 from anyparty.cli.options import (
     AllowCode,
     AsJson,

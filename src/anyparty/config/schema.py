@@ -33,11 +33,11 @@ from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
-from anyparty.tables import rules
+from anyparty.tables import reading_rules
 from anyparty.tables.cells import MAX_BYTES, as_level
 from anyparty.tables.ids import Duplicates, check_normalize
 from anyparty.tables.preprocessing import MANY_LEVELS
-from anyparty.tables.rules import ReadingRules
+from anyparty.tables.reading_rules import ReadingRules
 from anyparty.tables.target import AskedKind
 
 NONE = "none"
@@ -253,7 +253,7 @@ class FederationSettings(Settings):
     task: Literal["auto", "classification", "regression"] = "auto"
     positive: Annotated[str | None, BeforeValidator(_as_text)] = None
     merge_spellings: bool = False
-    classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(rules.classes)] = None
+    classes: Annotated[dict[str, tuple[str, ...]] | None, BeforeValidator(reading_rules.classes)] = None
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
     incremental: bool = False

@@ -21,10 +21,8 @@ from pydantic import (
 
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.column_types import Kind
-from anyparty.tables.dates import check_order
 from anyparty.tables.file_content import FileSettings
-from anyparty.tables.number_marks import Limits
-from anyparty.tables.rules import texts
+from anyparty.tables.reading_rules import Limits, check_order, texts
 
 
 class Settings(BaseModel):

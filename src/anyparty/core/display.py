@@ -18,7 +18,7 @@ import polars as pl
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.storage import user_path, writing
 from anyparty.errors import ConfigError, remark
 

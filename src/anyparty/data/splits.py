@@ -3,7 +3,7 @@
 The active party assigns its labelled rows to these three parts. By default ("stratified"), the part of a row depends on
 the row's id, on the labels and on the seed. It depends neither on the order of the rows nor on which parties hold the
 row. Each part gets the same share of every class. Rows without a label are for training. A row that no party holds is
-not used.
+not used, and its label does not change the parts of other rows.
 
 At a site, the random draws also depend on a secret of the active party. Without the secret, a party that knows the seed
 and the ids of its rows could infer something about a row's class from the row's part.
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from anyparty.core.seeds import Seeds
 from anyparty.data.blocks import TEST, TRAIN, VALIDATION, split
 from anyparty.errors import TableError
-from anyparty.tables import cells
+from anyparty.tables import cells, reading_rules
+from anyparty.tables.column_types import as_dates
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import AskedKind, infer_task
@@ -34,7 +35,6 @@ Part = NDArray[np.int8]
 UNUSED = 3
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 ATTEMPTS = 100  # draws of the groups' order before an error reports that a part lacks a class
-DATE = r"^\d{4}-\d{2}-\d{2}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,8 @@ def assign(
         return split(usable, plan.validation, plan.test, Seeds(seeds.root))
     seen = np.zeros(len(table), dtype=np.bool_)
     seen[position[held & observed.any(axis=1)]] = True
-    rows = _OwnRows(table, labelled, seen, _classes(table, plan), plan, seeds)
+    labelled = labelled & seen
+    rows = _OwnRows(table, labelled, _classes(table, labelled, plan), plan, seeds)
     if plan.kind == "stratified":
         part = rows.stratified(_patterns(position, observed, len(table)) if plan.parties else None)
     else:
@@ -103,14 +104,15 @@ def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
-def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
-    """Return the class of each row as text, null without a label; ``None`` if the labels are numbers."""
+def _classes(table: Table, labelled: NDArray[np.bool_], plan: SplitPlan) -> pl.Series | None:
+    """Return the class of each ``labelled`` row as text, null for other rows; ``None`` if the labels are numbers."""
     assert table.label is not None
+    label = table.label.zip_with(pl.Series(labelled), table.label.clear(len(table)))
     try:
-        task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
+        task = infer_task(label, party=table.party, kind=plan.task, without=True)
     except TableError:  # ``task_of`` later raises the same error with more details
         return None
-    return names_of(table.label) if task.kind == "classification" else None
+    return names_of(label) if task.kind == "classification" else None
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
@@ -127,8 +129,7 @@ class _OwnRows:
 
     Attributes:
         table: the active party's table.
-        labelled: [n], True if the row has a label.
-        seen: [n], True if a party has a cell of the row.
+        labelled: [n], True if the row has a label, and a party has a cell of the row.
         classes: [n], the class of each row as text; ``None`` if the labels are numbers.
         plan: the kind and the shares of the split.
         seeds: the random streams.
@@ -136,7 +137,6 @@ class _OwnRows:
 
     table: Table
     labelled: NDArray[np.bool_]
-    seen: NDArray[np.bool_]
     classes: pl.Series | None
     plan: SplitPlan
     seeds: Seeds
@@ -168,24 +168,17 @@ class _OwnRows:
 
         With ``patterns`` [n], each part also gets its share of the rows of every set of parties within a class.
         """
-        usable = self.labelled
-        part = self._stratified(usable, patterns)
-        if self.lacks(np.where(self.seen, part, UNUSED)):  # in a part, a class has only rows that no party holds
-            part = self._stratified(usable & self.seen, patterns)
-        return part
-
-    def _stratified(self, usable: NDArray[np.bool_], patterns: NDArray[np.int64] | None) -> Part:
         codes, names = self.codes()
         part = np.full(len(self.table), TRAIN, dtype=np.int8)
         key = self.keys(self.table.ids)
-        sizes = np.bincount(codes[usable], minlength=len(names))
+        sizes = np.bincount(codes[self.labelled], minlength=len(names))
         present = np.flatnonzero(sizes)
         if not len(present):
             return part
         self._check_sizes(sizes[present], [names[c] for c in present])
         tests, validations = counts_of(sizes[present], self.plan.test, self.plan.validation)
         for c, test, validation in zip(present, tests, validations, strict=True):
-            rows = np.flatnonzero(usable & (codes == c))
+            rows = np.flatnonzero(self.labelled & (codes == c))
             order = key[rows] if patterns is None else _balanced(key[rows], patterns[rows])
             rows = rows[np.lexsort((key[rows], order))]
             part[rows[:test]] = TEST
@@ -216,12 +209,12 @@ class _OwnRows:
             return []
         numbers = {"training": TRAIN, "validation": VALIDATION, "test": TEST}
         wanted = [(name, numbers[name]) for name in self.plan.shares]
-        known = np.unique(codes[self.labelled & self.seen])
+        known = np.unique(codes[self.labelled])
         return [
             (names[c], name)
             for c in known[known >= 0]
             for name, number in wanted
-            if not (self.labelled & self.seen & (codes == c) & (part == number)).any()
+            if not (self.labelled & (codes == c) & (part == number)).any()
         ]
 
     def by_group(self) -> Part:
@@ -235,7 +228,7 @@ class _OwnRows:
         self._check_complete(groups)
         distinct = groups.unique().sort()
         place = groups.replace_strict(distinct, list(range(len(distinct))), return_dtype=pl.Int64).to_numpy()
-        sizes = np.bincount(place[self.labelled & self.seen], minlength=len(distinct))
+        sizes = np.bincount(place[self.labelled], minlength=len(distinct))
         lacking: list[tuple[str, str]] = []
         for attempt in range(ATTEMPTS):
             part: Part = self._fill(sizes, self.keys(distinct, "group", attempt))[place]
@@ -272,7 +265,7 @@ class _OwnRows:
             TableError: a row has no time, or its time cannot be read.
         """
         time = self._times(self.column())
-        known = np.sort(time[self.labelled & self.seen])
+        known = np.sort(time[self.labelled])
         part = np.full(len(self.table), TRAIN, dtype=np.int8)
         if not len(known):
             return part
@@ -284,17 +277,21 @@ class _OwnRows:
         return part
 
     def _times(self, column: pl.Series) -> NDArray[np.float64]:
-        """Return the rank of each row's time [n]; equal times have equal ranks."""
-        text = cells.as_text(column)
-        self._check_complete(text)
-        numbers, bad = cells.as_numbers(column) if not column.dtype.is_temporal() else (text, pl.Series([True]))
-        if bad.any():
-            undated = ~text.str.contains(DATE)
-            if undated.any():
-                raise TableError(f"party {self.table.party!r}, column {column.name!r}: expected dates such as "
-                                 f"2020-01-31 or numbers, found {cells.cited(text, undated)}")  # fmt: skip
-            numbers = text
-        return numbers.rank("dense").to_numpy().astype(np.float64)
+        """Return the rank of each row's time [n]; equal times have equal ranks.
+
+        Dates in text are read by the same rules as in a feature column.
+        """
+        rules, name = self.table.rules, column.name
+        known = column if reading_rules.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
+        if not column.dtype.is_temporal() and name not in rules.dates:
+            numbers, bad = cells.as_numbers(known)
+            if not bad.any():
+                self._check_complete(numbers)
+                return numbers.rank("dense").to_numpy().astype(np.float64)
+        where = f"party {self.table.party!r}, {self.table.source}: column {name!r}"
+        times = as_dates(known, where, rules, advice="Expected numbers, or dates such as 2020-01-31").cells
+        self._check_complete(times)
+        return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:
         """Return each row's part [n] as the column gives it: train, validation or test.

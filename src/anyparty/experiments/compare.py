@@ -20,7 +20,7 @@ from rich.console import Console
 from anyparty.api import arguments
 from anyparty.api.federation import Federation
 from anyparty.config import Config
-from anyparty.core.checked_calls import checked
+from anyparty.core.declared_types import checked
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.experiments import runner

@@ -11,8 +11,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Any, cast
 
 from anyparty.core import declared_types
-from anyparty.core.checked_calls import checked
-from anyparty.core.declared_types import of_type
+from anyparty.core.declared_types import checked, of_type
 from anyparty.core.types import Party, Roster
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2

@@ -1,8 +1,20 @@
 """Metrics of predictions: over all rows, by the parties present, and averaged over parties as in the papers."""
 
-from anyparty.metrics.breakdowns import by_count, by_pattern, client_accuracy, client_classes, client_f1
 from anyparty.metrics.evaluation import Evaluation, evaluate
-from anyparty.metrics.scores import METRICS, Metric, ScoreTable, constant_score, headline, score, selection
+from anyparty.metrics.scores import (
+    METRICS,
+    Metric,
+    ScoreTable,
+    by_count,
+    by_pattern,
+    client_accuracy,
+    client_classes,
+    client_f1,
+    constant_score,
+    headline,
+    score,
+    selection,
+)
 
 __all__ = [
     "METRICS",

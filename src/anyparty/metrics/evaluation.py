@@ -19,8 +19,7 @@ from anyparty.core.predictions import Predictions, members
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.metrics.breakdowns import by_count, by_pattern, client_metrics
-from anyparty.metrics.scores import LabelledPredictions, ScoreTable, score
+from anyparty.metrics.scores import LabelledPredictions, ScoreTable, by_count, by_pattern, client_metrics, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,7 @@ service_settings      limits of the service, bearer tokens and TLS files.
 backends              load a run with all parties in one process, or a federation; detect that the model was replaced.
 predictor             predicts rows by id with the connected parties.
 loaded_party          a party's part of the model and its rows, ready to predict.
-serving_protocol      messages between the active party and the other parties.
-multiplexer           many numbered requests with deadlines over one channel.
+serving_protocol      messages between the parties, and many numbered requests with deadlines over one channel.
 peer_group            the active party's connections to the other parties; a circuit breaker for slow parties.
 responder             a passive party's side of a serving job; counts of the messages that a party sends.
 batch_executor        a thread for requests of many rows.

@@ -22,14 +22,13 @@ import polars as pl
 import tomli_w
 import torch
 
-from anyparty.alignment import join
-from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.alignment import Alignment, align
 from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run, settings_of
 from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Channel
-from anyparty.data.rows import row_keys
+from anyparty.data.blocks import row_keys
 from anyparty.deployment.flare.admin import about
 from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.deployment.site import alignment_cache
@@ -224,7 +223,7 @@ def load_run(
 def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tuple[Predictor, dict[str, LoadedParty]]:
     roster, active = model.roster, model.roster.active
     tables = {name: read_again(model.members[name], name, sources[name]) for name in roster.names if name in sources}
-    alignment = join.align(list(tables.values()), apart=True, first=active if active in tables else None)
+    alignment = align(list(tables.values()), apart=True, first=active if active in tables else None)
     assert alignment.ids is not None
     no_rows = np.full(alignment.n, -1)
     parties = {}

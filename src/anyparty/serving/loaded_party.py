@@ -20,8 +20,7 @@ from anyparty.alignment.alignment import PartyAlignment
 from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Roster
-from anyparty.data.blocks import Rows
-from anyparty.data.rows import block_of
+from anyparty.data.blocks import Rows, block_of
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SiteSettings

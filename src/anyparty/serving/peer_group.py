@@ -17,8 +17,16 @@ from dataclasses import dataclass, field
 from anyparty.core.types import Channel
 from anyparty.errors import MessageError, PartyLost
 from anyparty.serving.loaded_party import LoadedParty
-from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
-from anyparty.serving.serving_protocol import MESSAGES, RowRequest, receive_hello, send_end, send_request
+from anyparty.serving.serving_protocol import (
+    MESSAGES,
+    RECEIVE_TIMEOUT_S,
+    Multiplexer,
+    RowRequest,
+    receive_hello,
+    routes_to,
+    send_end,
+    send_request,
+)
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 

@@ -27,10 +27,9 @@ from anyparty.methods.method import Batch
 from anyparty.networks.sklearn_head import FittedEstimator
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.loaded_party import LoadedParty, RequestedId, RowIndex
-from anyparty.serving.multiplexer import Multiplexer, RequestChannel
 from anyparty.serving.peer_group import NOT_CONNECTED, CircuitBreaker, PeerGroup
 from anyparty.serving.service_settings import ServiceLimits
-from anyparty.serving.serving_protocol import MAX_ROWS, NO_ROW, RowRequest
+from anyparty.serving.serving_protocol import MAX_ROWS, NO_ROW, Multiplexer, RequestChannel, RowRequest
 from anyparty.transport.contract import ContractChannel
 
 

@@ -34,8 +34,16 @@ from anyparty.methods.method import Batch
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.ipc import relay
 from anyparty.serving.loaded_party import LoadedParty, load_party
-from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
-from anyparty.serving.serving_protocol import HELLO, MESSAGES, RowRequest, hello, receive_request
+from anyparty.serving.serving_protocol import (
+    HELLO,
+    MESSAGES,
+    RECEIVE_TIMEOUT_S,
+    Multiplexer,
+    RowRequest,
+    hello,
+    receive_request,
+    routes_to,
+)
 from anyparty.training.callbacks import now
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally

@@ -1,23 +1,289 @@
-"""Messages of the prediction service, in addition to the method's own messages.
+"""Messages of the prediction service, and many requests over one channel.
+
+The messages, in addition to the method's own messages, are
 
 active party                                every other connected party
   ◀── serve-hello: hashes ─────────────────   once, when a serving job begins
   ──── serve-ask: request number, rows ───▶   for every request
   ◀── the method's own messages ───────────   with the request number
   ──── serve-ask: END as request number ──▶   once, when the job ends
+
+Each message carries the number of its request.
+
+    Multiplexer      reads all messages for one party and passes each one to its request
+    RequestChannel   the channel of one request, which a method's ``predict`` uses
+
+A message whose request has ended is counted as late and dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
-from anyparty.errors import MessageError
-from anyparty.serving.multiplexer import NUMBER_KEY
+from anyparty.core.types import Channel, MessageSpec, Roster, Tensors, TensorSpec, check
+from anyparty.errors import MessageError, PartyLost, RunError
+from anyparty.transport.contract import Bounds, roles
+
+NUMBER_KEY = "request"  # name of the tensor that holds the number of the request
+MAX_QUEUED = 8  # maximum number of unread messages of one route that a request stores
+MAX_EARLY = 256  # maximum number of stored messages of requests that this party has not opened yet
+RECEIVE_TIMEOUT_S = 600.0  # a receive is restarted after this time, before the transport gives up on a silent party
+
+BUSY_LOOP_S = 0.02  # if the event loop notices a deadline more than this time late, the event loop was busy
+BUSY_LOOP_TURNS = 16  # the most turns of the event loop that a message needs from a socket to a request's queue
+
+Route = tuple[str, str]  # sender, tag
+
+
+def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[Route]:
+    """List the routes (sender, tag) on which the party ``me`` may receive the messages ``declared``.
+
+    >>> from anyparty.core.types import MessageSpec, Party
+    >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
+    >>> routes_to("bank", both, [MessageSpec(tag="embedding", frm="block", to="host", holds="", learns="")])
+    [('shop', 'embedding')]
+    """
+    receiver = roles(roster, me)
+    senders = [(name, roles(roster, name)) for name in roster.names if name != me]
+    return sorted({(name, message.tag) for message in declared if message.to in receiver for name, sender in senders
+                   if message.frm in sender})  # fmt: skip
+
+
+@dataclass
+class Multiplexer:
+    """The distribution of the messages for one party to its open requests.
+
+    Attributes:
+        channel: the channel that all requests share.
+        routes: the routes to read.
+        keep_early: whether to store messages of requests that are not open yet.
+        on_message: function that is called for each numbered message with (sender, number).
+        receive_timeout_s: time in seconds after which a receive is restarted.
+        lost: reason for each party that left.
+        unnumbered: number of messages without a request number, by sender.
+        late: number of messages of requests that had ended, by sender.
+        bounds: limits on the values that other parties send, learned from all requests.
+
+    """
+
+    channel: Channel
+    routes: Iterable[Route]
+    keep_early: bool = False
+    on_message: Callable[[str, int], None] = lambda party, number: None  # noqa: ARG005
+    receive_timeout_s: float = RECEIVE_TIMEOUT_S
+    lost: dict[str, str] = field(default_factory=dict)
+    unnumbered: Counter[str] = field(default_factory=Counter)
+    late: Counter[str] = field(default_factory=Counter)
+    bounds: Bounds = field(default_factory=Bounds)
+    _readers: asyncio.TaskGroup | None = None
+    _open: dict[int, RequestChannel] = field(default_factory=dict)
+    _highest: int = -1
+    _early: deque[tuple[int, Route, dict[str, Tensor]]] = field(default_factory=lambda: deque(maxlen=MAX_EARLY))
+
+    @property
+    def busy(self) -> bool:
+        """True if a request is open."""
+        return bool(self._open)
+
+    async def run(self) -> None:
+        """Read the messages on all routes, and pass them to their requests, until cancelled."""
+        async with asyncio.TaskGroup() as self._readers:
+            for sender, tag in self.routes:
+                self._readers.create_task(self._read(sender, tag))
+            await asyncio.Event().wait()
+
+    def resume(self, party: str) -> None:
+        """Read messages of a party again after it has rejoined."""
+        self.lost.pop(party, None)
+        assert self._readers is not None
+        for sender, tag in self.routes:
+            if sender == party:
+                self._readers.create_task(self._read(sender, tag))
+
+    def open(
+        self, number: int, deadline: float, budget_s: float = 0.0, absent: Mapping[str, str] | None = None,
+        ignored: Collection[str] = (),
+    ) -> RequestChannel:  # fmt: skip
+        """Open a request.
+
+        Args:
+            number: the number of the request.
+            deadline: when to stop waiting for other parties, in seconds of the event loop's clock.
+            budget_s: the length of this wait in seconds, for error texts.
+            absent: parties that the request does not wait for, with the reason.
+            ignored: absent parties whose messages are not used even if they arrive, because the other hosts of heads
+                do not use them.
+
+        """
+        request = RequestChannel(self, number, deadline, budget_s, {**(absent or {}), **self.lost}, frozenset(ignored))
+        self._open[number] = request
+        self._highest = max(self._highest, number)
+        early, self._early = self._early, deque(maxlen=MAX_EARLY)
+        for item in early:
+            if item[0] == number:
+                request.put(item[1], item[2])
+            elif item[0] > number:
+                self._early.append(item)
+        return request
+
+    def end(self, number: int) -> None:
+        """End a request; its messages that arrive afterwards are late."""
+        self._open.pop(number, None)
+
+    def lose(self, party: str, reason: str) -> None:
+        """Mark a party as lost and notify the open requests."""
+        if party not in self.lost:
+            self.lost[party] = reason
+            for request in self._open.values():
+                request.lose(party, reason)
+
+    async def _read(self, sender: str, tag: str) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self.receive_timeout_s):  # asyncio.wait_for can swallow a cancellation
+                    tensors = await self.channel.recv(sender, tag, {})
+            except TimeoutError:
+                continue
+            except PartyLost as error:
+                self.lose(sender, error.why)
+                return
+            except RunError as error:
+                self.lose(sender, f"what it sent was refused: {error}")
+                return
+            self._dispatch((sender, tag), tensors)
+
+    def _dispatch(self, route: Route, tensors: dict[str, Tensor]) -> None:
+        sender, number = route[0], take_number(tensors)
+        if number is None:
+            self.unnumbered[sender] += 1
+            return
+        self.on_message(sender, number)
+        if number in self._open:
+            self._open[number].put(route, tensors)
+        elif self.keep_early and number > self._highest:
+            self._early.append((number, route, tensors))
+        else:
+            self.late[sender] += 1
+
+
+def take_number(tensors: dict[str, Tensor]) -> int | None:
+    """Remove the request's number from a message, and return it; ``None`` if the number is missing or malformed."""
+    number = tensors.pop(NUMBER_KEY, None)
+    if number is None or number.dtype != torch.int64 or number.shape != (1,):
+        return None
+    return int(number)
+
+
+@dataclass
+class RequestChannel:
+    """The channel of one request.
+
+    ``recv`` raises ``PartyLost`` if the sender is absent, leaves, misses the deadline or sends an invalid message.
+    ``Multiplexer.open`` describes ``number``, ``deadline``, ``budget_s``, ``absent`` and ``ignored``.
+
+    Attributes:
+        silent: reason for each party that did not answer.
+        late: parties that missed the deadline.
+        responded: parties that sent a message.
+
+    """
+
+    multiplexer: Multiplexer
+    number: int
+    deadline: float
+    budget_s: float
+    absent: dict[str, str] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+    silent: dict[str, str] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    responded: set[str] = field(default_factory=set)
+    _queues: dict[Route, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    _waiting: dict[Route, asyncio.Event] = field(default_factory=dict)
+
+    @property
+    def me(self) -> str:
+        """The party at this end of the channel."""
+        return self.multiplexer.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Send a message with the request's number."""
+        assert NUMBER_KEY not in tensors, f"{NUMBER_KEY!r} is reserved for the request's number"
+        await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+        """Wait for the next message with the tag ``tag`` from the party ``frm``, at most until the deadline."""
+        try:
+            tensors = await self._next((frm, tag))
+            message = f"message {tag!r} from {frm!r} to {self.me!r}"
+            check(tensors, expect, message)
+            extreme = self.multiplexer.bounds.check(frm, tag, tensors, expect, training=False)
+            if extreme is not None:
+                raise MessageError(f"{message}: {extreme}")
+        except MessageError as error:
+            self.silent[frm] = f"what it sent was refused: {error}"
+        except PartyLost as error:
+            self.silent[frm] = error.why
+        else:
+            return tensors
+        raise PartyLost(frm, self.silent[frm])
+
+    async def close(self) -> None:
+        """Do nothing: the shared channel stays open."""
+
+    def put(self, route: Route, tensors: dict[str, Tensor]) -> None:
+        """Store a message that arrived on a route, and wake the coroutine that waits for it."""
+        self.responded.add(route[0])
+        if len(self._queues[route]) < MAX_QUEUED:
+            self._queues[route].append(tensors)
+        self._wake(route)
+
+    def lose(self, party: str, reason: str) -> None:
+        """Record that a party has left, and end the waits for its messages."""
+        self.absent.setdefault(party, reason)
+        for route in [route for route in self._waiting if route[0] == party]:
+            self._wake(route)
+
+    def _wake(self, route: Route) -> None:
+        if route in self._waiting:
+            self._waiting[route].set()
+
+    async def _next(self, route: Route) -> dict[str, Tensor]:
+        sender, queue = route[0], self._queues[route]
+        while not queue or sender in self.ignored:
+            if sender in self.absent:
+                raise PartyLost(sender, self.absent[sender])
+            event = self._waiting[route] = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(self.deadline):
+                    await event.wait()
+            except TimeoutError:
+                if await self._arrived_in_time(queue):
+                    break
+                self.late.add(sender)
+                raise PartyLost(sender, f"it did not answer within {1e3 * self.budget_s:.0f} ms") from None
+            finally:
+                del self._waiting[route]
+        return queue.popleft()
+
+    async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
+        """Check at the deadline whether ``queue`` has a message.
+
+        A busy event loop notices the deadline before it has read messages that arrived in time.  The loop therefore
+        gets some turns to read these messages, so that their sender is not blamed for the delay.
+        """
+        loop = asyncio.get_running_loop()
+        for _ in range(BUSY_LOOP_TURNS if loop.time() - self.deadline > BUSY_LOOP_S else 0):
+            if queue:
+                break
+            await asyncio.sleep(0)
+        return bool(queue)
+
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1
 MAX_ROWS = 4096  # maximum number of rows in one message; larger requests are sent in chunks, one after the other

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
+from anyparty.tables.cells import SEARCHED, key, listed
 from anyparty.tables.column_types import date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.number_marks import NOT_A_NUMBER
-from anyparty.tables.spellings import SEARCHED, key, listed
+from anyparty.tables.reading_rules import NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 

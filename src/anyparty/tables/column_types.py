@@ -10,16 +10,17 @@ import numpy as np
 import polars as pl
 
 from anyparty.errors import TableError, some
-from anyparty.tables import cells, dates, spellings
-from anyparty.tables.number_marks import (
+from anyparty.tables import cells, reading_rules
+from anyparty.tables.reading_rules import (
+    AS_WRITTEN,
     NOT_A_NUMBER,
     MarkedNumbers,
     NumberFormat,
+    ReadingRules,
     with_format,
     without_limits,
     without_marks,
 )
-from anyparty.tables.rules import AS_WRITTEN, ReadingRules
 
 Kind: TypeAlias = Literal["numeric", "categorical", "date", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -103,7 +104,7 @@ class FeatureColumn:
     format: NumberFormat | None = None
     literals: tuple[str, ...] = ()
     left_out: bool = False
-    dates: dates.DateFormat | None = None
+    dates: reading_rules.DateFormat | None = None
 
 
 def feature(
@@ -125,14 +126,14 @@ def feature(
     where = f"{where}: column {column.name!r}"
     if not column.name:
         raise TableError(f"{where} has no name (pandas writes its index so); name it, or drop it with drop=['']")
-    if not (cells.is_text(column) or cells.is_number(column) or dates.is_moment(column)):
+    if not (cells.is_text(column) or cells.is_number(column) or reading_rules.is_moment(column)):
         raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: drop it, "
                          "or convert it first")  # fmt: skip
-    if not dates.is_moment(column):
+    if not reading_rules.is_moment(column):
         column = cells.without(column, rules.missing.get(column.name, ()))
-    if kind == "date" or (kind is None and (dates.is_moment(column) or column.name in rules.dates)):
-        return _as_dates(column, where, rules, trained=trained, declared=kind is not None)
-    if dates.is_moment(column) and kind == "numeric":
+    if kind == "date" or (kind is None and (reading_rules.is_moment(column) or column.name in rules.dates)):
+        return as_dates(column, where, rules, trained=trained, declared=kind is not None)
+    if reading_rules.is_moment(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
                          f"declare it a date with types")  # fmt: skip
     if kind == "text":
@@ -164,8 +165,8 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
             f"they mean an empty cell, write missing = {_setting(column.name, literals)} in the party's settings"
         )
     if rules.merge_spellings:
-        return FeatureColumn(spellings.merged(levels), note, literals=literals)
-    several = "" if trained else spellings.several(column if cells.is_text(column) else levels)
+        return FeatureColumn(cells.merged(levels), note, literals=literals)
+    several = "" if trained else cells.several(column if cells.is_text(column) else levels)
     if several:
         more = f"{where} has levels that differ only in their spelling: {several}; merge_spellings = true merges them"
         note = f"{note}\n{more}".strip()
@@ -248,7 +249,7 @@ def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn
     """Raise the error for a column of numbers in which the mask ``limits`` [n] marks limits such as <25, or ranges."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
-        f'limits = {{{spellings.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
+        f'limits = {{{cells.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
         'and 10-20 as 15; "value" reads <25 as 25; "missing" leaves these cells empty'
     )
 
@@ -297,11 +298,20 @@ def _not_numbers(
     return as_categories(column, where, rules, trained=False)
 
 
-def _as_dates(
-    column: pl.Series, where: str, rules: ReadingRules, *, trained: bool, declared: bool,
-    choices: Mapping[dates.Order, dates.Moments] | None = None,
+def as_dates(
+    column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False, declared: bool = True,
+    choices: Mapping[reading_rules.Order, reading_rules.Moments] | None = None, advice: str = "",
 ) -> FeatureColumn:  # fmt: skip
-    """Read a column of dates. ``choices`` has the cells as read in each possible order, if the caller knows them.
+    """Read a column of dates.
+
+    Args:
+        column: the cells as in the file.
+        where: party, file and column, the beginning of an error.
+        rules: the rules by which the party's cells are read.
+        trained: whether a trained model fixes how the dates are written.
+        declared: whether the user declared the column a date, so that it needs no note.
+        choices: the cells as read in each possible order, if the caller knows them.
+        advice: the end of an error for cells that are not dates; by default the advice for features.
 
     Raises:
         TableError: a cell is not a date, the order of day and month is doubtful, or only some cells have a time zone.
@@ -309,18 +319,20 @@ def _as_dates(
     name, known = column.name, rules.date_formats.get(column.name) if trained else None
     order = known.order if known else rules.dates.get(name)
     text = _date_texts(column)
-    if dates.is_moment(column):
-        order, read = "year-first", dates.of_type(column)
+    if reading_rules.is_moment(column):
+        order, read = "year-first", reading_rules.of_type(column)
     elif order is None:
-        choices = dates.orders_of(text) if choices is None else choices
+        choices = reading_rules.orders_of(text) if choices is None else choices
         _check_order(column, choices, where)
-        order, read = next(iter(choices.items())) if choices else ("year-first", dates.with_order(text, "year-first"))
+        order, read = (
+            next(iter(choices.items())) if choices else ("year-first", reading_rules.with_order(text, "year-first"))
+        )
     else:
-        read = dates.with_order(text, order)
-        if trained and read.bad.any() and not (iso := dates.with_order(text, "year-first")).bad.any():
+        read = reading_rules.with_order(text, order)
+        if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
             read = iso  # a date with the year first has only one meaning
     if read.bad.any():
-        why = f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
+        why = advice or f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
@@ -329,8 +341,8 @@ def _as_dates(
         moments = moments.set(cells.as_text(moments).is_in(marks).fill_null(value=False), None)
     _check_zones(column, read, known, where)
     clock = moments.dt.time().drop_nulls()
-    format_ = known or dates.DateFormat(
-        order=order, times=bool((clock != dates.MIDNIGHT).any()), zoned=bool(read.zoned.any())
+    format_ = known or reading_rules.DateFormat(
+        order=order, times=bool((clock != reading_rules.MIDNIGHT).any()), zoned=bool(read.zoned.any())
     )
     moments = moments if format_.times else moments.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
@@ -341,11 +353,11 @@ def _as_dates(
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
     """Read a text column as dates if its cells are dates; return ``None`` if it may hold something else."""
     text = _date_texts(column)
-    choices = dates.orders_of(text)
+    choices = reading_rules.orders_of(text)
     certain = [order for order, read in choices.items() if not read.bad.any()]
     if not choices or (len(certain) != 1 and text.n_unique() <= FEW_LEVELS):
         return None
-    return _as_dates(column, where, rules, trained=False, declared=False, choices=choices)
+    return as_dates(column, where, rules, declared=False, choices=choices)
 
 
 def _date_texts(column: pl.Series) -> pl.Series:
@@ -353,7 +365,7 @@ def _date_texts(column: pl.Series) -> pl.Series:
     return text.set(text.is_in(NOT_A_NUMBER).fill_null(value=False), None)
 
 
-def _check_order(column: pl.Series, choices: Mapping[dates.Order, dates.Moments], where: str) -> None:
+def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, reading_rules.Moments], where: str) -> None:
     """Reject dates whose cells do not show whether the day or the month comes first."""
     certain = {order: read.values for order, read in choices.items() if not read.bad.any()}
     if len(certain) < 2:
@@ -369,12 +381,14 @@ def _check_order(column: pl.Series, choices: Mapping[dates.Order, dates.Moments]
 def date_setting(name: str) -> str:
     """Return the advice for dates whose order the user must choose."""
     return (
-        f'write dates = {{{spellings.key(name)} = "day-first"}} in the party\'s settings, or "month-first", '
+        f'write dates = {{{cells.key(name)} = "day-first"}} in the party\'s settings, or "month-first", '
         '"year-first" or a format such as "%d.%m.%y"'
     )
 
 
-def _check_zones(column: pl.Series, read: dates.Moments, known: dates.DateFormat | None, where: str) -> None:
+def _check_zones(
+    column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
+) -> None:
     """Reject a column if only some of its times have a time zone, or if it differs from training in having one."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
@@ -389,13 +403,15 @@ def _check_zones(column: pl.Series, read: dates.Moments, known: dates.DateFormat
                          f"{cells.cited(column, present, 1)}; write them as in training")  # fmt: skip
 
 
-def _date_note(column: pl.Series, moments: pl.Series, written: dates.DateFormat, where: str) -> str:
+def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
     """Return a sentence on how dates were read, and on the numbers that the model gets for each date."""
     row = moments.is_not_null().arg_max()
     if row is None or not moments.len() - moments.null_count():
         return ""
     how = (
-        "" if dates.is_moment(column) else f" ({written.order}), such as {str(column[row]).strip()!r} as {moments[row]}"
+        ""
+        if reading_rules.is_moment(column)
+        else f" ({written.order}), such as {str(column[row]).strip()!r} as {moments[row]}"
     )
     zone = ", converted to UTC" if written.zoned else ""
     parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
@@ -412,11 +428,11 @@ def missing_offer(name: str, texts: pl.Series) -> str:
 
 
 def _setting(name: str, texts: Iterable[str]) -> str:
-    return f"{{{spellings.key(name)} = {spellings.listed(texts)}}}"
+    return f"{{{cells.key(name)} = {cells.listed(texts)}}}"
 
 
 def _counted(texts: pl.Series) -> str:
-    return spellings.counted(cells.value_counts(texts.cast(pl.String).str.strip_chars()))
+    return cells.counted(cells.value_counts(texts.cast(pl.String).str.strip_chars()))
 
 
 def notation_of(text: pl.Series) -> Notation | None:

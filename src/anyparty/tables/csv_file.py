@@ -1,19 +1,258 @@
-"""Read a CSV file with all cells as text; errors name the line of a mistake in the file."""
+"""Recognise the dialect of a CSV file, and read all its cells as text. Errors name the line of a mistake in the file.
+
+The dialect is the encoding, the separator, the quotation mark, the line ends and the decimal mark.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
+import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, TextIO
 
 import polars as pl
+from charset_normalizer import from_bytes
+from polars.selectors import by_name
 
 from anyparty.errors import TableError, some
-from anyparty.tables.csv_dialect import Dialect, decimal_mark, dialect_of
-from anyparty.tables.file_content import FileContent, FileSettings, named
+from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
+
+SEPARATORS = (",", ";", "\t", "|")
+SAMPLE = 50  # the number of lines on which the separators are tried
+# Letters of Western Europe. Text in other encodings rarely has only these letters if it is decoded as cp1252.
+_WESTERN = re.compile(r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]")
+_MARKS = frozenset("“”„‘’‚–—…•€£¥§°²³¹µ½¼¾«»©®™ªº¿¡´·±%‰×\xa0")
+_SEP_LINE = re.compile(r'"?sep=(.)"?\s*$', re.IGNORECASE)
+_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"  # a number with a decimal comma
+_CJK = ("cp932", "shift_jis", "gb18030", "gb2312", "gbk", "big5", "euc_jp", "cp949", "euc_kr", "johab", "big5hkscs")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The way in which a CSV file is written.
+
+    Attributes:
+        separator: the character between cells.
+        quote: the quotation mark.
+        encoding: the encoding of the file.
+        data: the text as UTF-8; ``None`` if the file is UTF-8 and can be read from its path.
+        skipped: the number of lines before the column names that are not part of ``data``.
+        notes: sentences on what was guessed or repaired.
+    """
+
+    separator: str
+    quote: str
+    encoding: str
+    data: bytes | None
+    skipped: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Describe the dialect, such as "separator ';', utf-16"."""
+        words = [f"separator {'tab' if self.separator == chr(9) else repr(self.separator)}"]
+        words += [f"quote {self.quote!r}"] if self.quote != '"' else []
+        return ", ".join([*words, f"encoding {self.encoding}"])
+
+
+def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whole: bool = False) -> Dialect:
+    """Recognise the dialect of a CSV file; ``settings`` replace what is recognised.
+
+    Args:
+        content: the file.
+        settings: the user's settings.
+        party: the party's name, for messages.
+        whole: whether to look for the encoding in the whole file, not only in its first bytes.
+
+    Raises:
+        TableError: the encoding cannot be recognised, or a setting does not fit the file.
+    """
+    where = f"party {party!r}: {named(content.path)}"
+    notes = list[str]()
+    encoding, data = _encoding(content, settings, party, notes, whole=whole)
+    if encoding != "utf-8" or settings.encoding is not None:
+        data = _as_utf_8(content, encoding, settings, party)
+    head = content.head if data is None else data
+    if b"\r" in head and b"\n" not in head:
+        data = (content.whole() if data is None else data).replace(b"\r", b"\n")
+        notes.append(f"{where}: the lines end in bare carriage returns (CR), as old Macintosh programs write them")
+        head = data
+    text = _text(head)
+    skipped, separator = 0, settings.separator
+    if line := _SEP_LINE.match(text.partition("\n")[0].rstrip("\r")):
+        skipped, separator = 1, separator or line.group(1)
+        data = (content.whole() if data is None else data).partition(b"\n")[2]
+        text = text.partition("\n")[2]
+        notes.append(f"{where}: the first line 'sep={line.group(1)}' is read as the separator, not as column names")
+    elif separator is not None and separator not in text.partition("\n")[0] and _separator(text) is not None:
+        raise TableError(f"{where}: separator = {separator!r} does not occur in the first line, which seems to be "
+                         f"separated by {_separator(text)!r}; correct or remove the setting")  # fmt: skip
+    separator = separator or _separator(text) or ","
+    return Dialect(separator, settings.quote or _quote(text, separator), encoding, data, skipped, tuple(notes))
+
+
+def _encoding(
+    content: FileContent, settings: FileSettings, party: str, notes: list[str], *, whole: bool
+) -> tuple[str, bytes | None]:
+    """Return the file's encoding, and its bytes if they are in memory already (else ``None``)."""
+    if settings.encoding is not None:
+        name = codecs.lookup(settings.encoding).name
+        return name, content.data
+    if (found := utf_16(content.head)) is not None:
+        return found, content.data
+    data = content.whole() if whole else content.data
+    sample = content.head if data is None else data
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+        return "utf-8", data
+    except UnicodeDecodeError:
+        where = f"party {party!r}: {named(content.path)}"
+        name, example = _guessed(sample, where, party)
+    notes.append(f"{where}: the file is not UTF-8; its encoding is taken to be {name}, which reads {example!r}; if "
+                 f'this is wrong, write encoding = "..." in [parties.{party}]')  # fmt: skip
+    return name, data
+
+
+def _guessed(sample: bytes, where: str, party: str) -> tuple[str, str]:
+    """Guess the encoding of a file that is not Unicode; return its name, and an example of decoded text.
+
+    Encodings with one byte per character can rarely be distinguished. The only accepted one is cp1252, if the decoded
+    text looks like a Western European language.
+
+    Raises:
+        TableError: several encodings are possible.
+    """
+    lines = [line for line in sample.splitlines() if not line.isascii()][:1000]
+    odd = b"\n".join(lines)
+    western = odd.decode("cp1252", errors="replace")
+    if _is_western(western):
+        return "cp1252", _example(western)
+    best = from_bytes(odd).best()
+    if best is not None and best.encoding in _CJK and _in_runs(str(best)):
+        return best.encoding, _example(str(best))
+    offers = []
+    for name in dict.fromkeys([*([best.encoding] if best else []), "cp1250", "cp1251", "cp850", "cp1252"]):
+        with_marks = odd.decode(name, errors="replace")
+        offers.append(f"{name} reads {_example(with_marks)!r}")
+    raise TableError(f"{where}: the file is not UTF-8 text, and its encoding is not evident: {', '.join(offers)}; "
+                     f'write encoding = "{best.encoding if best else "cp1250"}" or another in [parties.{party}], or '
+                     "save it as UTF-8")  # fmt: skip
+
+
+def _is_western(text: str) -> bool:
+    """Return whether text that was decoded as cp1252 looks like a Western European language."""
+    for word in re.findall(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*", text):
+        odd = [letter for letter in word if not letter.isascii()]
+        if not all(_WESTERN.match(letter) or letter in _MARKS for letter in odd):
+            return False
+        letters = [letter for letter in word if letter.isalpha()]
+        accents = [letter for letter in odd if letter.isalpha()]
+        if 2 * len(accents) > len(letters) and len(letters) > 2:
+            return False
+        if re.search(r"\w[£¥]\w|^[£¥][^\W\d]", word):
+            return False
+    return True
+
+
+def _in_runs(text: str) -> bool:
+    """Return whether most non-ASCII characters stand beside another one, as in Chinese, Japanese and Korean text."""
+    odd = re.findall(r"[^\x00-\x7f]+", text)
+    return 2 * sum(len(run) for run in odd if len(run) > 1) > sum(map(len, odd))
+
+
+def _example(text: str) -> str:
+    found = re.search(r"[^,;|\t\n\"]*[^\x00-\x7f][^,;|\t\n\"]*", text)
+    return "" if found is None else found.group(0).strip()[:30]
+
+
+def _as_utf_8(content: FileContent, encoding: str, settings: FileSettings, party: str) -> bytes:
+    try:
+        return content.whole().decode(encoding).removeprefix("\ufeff").encode()
+    except UnicodeError as error:
+        setting = f"encoding = {settings.encoding!r}" if settings.encoding else f"the encoding {encoding}"
+        where = f"party {party!r}: {named(content.path)}"
+        raise TableError(f"{where}: {setting} does not fit the file ({error}); write another encoding in "
+                         f"[parties.{party}]") from None  # fmt: skip
+
+
+def _text(head: bytes) -> str:
+    """Decode the first bytes of a file as UTF-8, without a last character that is incomplete."""
+    return head[:65_536].decode(errors="ignore").removeprefix("\ufeff")
+
+
+def _separator(text: str) -> str | None:
+    """Return the separator that splits most lines into as many cells as the first line; ``None`` for one column."""
+    lines = [line for line in islice(io.StringIO(text, newline=None), SAMPLE + 1) if line.strip()]
+    if len(lines) > 2:
+        lines = lines[:-1] if not lines[-1].endswith("\n") else lines  # the sample may end within a line
+    best: tuple[float, int, str] | None = None
+    for mark in SEPARATORS:
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+        except csv.Error:
+            continue
+        if not widths or widths[0] < 2:
+            continue
+        rate = (sum(width == widths[0] for width in widths[1:]) + 1) / len(widths)
+        if best is None or (rate, widths[0]) > best[:2]:
+            best = rate, widths[0], mark
+    return best[2] if best else None
+
+
+def _quote(text: str, separator: str) -> str:
+    """Return a single quotation mark if such marks enclose all column names and no cell begins with a double mark.
+
+    Otherwise, return a double quotation mark.
+    """
+    names = text.partition("\n")[0].strip().split(separator)
+    single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
+    double = re.search(rf'(^|{re.escape(separator)})"', text, re.MULTILINE)
+    return "'" if single and not double else '"'
+
+
+def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) -> str:
+    """Return the decimal mark: ``settings.decimal`` if it is set, or else "," if a whole column shows it, or else ".".
+
+    A column shows a decimal comma if all its cells may be numbers with one, and a comma cannot separate thousands. The
+    comma is not accepted if it is the separator of cells, or if the points of another column cannot separate thousands.
+    """
+    if settings.decimal is not None or dialect.separator == ",":
+        return settings.decimal or "."
+    sample = frame.head(1000).select(pl.all().cast(pl.String).str.strip_chars())
+    columns = [known for column in sample.iter_columns() if len(known := column.drop_nulls())]
+    numbers = [column for column in columns if column.str.contains(_COMMA).all()]
+    commas = any(column.str.contains(r",(\d{1,2}|\d{4,})$").any() for column in numbers)
+    points = any(column.str.contains(r"^[+-]?\d+\.(\d{1,2}|\d{4,})$").all() for column in columns)
+    return "," if commas and not points else "."
+
+
+def with_points(column: pl.Series) -> pl.Series:
+    """Convert numbers with a decimal comma to a decimal point, without points between thousands; keep all other cells.
+
+    >>> with_points(pl.Series(["1.234,5", "-2,75", "300", "x", None])).to_list()
+    ['1234.5', '-2.75', '300', 'x', None]
+    """
+    text = column.str.strip_chars()
+    numbers = text.str.contains(_COMMA).fill_null(value=False)
+    written = text.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+    return written.zip_with(numbers, column)
+
+
+def are_decimal(column: pl.Series) -> bool:
+    """Return whether all cells that are not empty may be numbers with a decimal comma; False if all are empty."""
+    known = column.str.strip_chars().drop_nulls()
+    return bool(known.str.contains(_COMMA).all()) and len(known) > 0
+
+
+UNNAMED = "\0"  # the first character of the name that a column without a name gets
+_BLANK, _GAP = "\0blank", "\0gap"
+# for each row: whether all its cells are empty, and whether its last cell is; polars must parse all columns for them
+_ROW_MARKS = (pl.all_horizontal(pl.all().is_null()).alias(_BLANK), pl.last().is_null().alias(_GAP))
 
 
 @dataclass(frozen=True)
@@ -63,31 +302,43 @@ class CsvFile:
         check_unique([name for name in header if name], self.where)
         return header
 
-    def read(self, settings: FileSettings) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
-        """Read all cells as text, so that errors can quote them as they are in the file.
+    def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
+        """Read cells as text, so that errors can quote them as they are in the file.
+
+        The columns ``drop`` are checked as the others are, but never in memory as a whole.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.
         """
-        header, source = self.header, self.content.source if self.dialect.data is None else self.dialect.data
+        names = [name or f"{UNNAMED}{place}" for place, name in enumerate(self.header)]
         try:
-            frame = pl.read_csv(
-                source, separator=self.dialect.separator, quote_char=self.dialect.quote, infer_schema=False, glob=False
-            )
+            whole = not set(names) & set(drop)
+            rows = self._parsed(names, whole=whole)
+            kept = rows.select(by_name(*(name for name in names if name not in drop)), *_ROW_MARKS)
+            frame = kept.collect(engine="auto" if whole else "streaming")
         except pl.exceptions.ComputeError:  # the error of polars does not name the line
-            self._check_long_rows(len(header))
+            self._check_long_rows(len(names))
             self._check_quotes()
             raise
-        frame.columns = [name or f"\0{place}" for place, name in enumerate(header)]
-        if self._may_be_short(frame):
-            self._check_short_rows(len(header))
-        if frame.to_series(0).null_count() > 0:
-            frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
-        frame, notes = without_unnamed(frame, header, self.where)
-        decimal = decimal_mark(frame, self.dialect, settings)
+        if self._may_be_short(frame[_GAP], len(names)):
+            self._check_short_rows(len(names))
+        if frame[_BLANK].any():
+            frame = frame.filter(~pl.col(_BLANK))
+        frame, notes = without_unnamed(frame.drop(_BLANK, _GAP), self.where)
+        sample = frame if whole else rows.filter(~_ROW_MARKS[0]).head(1000).collect()
+        decimal = decimal_mark(sample, self.dialect, settings)
         if decimal == "," and settings.decimal is None:
             notes += (f'{self.where}: numbers are read with a decimal comma (decimal = ","), as in its columns',)
         return frame, decimal, self.dialect.notes + notes
+
+    def _parsed(self, names: list[str], *, whole: bool) -> pl.LazyFrame:
+        """Parse the file and name its columns: at once if ``whole``, else in batches when the result is collected."""
+        parse = pl.read_csv if whole else pl.scan_csv
+        parsed = parse(
+            self.content.source if self.dialect.data is None else self.dialect.data,
+            separator=self.dialect.separator, quote_char=self.dialect.quote, infer_schema=False, glob=False,
+        ).lazy()  # fmt: skip
+        return parsed.rename(dict(zip(parsed.collect_schema().names(), names, strict=True)))
 
     def open(self) -> TextIO:
         """Open the file as decoded text."""
@@ -102,15 +353,16 @@ class CsvFile:
     def _line(self, number: int) -> str:
         return f"{self.where}, line {number + self.dialect.skipped}"
 
-    def _may_be_short(self, frame: pl.DataFrame) -> bool:
-        """Return whether a row of the file may have fewer cells than there are columns.
+    def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
+        """Return whether a row of the file may have fewer cells than the ``width`` columns.
+
+        ``gaps`` [n] marks the rows with an empty last cell.
 
         polars fills such a row with nulls, so that only rows with an empty last cell are examined. The line of a
         complete row with an empty last cell ends with a separator, and has as many separators as the header. If a cell
         contains a line break, the number of lines differs from the number of rows, and the result is True.
         """
-        gaps = frame.to_series(frame.width - 1).is_null()
-        if frame.width == 1 or not gaps.any():
+        if width == 1 or not gaps.any():
             return False
         source = self.content.source if self.dialect.data is None else self.dialect.data
         lines = pl.read_csv(
@@ -122,7 +374,7 @@ class CsvFile:
         mark, quote = self.dialect.separator, self.dialect.quote
         ends = lines[1:].filter(gaps)  # polars reads a blank line as null
         marks = ends.str.replace_all(f"{quote}[^{quote}]*{quote}", "").str.count_matches(mark, literal=True)
-        return bool((~ends.str.ends_with(mark) | (marks < frame.width - 1)).any())
+        return bool((~ends.str.ends_with(mark) | (marks < width - 1)).any())
 
     def _check_short_rows(self, width: int) -> None:
         """Reject the first row with fewer cells than there are columns."""
@@ -168,21 +420,23 @@ class CsvFile:
                     )
 
 
-def without_unnamed(frame: pl.DataFrame, header: list[str], where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
+
+    The frame's name of an unnamed column is ``UNNAMED`` and the column's place in the file.
 
     Raises:
         TableError: any other unnamed column has cells.
     """
-    unnamed = [place for place, name in enumerate(header) if not name]
-    empty = [place for place in unnamed if frame.to_series(place).null_count() == frame.height]
+    unnamed = {name: int(name[1:]) for name in frame.columns if name[:1] == UNNAMED and name[1:].isdecimal()}
+    empty = [name for name in unnamed if frame[name].null_count() == frame.height]
     notes = list[str]()
     if empty:
         what = "a column" if len(empty) == 1 else f"{len(empty)} columns"
         notes.append(f"{where}: {what} without a name and without a cell: left out")
-    for place in unnamed:
-        column = frame.to_series(place)
-        if place in empty:
+    for name, place in unnamed.items():
+        column = frame[name]
+        if name in empty:
             continue
         if place == 0 and _are_row_numbers(column):
             notes.append(f"{where}: the first column has no name and holds row numbers: left out")
@@ -190,7 +444,7 @@ def without_unnamed(frame: pl.DataFrame, header: list[str], where: str) -> tuple
         row = column.is_not_null().arg_true()[0]
         raise TableError(f"{where}: column {place + 1} has no name, but cells, such as {str(column[row])!r} in row "
                          f"{row + 1}; give the column a name, or remove it")  # fmt: skip
-    return frame.select(frame.columns[place] for place in range(frame.width) if place not in unnamed), tuple(notes)
+    return frame.drop(unnamed), tuple(notes)
 
 
 def _are_row_numbers(column: pl.Series) -> bool:

@@ -16,11 +16,10 @@ import polars as pl
 
 from anyparty.errors import TableError, some
 from anyparty.tables import cells
+from anyparty.tables.cells import counted, fold, listed, tidy
+from anyparty.tables.cells import key as toml_key
 from anyparty.tables.column_types import FEW_LEVELS, marks_note, stop_at_limits
-from anyparty.tables.number_marks import NumberFormat, with_format, without_limits, without_marks
-from anyparty.tables.rules import ReadingRules
-from anyparty.tables.spellings import counted, fold, listed, tidy
-from anyparty.tables.spellings import key as toml_key
+from anyparty.tables.reading_rules import NumberFormat, ReadingRules, with_format, without_limits, without_marks
 
 MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts that mean that a row has no label
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")

@@ -27,7 +27,7 @@ from anyparty.errors import ModelError, TableError, nearest, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers
 from anyparty.tables.column_types import KINDS, Kind
-from anyparty.tables.dates import DateColumn
+from anyparty.tables.reading_rules import DateColumn
 from anyparty.tables.table import Table
 
 if TYPE_CHECKING:

@@ -1,34 +1,155 @@
-"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line."""
+"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line.
+
+A forked process cannot read tables, because polars would wait for ever. A fork copies a process without its threads. If
+polars had started its threads before the fork, the child waits for threads that do not exist. Python forks by default
+on Linux up to version 3.13 (``multiprocessing.Pool``).
+"""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from anyparty.errors import ConfigError, TableError, some
+from anyparty.tables.csv_file import UNNAMED, check_unique, without_unnamed
+from anyparty.tables.file_content import FileContent, FileSettings
+from anyparty.tables.file_content import named as file_named
+
+if TYPE_CHECKING:
+    import fastexcel
 import csv
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import polars as pl
 import zstandard
 from numpy.typing import NDArray
+from polars.selectors import by_name
 
-from anyparty.core.forks import check_not_forked
 from anyparty.core.storage import user_path
-from anyparty.errors import TableError, some
 from anyparty.tables import data_frames
-from anyparty.tables.csv_file import CsvFile, check_unique
-from anyparty.tables.file_content import DETECT, STANDARD_INPUT, FileContent, FileSettings, content_of
-from anyparty.tables.file_content import named as file_named
-from anyparty.tables.workbook import read_header, read_workbook
+from anyparty.tables.csv_file import CsvFile
+from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     Source: TypeAlias = str | Path | pl.DataFrame | pl.LazyFrame | pd.DataFrame | NDArray[Any]
+
+_THREADS = Path("/proc/self/task")
+_state = {"threads before the fork": False, "forked": False}
+
+
+def check_not_forked() -> None:
+    """Check that polars can work in this process.
+
+    Raises:
+        ConfigError: the process was forked after polars had started its threads.
+    """
+    if _state["forked"]:
+        raise ConfigError("this process was forked after tables had been read, and reading or training would never "
+                          "end here: start processes with multiprocessing.get_context('spawn'), or fork before the "
+                          "first table is read")  # fmt: skip
+
+
+def _before() -> None:
+    _state["threads before the fork"] = _polars_runs()
+
+
+def _in_child() -> None:
+    _state["forked"] = _state["forked"] or _state["threads before the fork"]
+
+
+def _polars_runs() -> bool:
+    """Return True if polars has started its threads, or if the system does not list the threads of this process."""
+    if not _THREADS.is_dir():
+        return True
+    for thread in _THREADS.iterdir():
+        with suppress(OSError):  # the thread has ended
+            name = (thread / "comm").read_text(encoding="utf-8").strip()
+            if name.startswith("polars-") and name.removeprefix("polars-").isdecimal():
+                return True
+    return False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_child=_in_child)
+
+
+def read_header(
+    content: FileContent, settings: FileSettings, party: str
+) -> tuple[fastexcel.ExcelReader, str, list[str]]:
+    """Open a workbook, choose the sheet, and read its column names; "" for a column without a name.
+
+    Raises:
+        TableError: the sheet is not evident or does not exist, or a column name repeats.
+    """
+    import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
+
+    where = f"party {party!r}: {file_named(content.path)}"
+    try:
+        book = fastexcel.read_excel(content.whole())
+    except fastexcel.FastExcelError as error:
+        raise ValueError(str(error)) from error  # a ValueError is reported like that of any damaged file
+    sheet = _sheet(book, settings.sheet, where, party)
+    first = book.load_sheet(sheet, header_row=None, n_rows=1, dtypes="string").to_polars()
+    header = ["" if name is None else name.strip() for name in first.row(0)]
+    whole = book.load_sheet(sheet, header_row=None, dtypes="string").width
+    header += [""] * (whole - len(header))
+    check_unique([name for name in header if name], where)
+    return book, sheet, header
+
+
+def read_workbook(
+    content: FileContent, settings: FileSettings, party: str
+) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
+    """Read a sheet with the cells' own types; a column of several types is text.
+
+    Returns:
+        The cells, the sheet's name, and remarks on columns that were left out.
+
+    Raises:
+        TableError: the sheet is not evident or does not exist, a column name repeats, or an unnamed column has cells.
+    """
+    book, sheet, header = read_header(content, settings, party)
+    frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
+    header = header[: frame.width]
+    frame.columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    cells, notes = without_unnamed(frame, f"party {party!r}: {file_named(content.path)}")
+    return cells, sheet, notes
+
+
+def _sheet(book: fastexcel.ExcelReader, wanted: str | int | None, where: str, party: str) -> str:
+    names = book.sheet_names
+    if isinstance(wanted, int):
+        if wanted > len(names):
+            raise TableError(f"{where} has no sheet {wanted}; it has {len(names)}: {_listed(names)}")
+        return names[wanted - 1]
+    if wanted is not None:
+        if wanted not in names:
+            raise TableError(f"{where} has no sheet {wanted!r}; it has {_listed(names)}")
+        return wanted
+    filled = [name for name in names if book.load_sheet(name, header_row=None, n_rows=1).width]
+    if len(filled) > 1:
+        raise TableError(f"{where} has {len(filled)} sheets with cells, {_listed(filled)}; write sheet = "
+                         f"{filled[0]!r} or another in [parties.{party}]")  # fmt: skip
+    if not filled:
+        raise TableError(f"{where}: every sheet is empty; a table with a line of column names was expected")
+    return filled[0]
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(map(repr, names)) if len(names) == 2 else some(names)
+
 
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged Parquet files
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)
@@ -43,6 +164,7 @@ class RawTable:
     Attributes:
         name: the source's name for messages: the file's name, or "data frame".
         cells: the cells. Those of a CSV file are text; other sources keep their types.
+        columns: the names of all columns, also of those that ``cells`` lacks because they are not needed.
         read_as: the recognised format, in words.
         decimal: the decimal mark of numbers in text.
         notes: sentences on what was guessed or repaired.
@@ -53,10 +175,19 @@ class RawTable:
     read_as: str
     decimal: str = "."
     notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            object.__setattr__(self, "columns", tuple(self.cells.columns))
 
 
-def read(source: Source, party: str, settings: FileSettings = DETECT) -> RawTable:
+def read(
+    source: Source, party: str, settings: FileSettings = DETECT, drop: Collection[str] = ()
+) -> RawTable:  # fmt: skip
     """Read a file, the files of a folder or of a pattern such as "part-*.csv", standard input ("-"), or a data frame.
+
+    The columns ``drop`` of a CSV or Parquet file are not kept in memory, and may be kept from another source.
 
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.
@@ -66,7 +197,7 @@ def read(source: Source, party: str, settings: FileSettings = DETECT) -> RawTabl
         with _lazy_frame_errors(party):
             source = source.collect()
     if isinstance(source, str | Path):
-        return _from_files(user_path(source), party, settings)
+        return _from_files(user_path(source), party, settings, drop)
     if isinstance(source, pl.DataFrame):
         return RawTable(named(source), source, "polars data frame")
     if data_frames.is_pandas(source):
@@ -175,31 +306,28 @@ def _parts(path: Path, party: str) -> list[Path]:
     raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()}){hint}")
 
 
-def _from_files(path: Path, party: str, settings: FileSettings) -> RawTable:
+def _from_files(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
     files = _parts(path, party)
-    first, *others = [_from_file(each, party, settings) for each in files]
+    parts = [_from_file(each, party, settings, drop) for each in files]
+    first, *others = parts
     if not others:
-        return RawTable(named(path), *first)
-    frames = [first[0]]
-    for file, (cells, *_) in zip(files[1:], others, strict=True):
-        if set(cells.columns) != set(frames[0].columns):
-            unlike = some(sorted(set(cells.columns) ^ set(frames[0].columns)))
-            raise TableError(f"party {party!r}: {file} has other columns than {files[0]}: {unlike}; all files are read "
-                             "as parts of one table")  # fmt: skip
-        frames.append(cells.select(frames[0].columns))
+        return replace(first, name=named(path))
+    for file, part in zip(files[1:], others, strict=True):
+        if unlike := sorted(set(part.columns) ^ set(first.columns)):
+            raise TableError(f"party {party!r}: {file} has other columns than {files[0]}: {some(unlike)}; all files "
+                             "are read as parts of one table")  # fmt: skip
     try:
-        whole = pl.concat(frames, how="vertical_relaxed")
+        whole = pl.concat([part.cells.select(by_name(first.cells.columns)) for part in parts], how="vertical_relaxed")
     except _OF_POLARS as error:
         raise TableError(f"party {party!r}: the parts of {path} have columns of different types: {error}") from error
-    decimals = {each[2] for each in (first, *others)}
-    kinds = dict.fromkeys(each[1] for each in (first, *others))
-    notes = dict.fromkeys(note for each in (first, *others) for note in each[3])
-    read_as = f"{len(files)} parts: {'; '.join(kinds)}"
-    return RawTable(named(path), whole, read_as, "," if decimals == {","} else ".", tuple(notes))
+    decimal = "," if {part.decimal for part in parts} == {","} else "."
+    read_as = f"{len(files)} parts: {'; '.join(dict.fromkeys(part.read_as for part in parts))}"
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns)
 
 
-def _from_file(path: Path, party: str, settings: FileSettings) -> tuple[pl.DataFrame, str, str, tuple[str, ...]]:
-    """Read one file, and return its cells, the recognised format, the decimal mark and remarks."""
+def _from_file(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
+    """Read one file."""
     with _read_errors(path, party) as reading:
         content = reading.open()
         packed = f"{content.format} compressed with {content.packing}" if content.packing else content.format
@@ -208,29 +336,35 @@ def _from_file(path: Path, party: str, settings: FileSettings) -> tuple[pl.DataF
             note = f"{file_named(path)} is compressed with {content.packing}, although its name does not say so"
             notes = (f"party {party!r}: {note}",)
         if content.format == "CSV":
-            return _from_csv(content, packed, notes, party, settings)
+            return _from_csv(content, packed, notes, party, settings, drop)
         if content.format == "Excel":
             cells, sheet, more = read_workbook(content, settings, party)
-            return cells, f"{packed}, sheet {sheet!r}", ".", notes + more
+            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more)
         if content.format == "Parquet":
-            return pl.read_parquet(content.source, glob=False), packed, ".", notes
+            rows = pl.scan_parquet(content.source, glob=False)
+            columns = rows.collect_schema().names()
+            cells = rows.select(by_name(*(name for name in columns if name not in drop))).collect()
+            return RawTable(named(path), cells, packed, notes=notes, columns=tuple(columns))
         cells = pl.read_ipc(io.BytesIO(content.whole()))
         check_unique(cells.columns, f"party {party!r}: {file_named(path)}")
-        return cells, packed, ".", notes
+        return RawTable(named(path), cells, packed, notes=notes)
 
 
 def _from_csv(
-    content: FileContent, packed: str, notes: tuple[str, ...], party: str, settings: FileSettings
-) -> tuple[pl.DataFrame, str, str, tuple[str, ...]]:
+    content: FileContent, packed: str, notes: tuple[str, ...], party: str, settings: FileSettings,
+    drop: Collection[str],
+) -> RawTable:  # fmt: skip
     file = CsvFile.of(content, settings, party)
     try:
-        cells, decimal, more = file.read(settings)
+        cells, decimal, more = file.read(settings, drop)
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
         file = CsvFile.of(content, settings, party, whole=True)  # only the first bytes are UTF-8
-        cells, decimal, more = file.read(settings)
-    return cells, f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else ""), decimal, notes + more
+        cells, decimal, more = file.read(settings, drop)
+    read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
+    columns = tuple(name for name in file.header if name)
+    return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns)
 
 
 @dataclass

@@ -24,8 +24,7 @@ from anyparty.core.object_description import described
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.blocks import TRAIN, VALIDATION, Rows
-from anyparty.data.rows import own_rows
+from anyparty.data.blocks import TRAIN, VALIDATION, Rows, own_rows
 from anyparty.data.splits import assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
@@ -33,7 +32,7 @@ from anyparty.methods.method import Method, PartyContext
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
-from anyparty.tables.rules import AS_WRITTEN, ReadingRules
+from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import Table
 from anyparty.tables.target import encode
 from anyparty.training import control_messages

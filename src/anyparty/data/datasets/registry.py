@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from anyparty.data.datasets import gated, public
+from anyparty.data.datasets import dataset_readers
 from anyparty.data.datasets.dataset import Fields
 from anyparty.data.datasets.downloads import File
 
@@ -58,12 +58,12 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="CC BY 4.0",
         forms=(
             _one(
-                public.credit,
+                dataset_readers.credit,
                 "credit_default/UCI_Credit_Card.csv.gz",
                 "cae8f8b644a05c7e5b5847b22e77d15fbd7ac136a093b2102a16cfb9502ec28f",
             ),
             _one(
-                public.credit,
+                dataset_readers.credit,
                 "credit_default/data.csv",
                 "45bcf4df62ff2e237a74eb155cabfb4bbbc171219a0637daef44fdad07503dd0",
                 f"{_UCI}/350/data.csv",
@@ -90,9 +90,13 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         "https://archive.ics.uci.edu/dataset/341, doi:10.24432/C54G7M",
         licence="CC BY 4.0",
         forms=(
-            _one(public.hapt, "hapt/hapt.npz", "4404782c2f640f0aff56e62385f79d6a3f4dd2fe5acde2e39996dea5eb1477dc"),
             _one(
-                public.hapt_zip,
+                dataset_readers.hapt,
+                "hapt/hapt.npz",
+                "4404782c2f640f0aff56e62385f79d6a3f4dd2fe5acde2e39996dea5eb1477dc",
+            ),
+            _one(
+                dataset_readers.hapt_zip,
                 "hapt/hapt.zip",
                 "4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
                 f"{_UCI}/341/smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",
@@ -106,10 +110,12 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="CC BY 4.0",
         forms=(
             _one(
-                public.isolet, "isolet/isolet.npz", "289a936cea27a7ecd5d4de640828019bf2a021fd7c98e48eb0bf86c49a9b338d"
+                dataset_readers.isolet,
+                "isolet/isolet.npz",
+                "289a936cea27a7ecd5d4de640828019bf2a021fd7c98e48eb0bf86c49a9b338d",
             ),
             _one(
-                public.isolet_zip,
+                dataset_readers.isolet_zip,
                 "isolet/isolet.zip",
                 "fe2e0d45f1057d112e051d309070992fc178e7f6922cc7b4e8b2bd310303a053",
                 f"{_UCI}/54/isolet.zip",
@@ -135,7 +141,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="MIT",
         forms=(
             _one(
-                public.fashion_mnist,
+                dataset_readers.fashion_mnist,
                 "fashion_mnist/fashion_mnist.npz",
                 "5b03f17c6e534afaf4a985a4d2bdc1e7268a2a66b1b5e0021423916773fd6c78",
             ),
@@ -149,7 +155,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
                         ("t10k-labels-idx1-ubyte", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
                     )
                 ),
-                public.fashion_mnist,
+                dataset_readers.fashion_mnist,
             ),
         ),
     ),
@@ -161,13 +167,13 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="none stated; cite the report",
         forms=(
             _one(
-                public.cifar10,
+                dataset_readers.cifar10,
                 "cifar10/cifar-10-binary.tar.gz",
                 "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
                 f"{_CIFAR}/cifar-10-binary.tar.gz",
             ),
             _one(
-                public.cifar10_subset,
+                dataset_readers.cifar10_subset,
                 "cifar10_subset/cifar10_subset.npz",
                 "fe630ddc932fbd7487a8f99c0a96a8cfaee938c25458607b5a2a1a2fcc3171ea",
             ),
@@ -180,7 +186,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="none stated; cite the report",
         forms=(
             _one(
-                public.cifar100,
+                dataset_readers.cifar100,
                 "cifar100/cifar-100-binary.tar.gz",
                 "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
                 f"{_CIFAR}/cifar-100-binary.tar.gz",
@@ -193,7 +199,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         source="W. Wolberg, O. Mangasarian, N. Street, W. Street (1995); https://archive.ics.uci.edu/dataset/17, "
         "doi:10.24432/C5DW2B; from scikit-learn",
         licence="CC BY 4.0",
-        forms=(DatasetForm((), public.breast_cancer),),
+        forms=(DatasetForm((), dataset_readers.breast_cancer),),
     ),
     "google-cluster": CatalogueEntry(
         title="Google cluster trace 2011, by virtual machine",
@@ -204,7 +210,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="CC BY 4.0",
         forms=(
             _one(
-                public.google_cluster,
+                dataset_readers.google_cluster,
                 "google_cluster_vms/gcd_vms.npz",
                 "2b6f91764cfa7313a8c8d076c84e28cd1400cf608399c5584f0a77420581dbbc",
             ),
@@ -214,7 +220,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         title="MIMIC-III, length of stay",
         source="A. Johnson et al., Scientific Data 3 (2016); https://physionet.org/content/mimiciii, on application",
         licence="PhysioNet Credentialed Health Data License",
-        forms=(_one(gated.mimic3, "mimic3/mimic3.csv"),),
+        forms=(_one(dataset_readers.mimic3, "mimic3/mimic3.csv"),),
     ),
     "mimic4": CatalogueEntry(
         title="MIMIC-IV, mortality in intensive care",
@@ -222,31 +228,31 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         source="A. Johnson et al., https://physionet.org/content/mimiciv, on application; LASER-VFL: version 1.0, "
         "chronic kidney disease, prepared by the pipeline of Gupta et al. (ML4H 2022)",
         licence="PhysioNet Credentialed Health Data License",
-        forms=(_one(gated.mimic4, "mimic4/mimic4.npz"),),
+        forms=(_one(dataset_readers.mimic4, "mimic4/mimic4.npz"),),
     ),
     "modelnet10": CatalogueEntry(
         title="ModelNet10, views of objects",
         source="Z. Wu et al., 3D ShapeNets, CVPR 2015; https://modelnet.cs.princeton.edu, rendered from 12 sides",
         licence="for research; see the site",
-        forms=(_many(gated.views, "modelnet10"),),
+        forms=(_many(dataset_readers.views, "modelnet10"),),
     ),
     "modelnet40": CatalogueEntry(
         title="ModelNet40, views of objects",
         source="Z. Wu et al., 3D ShapeNets, CVPR 2015; https://modelnet.cs.princeton.edu, rendered from 12 sides",
         licence="for research; see the site",
-        forms=(_many(gated.views, "modelnet40"),),
+        forms=(_many(dataset_readers.views, "modelnet40"),),
     ),
     "imagenet100": CatalogueEntry(
         title="100 classes of ImageNet",
         source="O. Russakovsky et al., IJCV 115 (2015); https://www.image-net.org, on application",
         licence="for non-commercial research; see the site",
-        forms=(_many(gated.images, "imagenet100"),),
+        forms=(_many(dataset_readers.images, "imagenet100"),),
     ),
     "cmu-mosei": CatalogueEntry(
         title="CMU-MOSEI, sentiment",
         task="regression",
         source="A. Zadeh et al., ACL 2018; http://multicomp.cs.cmu.edu/resources/cmu-mosei-dataset",
         licence="for research; see the site",
-        forms=(_one(gated.mosei, "cmu-mosei/mosei.npz"),),
+        forms=(_one(dataset_readers.mosei, "cmu-mosei/mosei.npz"),),
     ),
 }

@@ -1,0 +1,389 @@
+"""Read numbers with marks, and dates, in text; the rules by which one party's cells are read.
+
+A model stores the rules for prediction, which applies the same rules.
+
+Marks of numbers are percent signs, currencies, marks between thousands, decimal commas and limits. A column has one
+format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a
+guess. ``39,400`` is read with a mark between thousands if every comma of the column can be one.
+
+Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one makes all of
+them dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of a
+month, as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict
+
+from anyparty.tables import cells
+from anyparty.tables.cells import RowNumbers
+
+Limits: TypeAlias = Literal["half", "value", "missing"]
+Decimal: TypeAlias = Literal[".", ","]
+
+CURRENCY = r"\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN"
+SHARES = ("%", "‰")
+MINUS = r"[+\u2212-]"
+SPACE = r"['’\s\u00a0\u202f]"
+CELL = (
+    rf"^(?P<sign>{MINUS})?\s*(?P<before>{CURRENCY})?\s*(?P<other>{MINUS})?\s*"
+    rf"(?P<body>[.,]?\d(?:[\d.,]|{SPACE}\d)*)\s*(?P<after>%|‰|{CURRENCY})?$"
+)
+BODY: dict[Decimal, str] = {
+    ".": rf"^(\d+|[1-9]\d{{0,2}}(,\d{{3}})+|[1-9]\d?(,\d\d)*,\d{{3}}|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(\.\d+)?$",
+    ",": rf"^(\d+|[1-9]\d{{0,2}}(\.\d{{3}})+|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(,\d+)?$",
+}
+NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # texts that mark a missing cell among numbers
+LIMIT = r"^(?P<side><=?|>=?|≤|≥|~)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)$"
+RANGE = r"^(?P<low>\d+(?:\.\d+)?)\s*(?:-|–|to|\.\.)\s*(?P<high>\d+(?:\.\d+)?)$"
+
+
+class NumberFormat(BaseModel):
+    """The format of a column's numbers: the decimal mark, and the unit, which may be ""."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    decimal: Decimal = "."
+    unit: str = ""
+
+
+class MarkedNumbers(NamedTuple):
+    """The numbers [n] of a text column, the mask [n] of cells that are not numbers, and the format.
+
+    A number is null if the cell is missing or is not a number.
+    """
+
+    numbers: pl.Series
+    bad: pl.Series
+    format: NumberFormat
+
+
+def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumbers:
+    """Recognize the format of text cells [n], null if missing, and read the cells as numbers.
+
+    If the decimal mark remains ambiguous, no cell is read as a number.
+
+    >>> without_marks(pl.Series(["39,400", "1,250.5", "$7"])).numbers.to_list()
+    [39400.0, 1250.5, 7.0]
+    >>> without_marks(pl.Series(["1.234,5 €", "0,5"])).format
+    NumberFormat(decimal=',', unit='€')
+
+    Args:
+        text: the cells.
+        decimal: the decimal mark; ``None`` recognizes it.
+    """
+    formats = [NumberFormat(decimal=mark, unit=_unit(text)) for mark in ([decimal] if decimal else BODY)]
+    read = [with_format(text, each) for each in formats]
+    best = min(read, key=lambda each: int(each.bad.sum()))
+    if decimal is None and not best.bad.any() and _is_ambiguous(text, read):
+        return MarkedNumbers(best.numbers.clear(len(text)), text.is_not_null(), best.format)
+    return best
+
+
+def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the usual name
+    """Read text cells [n], null if missing, as numbers in a known format."""
+    parts = text.str.extract_groups(CELL).struct.unnest()
+    body, units = parts["body"], parts.select(pl.coalesce("before", "after").fill_null("")).to_series()
+    known = body.str.contains(BODY[format.decimal]).fill_null(value=False)
+    known &= units.is_in(["", format.unit]) & (parts["sign"].is_null() | parts["other"].is_null())
+    known &= parts["before"].is_null() | parts["after"].is_null()
+    marks = "[,'’\\s\u00a0\u202f]" if format.decimal == "." else "[.'’\\s\u00a0\u202f]"
+    plain = body.str.replace_all(marks, "").str.replace(",", ".", literal=True)
+    negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
+    numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
+    numbers = numbers.zip_with(~negative, -numbers)
+    if format.unit in SHARES:  # beside percentages, 0.5 may mean 0.5 % or 50 %
+        numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
+    # The pattern CELL does not match numbers such as 1e5.
+    exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
+    numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
+    return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
+
+
+def _unit(text: pl.Series) -> str:
+    """Return the most frequent unit of the cells; "" if no cell has one."""
+    parts = text.str.extract_groups(CELL).struct.unnest()
+    units = parts.select(pl.coalesce("before", "after")).to_series().drop_nulls()
+    return cells.value_counts(units)[0][0] if len(units) else ""
+
+
+def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
+    """Return whether both decimal marks are possible, and the cells do not show which mark is meant.
+
+    1.234 beside 12,345 is ambiguous. 1.234 with a unit is ambiguous too, because prices rarely have three decimals.
+    """
+    if any(each.bad.any() for each in read) or all((each.numbers == next(iter(read)).numbers).all() for each in read):
+        return False
+    return bool(text.str.contains(".", literal=True).any())
+
+
+def without_limits(text: pl.Series, how: Limits | None) -> tuple[pl.Series, pl.Series]:
+    """Replace limits such as <25 and ranges such as 10-20 by numbers, or by null.
+
+    "half" is half of an upper limit, the value of a lower limit, and the middle of a range. "value" is the limit
+    itself, and the middle of a range. "missing" is null.
+
+    >>> without_limits(pl.Series(["<25", ">90", "10-20", "7"]), "half")[0].to_list()
+    ['12.5', '90', '15', '7']
+
+    Returns:
+        The cells [n], unchanged if ``how`` is ``None``; and the mask [n] of limits and ranges.
+    """
+    limits = text.str.extract_groups(LIMIT).struct.unnest()
+    ranges = text.str.extract_groups(RANGE).struct.unnest()
+    found = (limits["limit"].is_not_null() | ranges["low"].is_not_null()).alias(text.name)
+    if how is None or not found.any():
+        return text, found
+    if how == "missing":
+        return text.set(found, None), found
+    limit = limits["limit"].cast(pl.Float64)
+    upper = limits["side"].is_in(["<", "<=", "≤"]).fill_null(value=False)
+    limit = limit.zip_with(~upper, limit / 2) if how == "half" else limit
+    middle = (ranges["low"].cast(pl.Float64) + ranges["high"].cast(pl.Float64)) / 2
+    number = cells.as_text(limit.fill_null(middle))
+    return number.fill_null(text).alias(text.name), found
+
+
+Order = Literal["year-first", "day-first", "month-first"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+MONTHS = {"jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6, "jul": 7, "aug": 8, "sep": 9, "oct": 10,
+          "nov": 11, "dec": 12}  # fmt: skip
+DAY = (
+    r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})",
+    r"(?P<first>\d{1,2})[-/.](?P<second>\d{1,2})[-/.](?P<last>\d{4})",
+    r"(?P<d>\d{1,2})[ -](?P<m>[A-Za-z]{3,9})[ -](?P<y>\d{4})",
+    r"(?P<named>[A-Za-z]{3,9}) (?P<d2>\d{1,2}),? (?P<y2>\d{4})",
+)
+TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<sec>\d\d)(?:[.,](?P<part>\d{1,9}))?)?"
+ZONE = r"(?P<zone>Z|UTC|GMT|[+-]\d\d:?\d\d)"
+DATE_CELL = rf"^(?:{'|'.join(DAY)})(?:(?:T|\s+){TIME}\s*(?P<half>[AaPp]\.?[Mm]\.?)?\s*{ZONE}?)?$"
+MIDNIGHT = dt.time()
+DAY_US = 86_400e6  # microseconds in a day
+
+
+class DateFormat(BaseModel):
+    """The notation of a column's dates.
+
+    Attributes:
+        order: one of ``ORDERS``, or a format as for ``strptime``, such as "%d.%m.%y".
+        times: whether cells have a time of day.
+        zoned: whether cells have a time zone. Such times are converted to UTC.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    order: str = "year-first"
+    times: bool = False
+    zoned: bool = False
+
+
+class Moments(NamedTuple):
+    """A column of n cells, read as dates and times.
+
+    Attributes:
+        values: [n] Datetime without a time zone; null if the cell is missing or bad.
+        bad: [n] bool, True for a cell that is neither a date nor missing.
+        zoned: [n] bool, True for a cell with a time zone.
+    """
+
+    values: pl.Series
+    bad: pl.Series
+    zoned: pl.Series
+
+
+def check_order(order: str) -> str:
+    """Check a setting for the order of dates, and return it.
+
+    Raises:
+        ValueError: the setting is not one of ``ORDERS``, and does not look like a format such as "%d.%m.%y".
+    """
+    if order not in ORDERS and "%" not in order:
+        raise ValueError(f"expected {', '.join(map(repr, ORDERS))} or a format such as '%d.%m.%y', not {order!r}")
+    return order
+
+
+def is_moment(series: pl.Series) -> bool:
+    """Return whether the column's type is a date, or a date with a time."""
+    return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
+
+
+def of_type(series: pl.Series) -> Moments:
+    """Convert a column of type Date or Datetime to ``Moments``. Times with a time zone are converted to UTC."""
+    zone = series.dtype.time_zone if isinstance(series.dtype, pl.Datetime) else None
+    if zone is not None:
+        series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    known = series.is_not_null()
+    return Moments(series.cast(pl.Datetime("us")), known & ~known, known if zone is not None else known & ~known)
+
+
+def with_order(text: pl.Series, order: str) -> Moments:
+    """Read text cells [n], null if missing, as dates in a known order or ``strptime`` format.
+
+    >>> with_order(pl.Series(["3.12.2024", "3 Mar 2024 5:30 pm", "x"]), "day-first").values.dt.to_string().to_list()
+    ['2024-12-03 00:00:00.000000', '2024-03-03 17:30:00.000000', None]
+    """
+    if order not in ORDERS:
+        read = of_type(text.str.to_datetime(order, strict=False, time_unit="us"))
+        return Moments(read.values, text.is_not_null() & read.values.is_null(), read.zoned)
+    return _in_order(text, text.str.extract_groups(DATE_CELL).struct.unnest(), order)
+
+
+def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
+    """Read text cells [n] as dates in one of ``ORDERS``. ``parts`` has the groups of ``DATE_CELL`` in each cell."""
+    first, second = ("first", "second") if order == "day-first" else ("second", "first")
+    day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
+    if order != "year-first":
+        day, month, year = [first, *day[1:]], [second], ["last", *year[1:]]
+    named = pl.coalesce("m", "named").str.to_lowercase().str.slice(0, 3).replace_strict(
+        MONTHS, default=None, return_dtype=pl.Int64)  # fmt: skip
+    hour, half = pl.col("hour").cast(pl.Int64), pl.col("half").str.to_lowercase().str.slice(0, 1)
+    hour = pl.when(half.is_null()).then(hour).when(hour.is_between(1, 12)).then(hour % 12 + 12 * (half == "p"))
+    time = pl.format("{}:{}:{}.{}", hour, "minute", pl.col("sec").fill_null("00"), pl.col("part").fill_null("0"))
+    time = pl.when(pl.col("hour").is_null()).then(pl.lit("0:00:00.0")).otherwise(time)
+    date = pl.format("{}-{}-{}", pl.coalesce(year), pl.coalesce(*month, named.cast(pl.String)), pl.coalesce(day))
+    offset = pl.col("zone").str.replace("Z|UTC|GMT", "+0000").str.replace(":", "")
+    minutes = offset.str.slice(1, 2).cast(pl.Int64) * 60 + offset.str.slice(3, 2).cast(pl.Int64)
+    minutes = pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
+    moment = (date + " " + time).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
+    values = parts.select((moment - pl.duration(minutes=minutes)).alias(text.name)).to_series()
+    return Moments(values, text.is_not_null() & values.is_null(), parts["zone"].is_not_null())
+
+
+def orders_of(text: pl.Series) -> dict[Order, Moments]:
+    """Return the cells as read in each order that makes at least nine of ten cells dates; the best order is first.
+
+    Orders that give the same dates as a better order are left out.
+    """
+    known = text.drop_nulls()
+    if not known.head(100).str.contains(DATE_CELL).any() and not known.str.contains(DATE_CELL).any():
+        return {}
+    parts = text.str.extract_groups(DATE_CELL).struct.unnest()
+    tried = ORDERS if parts["first"].count() else ORDERS[:1]
+    read = {order: _in_order(text, parts, order) for order in tried}
+    best = sorted(read, key=lambda order: int(read[order].bad.sum()))
+    found = {order: read[order] for order in best if 10 * read[order].bad.sum() <= len(known)}
+    kept = dict[Order, Moments]()
+    for order, each in found.items():
+        if not any(other.values.equals(each.values) for other in kept.values()):
+            kept[order] = each
+    return kept
+
+
+class DateColumn(BaseModel):
+    """A column of dates, which becomes several numeric columns.
+
+    >>> seen = pl.Series("seen", [dt.datetime(2024, 3, 3, 12), None])
+    >>> column = DateColumn(name="seen", reference=dt.date(2024, 3, 1), hours=True)
+    >>> [f"{part.name} {part[0]}" for part in column.transform(seen)]
+    ['seen: days 2.5', 'seen: year 2024.0', 'seen: month 3.0', 'seen: weekday 7.0', 'seen: hour 12.0']
+
+    Attributes:
+        name: the name of the column.
+        reference: the earliest day in the training rows, from which days are counted.
+        hours: whether the hour of the day is one of the numeric columns.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    reference: dt.date
+    hours: bool
+
+    @classmethod
+    def fit(cls, column: pl.Series, rows: RowNumbers) -> DateColumn:
+        """Fit to the training rows, at least one of which has a date; the earliest day becomes ``reference``."""
+        earliest = column[rows].drop_nulls().cast(pl.Date).sort()[0]
+        return cls(name=column.name, reference=earliest, hours=isinstance(column.dtype, pl.Datetime))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the numeric columns that the dates become."""
+        names = ("days", "year", "month", "weekday", "hour")
+        return tuple(f"{self.name}: {part}" for part in (names if self.hours else names[:-1]))
+
+    def transform(self, column: pl.Series) -> list[pl.Series]:
+        """Convert dates [n] to days since ``reference``, year, month, weekday (1 is Monday) and hour of the day.
+
+        Days and hours have a fraction. The hour is left out if ``hours`` is False.
+        """
+        moments = column.cast(pl.Datetime("us"))
+        days = (moments - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
+        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # polars counts a time of day in nanoseconds
+        numbers = (days, moments.dt.year(), moments.dt.month(), moments.dt.weekday(), hour)
+        return [each.cast(pl.Float64).alias(name) for name, each in zip(self.parts, numbers, strict=False)]
+
+    def inverse(self, days: pl.Series) -> pl.Series:
+        """Convert days since ``reference`` [n] back to dates, rounded to whole days if ``hours`` is False."""
+        start = dt.datetime.combine(self.reference, MIDNIGHT)
+        moments = start + (days * DAY_US).round().cast(pl.Int64).cast(pl.Duration("us"))
+        return (moments if self.hours else moments.dt.offset_by("12h").cast(pl.Date)).alias(self.name)
+
+
+class ReadingRules(BaseModel):
+    """The rules by which the cells of one party's table are read.
+
+    Attributes:
+        missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
+        task: the requested kind of task. For "regression", all labels are numbers.
+        classes: by class, the label texts that mean it, without regard to case; ``None`` recognizes the classes.
+        limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
+        dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
+        decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.
+        merge_spellings: whether categories that differ only in their spelling are one category.
+        formats: by column, the format of numbers with marks, as recognized in training.
+        date_formats: by column, how dates are written, as recognized in training.
+        literals: by column, texts such as NA that usually mark a missing cell, but were levels in training.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    missing: dict[str, tuple[str, ...]] = {}
+    task: Literal["auto", "classification", "regression"] = "auto"
+    classes: dict[str, tuple[str, ...]] | None = None
+    limits: dict[str, Limits] = {}
+    dates: dict[str, str] = {}
+    decimal: Decimal | None = None
+    merge_spellings: bool = False
+    formats: dict[str, NumberFormat] = {}
+    date_formats: dict[str, DateFormat] = {}
+    literals: dict[str, tuple[str, ...]] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, for JSON."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+AS_WRITTEN = ReadingRules()
+
+
+def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
+    """Convert one or more values of a setting to texts, as cells are converted: 1.0 and 1 to "1", True to "true".
+
+    >>> texts([1.0, True, "refused", -999])
+    ('1', 'true', 'refused', '-999')
+    """
+    listed = [values] if isinstance(values, str | int | float) else list(values)
+    return tuple(
+        str(value).lower() if isinstance(value, bool)
+        else str(int(value)) if isinstance(value, float) and value.is_integer()
+        else str(value)
+        for value in listed
+    )  # fmt: skip
+
+
+def classes(values: Any) -> Any:
+    """Convert the setting ``classes``, a list of classes or a mapping from each class to its texts, to a mapping.
+
+    >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
+    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})
+    """
+    if isinstance(values, Mapping):
+        return {texts([name])[0]: texts(each) for name, each in values.items()}
+    if isinstance(values, list | tuple):
+        return {name: (name,) for name in texts(values)}
+    return values
