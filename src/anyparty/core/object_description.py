@@ -2,9 +2,9 @@
 
 A dataclass is described by its class name and its fields. Fields with ``repr=False`` or ``compare=False`` are left out,
 because they change neither training nor answers. Any other object is described by its class name and by those
-constructor arguments that it stores under the same name. Numbers, text, truth values, lists and tables are stored
-unchanged, functions and classes by name, tensors and arrays by a hash of their numbers. Names do not include the
-module, so a class may move from a script into a module.
+constructor arguments that it stores under the same name. Numbers, text, booleans, lists and tables are stored
+unchanged. Functions and classes are stored by name. Tensors and arrays are stored by a hash of their numbers. Names do
+not include the module, so a description stays valid if a class is moved from a script into a module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import nn
 
 from anyparty.core.types import MessageSpec
 
-CLASS = "class"  # a Python keyword, so no field has this name
+CLASS = "class"  # "class" is a Python keyword, so no field of a dataclass has this name
 DEEPEST = 8
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NO_REPR: Any = object.__repr__
@@ -85,14 +85,15 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
 def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
     """Convert a value to data that is identical in every process."""
     value = value.item() if isinstance(value, np.generic) else value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML has no None, JSON no NaN
+    # TOML cannot store None, and JSON cannot store NaN
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         value = str(value)
     if isinstance(value, Enum):
         value = f"{_name(type(value))}.{value.name}"
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     if kind is not None:
         return kind(value)
-    if depth > DEEPEST:  # stop here, because the object may contain itself
+    if depth > DEEPEST:  # stop at this depth, because the object may contain itself
         return _name(type(value))
     inner = partial(_plain, whole=whole, code=code, depth=depth + 1)
     if isinstance(value, list | tuple):
@@ -105,14 +106,14 @@ def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
 
 
 def _object(value: Any, whole: bool, code: bool, depth: int) -> Any:
-    if isinstance(value, MessageSpec):  # leave out its other texts, which later versions may reword
+    if isinstance(value, MessageSpec):  # leave out descriptions, which later versions may reword
         return f"{value.tag}: {value.frm} → {value.to}"
     if isinstance(value, partial):
         parts = {"of": value.func, "args": value.args, **value.keywords}
         return {CLASS: "partial", **{key: _plain(each, whole, code, depth + 1) for key, each in parts.items()}}
     if isinstance(value, torch.Tensor | np.ndarray):
         return _numbers(value)
-    if hasattr(value, "__qualname__"):  # a class or a function
+    if hasattr(value, "__qualname__"):  # only classes and functions have this attribute
         return _name(value) + (_code(value, depth) if code else "")
     if is_dataclass(value) or isinstance(value, nn.Module) or type(value).__repr__ is _NO_REPR:
         return described(value, whole=whole, code=code, depth=depth)
@@ -122,14 +123,14 @@ def _object(value: Any, whole: bool, code: bool, depth: int) -> Any:
 def _shown(value: Any) -> str:
     try:
         return ADDRESS.sub("", repr(value))
-    except Exception:  # repr of a user's class may fail
+    except Exception:  # ``repr`` of a user's class may raise any exception
         return _name(type(value))
 
 
 def _numbers(value: Any) -> str:
-    """Describe a tensor or array by type, dtype and shape.
+    """Return a text with the type, dtype and shape of a tensor or array.
 
-    A hash of its numbers follows, unless the tensor requires a gradient or is on the meta device.
+    A hash of the numbers is appended, unless the tensor requires a gradient or is on the meta device.
     """
     told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
     if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):

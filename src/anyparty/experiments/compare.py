@@ -50,26 +50,28 @@ def compare(
     console: Console | None = None,
     **training: Any,
 ) -> Comparison:
-    """Train every method with every seed and every missing rate, and score all of them on the same test rows.
+    """Train every method with every seed and missing rate; with one seed, all methods are scored on the same test rows.
 
     The test rows depend on the seed alone.  The missing blocks depend on the seed and the rate, and are equal for all
     methods.
 
     Args:
         federation: the federation, its settings, or the name of its settings file.
-        methods: a list of methods, or a mapping from labels to methods.  A method is a name, ``"module:name"`` of a
-            user-defined one, a method object, or the rule of a split method; in a mapping also a name with parameters,
-            ``{"name": "laser", "embedding": 32}``.
+        methods: a list of methods, or a mapping from labels to methods. A method is a name, ``"module:name"`` of a
+            user-defined method, a method object, or the rule of a split method. In a mapping, a method may also be a
+            name with parameters, such as ``{"name": "laser", "embedding": 32}``.
         seeds: the number n of seeds, which are then 0, 1, ..., n - 1; or a list of seeds.
-        missing: probabilities that a party's block of a row is missing, in addition to the gaps of the tables.
+        missing: missing rates: probabilities that a party's block of a row is removed, in addition to the blocks that
+            the tables lack.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
-        parameters: parameters such as ``{"embedding": 32}`` for every named method that has a parameter of this name.
-        tune: number of configurations to try for each method and missing rate: the settings as given, and random ones
-            from ``space``, the same for all methods.  They are tried with the first seed.  The configuration with the
-            best validation score is then used with all seeds.  0 tries none and uses the settings as given.  The search
-            does not read test rows.
-        space: the settings to search, by name: a list of choices, or a range such as ``{"low": 1e-4, "high": 1e-1,
-            "log": True}``; by default learning rate, weight decay and batch size.
+        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets those that it has.
+        tune: number of configurations to try for each method and missing rate. The first configuration has the settings
+            as given. All further ones are drawn at random from ``space``, and are the same for all methods. All
+            configurations are tried with the first seed. The configuration with the best validation score is then used
+            with all seeds. The search does not read test rows. With 0 there is no search, and the settings are used as
+            given.
+        space: by name of a setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
+            True}``. By default, learning rate, weight decay and batch size are searched.
         folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call
             continues a comparison that was stopped.  ``None`` keeps everything in memory.
         jobs: number of parallel runs.
@@ -113,7 +115,7 @@ def compare(
 def planned(
     federation: Federation, method: ComparedMethod, rate: float, seed: int, training: Mapping[str, Any]
 ) -> ComparisonRun:
-    """Return the run of one method, missing rate and seed; its settings determine its result completely."""
+    """Return the run of one method, missing rate and seed; the settings of the run determine the result completely."""
     config = federation.config.model_dump(mode="json", exclude={"parties", "run", "track"})
     settings = {
         "method": method.described,
@@ -131,7 +133,7 @@ def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
 ) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
-    """Try random configurations with one seed; return the best one of each method and missing rate by validation score.
+    """Try configurations with one seed; return the one with the best validation score by method and missing rate.
 
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.

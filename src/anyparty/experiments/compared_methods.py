@@ -35,7 +35,7 @@ class ComparedMethod:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, changes: Mapping[str, Any]) -> ComparedMethod:
-        """Return the method with changed parameters: those of ``changes`` named "method.KEY" that the method has."""
+        """Return the method with changes: an entry "method.KEY" sets the parameter KEY if the method has this one."""
         if not isinstance(self.method, str):
             return self
         taken = {key for of in _classes(self.method) for key in declared_types.takes(of)}
@@ -45,9 +45,10 @@ class ComparedMethod:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The method as data, to name its runs.
+        """The method as plain data, from which the names of its runs are derived.
 
-        A user-defined method includes a hash of its source, so that runs are repeated after the source was edited.
+        The data of a user-defined method include a hash of the method's source, so that runs are repeated after an edit
+        of the source.
         """
         if isinstance(self.method, str):
             return {"name": self.method, **self.parameters} | _source_of(self.method)
@@ -59,9 +60,9 @@ def compared_methods(methods: Any, shared: Mapping[str, Any] | None = None) -> l
     """Return the methods of a comparison.
 
     Args:
-        methods: a list of names, method objects and rules of split methods, or a mapping from labels to these.  In a
-            mapping, a value may also be a mapping with the key "name" and the method's parameters.
-        shared: parameters for every named method that has a parameter of this name.
+        methods: a list of names, method objects and rules of split methods, or a mapping from labels to names, objects
+            and rules. In a mapping, a value may also be a mapping with the key "name" and the method's parameters.
+        shared: parameters for all methods that are given by name; a method gets those that it has.
 
     Raises:
         ConfigError: a method or parameter does not exist, two methods have the same label, or no method has one of the
@@ -140,9 +141,9 @@ def check_methods(methods: Iterable[ComparedMethod], config: Config, training: M
 
 
 def source_hash(*things: Any) -> dict[str, str]:
-    """Return {"code": a hash of the source of user-defined classes and functions}; empty if all are built-in.
+    """Return {"code": a hash of the source of user-defined classes and functions}, or {} if all are built-in.
 
-    The name is hashed in place of a source that cannot be read.
+    If the source of a class or function cannot be read, its name is hashed in place of the source.
     """
     digest = hashlib.sha256()
     for each in things:

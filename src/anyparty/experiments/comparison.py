@@ -1,9 +1,9 @@
 """The result of ``compare``: scores of methods on identical rows, and differences from a baseline, paired by seed.
 
 The test rows are scored in two ways: with the blocks that the missing rate leaves (``present`` is null), and with each
-number of present parties.  A block is a party's columns of a row.  If the method does not answer a row, the row is
-scored with a constant answer: the class frequencies of the training rows, or in a regression their mean.  ``coverage``
-is the share of rows that the method itself answered.
+number of present parties (``present`` is this number).  A block is a party's columns of a row.  If the method does not
+answer a row, the row is scored with a constant answer: the class frequencies of the training rows, or in a regression
+their mean.  ``coverage`` is the share of rows that the method itself answered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from anyparty.report.elements import (
 GROUPS = ("method", "missing", "present")
 COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
 LEVEL = 0.95
-SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # metrics that tables show in percent
+SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # these metrics are shares, which tables show in percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Comparison:
         records: one record for each finished run.
         methods: the labels of the methods, in order.
         metric: the metric of tables and figures; ``frame(metric=...)`` returns another metric.
-        failed: by the key of a failed run, its error.
+        failed: by the key of a failed run, the error.
         folder: the folder of the records; ``None`` if they were kept in memory.
         tuned: by method and missing rate, the settings that a search chose; empty without a search.
     """
@@ -77,7 +77,7 @@ class Comparison:
         """The missing rates of the finished runs, in ascending order."""
         return sorted({record["run"]["missing"] for record in self.records})
 
-    # Frames
+    # Methods that return the scores as data frames
 
     def frame(self, by: str | Sequence[str] | None = None, metric: str | None = None) -> pl.DataFrame:
         """Return the scores as a data frame.
@@ -86,12 +86,12 @@ class Comparison:
             by: the columns to group by: some of "method", "missing" and "present"; "method" is always included.
                 Without "present", scores are for the test rows with the blocks that the missing rate leaves.  ``None``
                 does not group, and returns one row for each run and number of present parties.
-            metric: the metric of the scores, such as "auroc"; by default that of the comparison.
+            metric: the metric of the scores, such as "auroc"; by default the metric of the comparison.
 
         Returns:
             For each group: the mean and the standard deviation of the score over seeds, the number of seeds, the mean
-            coverage and the mean costs: seconds of training, bytes sent, weights and epochs.  Each seed first gets the
-            mean of its scores in the group.
+            coverage, and the mean costs (seconds of training, bytes sent, weights and epochs).  The scores of a seed in
+            a group are averaged first.
 
         Raises:
             ConfigError: a column or the metric does not exist.
@@ -189,12 +189,13 @@ class Comparison:
         each = [one["rows"] for one in self.records if missing is None or one["run"]["missing"] == missing]
         return float(sum(n["test"] for n in each) / max(1, sum(n["train"] + n["validation"] for n in each)))
 
-    # Tables, figure and page
+    # Methods that make the tables, the figure and the page
 
     def tables(self, baseline: str | None = None) -> list[PageTable]:
         """Return the tables of the page: scores, differences from the baseline, costs, and the result of the search.
 
-        The differences need several methods, and the last table needs a search.
+        The table of differences is left out if there is only one method. The last table is left out if there was no
+        search.
         """
         differences = [self._difference_table(baseline)] if len(self.methods) > 1 else []
         searched = [self._tuned_table()] if self.tuned else []

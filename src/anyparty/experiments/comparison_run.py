@@ -2,7 +2,7 @@
 
 A block is a party's columns of a row.  The seed alone determines the test rows.  The seed and the missing rate
 determine the blocks that are removed.  Therefore all methods with the same seed see the same rows and the same blocks,
-and a higher rate only removes more blocks of the same rows.
+and a higher rate removes further blocks of the same rows.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def score_of(model: Model, parties: Sequence[str] | None) -> ScoreTable:
     if not len(wanted):
         return {}
     predicted = replace(model, held_out=(rows, alignment, wanted)).predict(parties=parties)
-    # The rows in the order of the predictions.
+    # ``at`` has the indices of the test rows, in the order of the predictions.
     at = wanted[torch.from_numpy(alignment.as_given(wanted.numpy(), model.roster.active))]
     known = labeled.clone()
     known[test] = False

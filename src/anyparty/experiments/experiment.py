@@ -34,9 +34,9 @@ class Report:
         cells: the aggregated runs: one cell for each number in the tables.
         markdown: the page with the tables.
         folder: folder of the records, the page and the plots.
-        failed: by the key of a failed run, its error.
+        failed: by the key of a failed run, the error.
         page: the file of the page; its CSV and its plots are in the same folder.  Each selection of data sets, methods
-            and mechanisms has a page of its own.
+            and mechanisms of missing blocks has a page of its own.
 
     """
 
@@ -76,12 +76,13 @@ def run(
             the training is cut.  Data sets, methods and seeds are not cut.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         device: device on which networks train, by its name in PyTorch, such as "cuda".
-        data_dir: folder of the data sets; by default the folder in the variable ``ANYPARTY_DATA``, then the cache, then
-            a download.
-        folder: folder of the records; by default runs/bench/NAME, where NAME is the suite, or the suite whose runs it
-            shows.
+        data_dir: folder of the data sets. By default they are read from the folder that the environment variable
+            ``ANYPARTY_DATA`` names, or from the cache, or else are downloaded.
+        folder: folder of the records; by default runs/bench/NAME with the name of the suite. If the suite shows the
+            runs of another suite, NAME is the name of that suite.
         console: console for the progress bar; ``None`` shows none.
-        so_far: execute nothing and write the page of the finished runs, also while the suite is running.
+        so_far: whether to execute nothing, and only write the page of the finished runs. This is possible while another
+            process executes the suite.
         missing: some of the suite's mechanisms, such as "0.1", which determine the missing blocks in training; by
             default all.
 
@@ -129,7 +130,7 @@ def run(
 
 
 def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
-    """Return facts about the runs for the last lines of the page, by name.
+    """Return facts about the runs, by name, which the last lines of the page show.
 
     ``jobs`` is the number of parallel runs, or ``None`` if this call executed no run.
     """
@@ -155,7 +156,7 @@ def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str
 
 
 def _suffix(selection: Selection) -> str:
-    """Return the end of the page's file name, which differs between selections; empty if nothing is selected."""
+    """Return a suffix of the page's file name that identifies the selection; empty if nothing is selected."""
     chosen = [*(selection.datasets or ()), *(selection.methods or ()), *(selection.missing or ())]
     return "".join(f"-{re.sub(r'[^0-9A-Za-z_]+', '-', each)}" for each in chosen)
 

@@ -1,6 +1,6 @@
 """The page of a missing-blocks suite: our numbers above the paper's, as Markdown, CSV and figures.
 
-``missing_blocks_results`` explains configurations, gaps and ratios.
+The module ``missing_blocks_results`` explains the terms configuration, gap and ratio.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _reached(here: Sequence[Cell]) -> list[str]:
 
 
 def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return the lines of a data set's tables: one table, or one for each training mechanism, by ``suite.layout``."""
+    """Return the lines of a data set's tables: one table, or one per training mechanism (see ``suite.layout``)."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
         pairs = list(product(suite.train_missing, suite.test_missing))
@@ -139,7 +139,8 @@ def _score_table(
 ) -> list[str]:  # fmt: skip
     """Return the lines of a table with one row for each method.
 
-    For each column, ``columns`` has the facts that select its cells, and ``heads`` has its head.
+    For each column of the table, ``columns`` has the facts that select the column's cells, and ``heads`` has the
+    heading.
     """
     best = [results.best_methods([cell for cell in here if cell.matches(**facts)]) for facts in columns]
     uneven, rows = _seeds_differ(here), []
@@ -344,7 +345,7 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return a text with the number of columns in which the paper's own methods lead, in our runs and as printed."""
+    """Return a text with the number of table columns in which a method of the paper itself has the highest ratio."""
     theirs = results.published_ratios(suite)
     ours = {
         place: ratio
@@ -382,7 +383,7 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return a CSV with one line for each ratio.
+    """Return a CSV with one line for each ratio of scores after a method's two trainings.
 
     The column ``ratio`` is over the seeds that the method's two trainings share.  The column ``ratio_compared`` is over
     the seeds that all methods with the same data set and test mechanism share.
@@ -445,7 +446,10 @@ def _score_panel(
 
 
 def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
-    """Draw each method's ratio against the test mechanism, in a panel for each data set that has ratios."""
+    """Draw each method's ratio against the test mechanism, in a panel for each data set that has ratios.
+
+    A ratio is the score after training with more missing blocks, in per cent of the score after training with fewer.
+    """
     own, pairs = results.ratios(suite, cells), results.training_pairs(suite, cells)
     datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
     if not datasets:
@@ -460,7 +464,7 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
                     y = [own[dataset, method, test] for test in x]
                     label = _label(entry.title, method, here)
                     axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
-            # The line at 100 %: as good as after training with fewer missing blocks.
+            # Draw a line at 100 %, which means: as good as after training with fewer missing blocks.
             axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")
             axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
             axis.set_xlabel("missing at test")

@@ -2,15 +2,15 @@
 
 A *mechanism* draws the blocks that are missing, in training or at test. A *configuration* is a data set, a training
 mechanism and a test mechanism. The paper's *own methods* are those that it introduces. The *gap* of a configuration is
-the best mean of the paper's own methods minus the best mean of all other methods, in points. The paper's own methods
-are ahead if the gap is at least 0. Ties count, because papers print one decimal: FALSE-VFL is ahead in 160 of 168
-configurations by its paper, and one of them is a tie.
+the best mean of the paper's own methods minus the best mean of all other methods, in percentage points. The paper's own
+methods are ahead if the gap is at least 0. Ties count, because papers print one decimal: according to its paper,
+FALSE-VFL is ahead in 160 of 168 configurations, and one of the 160 is a tie.
 
 A *ratio* is the metric after training under the suite's last mechanism, in per cent of the metric after training under
-its first mechanism.
+the suite's first mechanism.
 
-Our numbers and the paper's are over the same configurations and methods: those that were run here and that the paper
-prints. Our means are over the seeds that all compared methods have.
+Our numbers and the paper's numbers are over the same configurations and methods, namely those that were run here and
+that the paper prints. Our means are over the seeds that all compared methods have.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def method_entry(suite: MissingBlocksSuite, cell: Cell) -> MissingBlocksMethod:
 
 
 def configuration(cell: Cell) -> Configuration:
-    """Return a cell's configuration: its data set, training mechanism and test mechanism."""
+    """Return the configuration of a cell: data set, training mechanism and test mechanism."""
     return cell["dataset"], cell["missing"], cell["test"]
 
 
@@ -119,7 +119,8 @@ def published_means(suite: MissingBlocksSuite) -> dict[tuple[str, str, str, str]
 def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> dict[Configuration, float]:
     """Return the best mean of each configuration.
 
-    With ``own``, only the paper's own methods count; without it, only the paper's remaining methods.
+    If ``own`` is true, only methods that the paper introduces are included. If ``own`` is false, only methods that the
+    paper runs as baselines are included.
     """
     best: dict[Configuration, float] = {}
     for (dataset, method, missing, test), mean in means.items():
@@ -131,7 +132,7 @@ def best_means(suite: MissingBlocksSuite, means: MethodMeans, *, own: bool) -> d
 
 
 def gaps(suite: MissingBlocksSuite, means: MethodMeans) -> dict[Configuration, float]:
-    """Return the gap of each configuration with means of both the paper's own methods and other methods."""
+    """Return, by configuration, the best mean of the paper's own methods minus the best mean of all other methods."""
     own, others = (best_means(suite, means, own=own) for own in (True, False))
     return {at: own[at] - others[at] for at in own if at in others}
 
@@ -153,9 +154,9 @@ def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
 
 
 def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
-    """Return our means and the paper's means ``theirs``, where the paper's are limited to the keys of ours.
+    """Return our means, and those of the paper's means ``theirs`` that have the same keys as ours.
 
-    A mean of ours is over the seeds that all methods have in its configuration.
+    Each of our means is over the seeds that all methods with the same configuration have.
     """
     seeds = comparable_seeds(cells)
     ours = {mean_place(cell): cell.mean(SCORE, seeds[configuration(cell)])
@@ -164,7 +165,7 @@ def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[Method
 
 
 def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[RatioPlace, tuple[Cell, Cell]]:
-    """Return the two cells of each ratio: trained under the suite's first mechanism, and under its last.
+    """Return the two cells of each ratio: trained under the suite's first mechanism, and under its last mechanism.
 
     Pairs that share no seed are left out.
     """
@@ -176,7 +177,11 @@ def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[Rat
 
 
 def ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
-    """Return each method's ratio in per cent, over the seeds that its two trainings share."""
+    """Return each method's ratio in per cent, over the seeds that its two trainings share.
+
+    A ratio is the score after training under the suite's last mechanism, divided by the score after training under the
+    suite's first mechanism.
+    """
     each = {place: _ratio(*pair, shared_seeds(pair, SCORE)) for place, pair in training_pairs(suite, cells).items()}
     return {place: ratio for place, ratio in each.items() if ratio is not None}
 
@@ -195,15 +200,16 @@ def comparable_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[
 
 
 def _ratio(less: Cell, more: Cell, seeds: Sequence[int]) -> float | None:
-    """Return the mean of ``more`` in per cent of that of ``less``, over ``seeds``.
+    """Return the mean score of ``more`` in per cent of the mean score of ``less``, over ``seeds``.
 
-    Return ``None`` if there are no seeds, or if the mean of ``less`` is 0.
+    ``less`` and ``more`` are a method's cells after training under the suite's first and last mechanism. Return
+    ``None`` if there are no seeds, or if the mean of ``less`` is 0.
     """
     return 100 * more.mean(SCORE, seeds) / less.mean(SCORE, seeds) if seeds and less.mean(SCORE, seeds) else None
 
 
 def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
-    """Return the ratios that the paper prints, in per cent."""
+    """Return the ratios of scores after two trainings that the paper prints, in per cent."""
     return {
         (dataset, method, test): ratio
         for dataset, methods in suite.published_ratios.items()
@@ -213,10 +219,10 @@ def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
 
 
 def led_columns(suite: MissingBlocksSuite, of: Mapping[RatioPlace, float]) -> tuple[int, int]:
-    """Return the number of columns in which one of the paper's own methods has the highest ratio, and of all columns.
+    """Return the number of columns in which a method of the paper has the highest ratio, and the number of all columns.
 
-    A column is a data set and a test mechanism. Only columns with both the paper's own methods and other methods are
-    counted.
+    A column is a data set and a test mechanism. A method of the paper is one that the paper introduces. Only columns
+    with such a method and with a baseline are counted.
     """
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for (dataset, method, test), ratio in of.items():

@@ -21,7 +21,7 @@ class MissingBlocksMethod(Settings):
     Attributes:
         title: title in tables and figures.
         name: the method's name in the registry of methods.
-        when: by training mechanism, changes of these settings under that mechanism.
+        when: by training mechanism, the settings that replace these settings if blocks are missing by this mechanism.
         batch_size: number of rows of a batch, in place of the data set's.
         labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
             further party with all labels and no columns.
@@ -117,12 +117,12 @@ class MissingBlocksSuite(Suite):
 
     @property
     def home(self) -> str:
-        """The name of the folder in runs/bench that has the runs: that of the suite ``runs_of``, or of this suite."""
+        """The name of the folder in runs/bench that has the runs: the name of the suite ``runs_of``, or ``name``."""
         return self.runs_of or self.name
 
     @property
     def quick_cuts(self) -> str:
-        """The share of the work that a quick run does, as words for the page."""
+        """The share of the work that a quick run does, as a text for the page."""
         return f"1/{self.quick} of the epochs"
 
     def with_own_methods(self, names: Sequence[str]) -> Self:

@@ -1,7 +1,8 @@
-"""The page of a one-exchange suite: scores, costs as sent and by formulas, and our numbers for the paper's claims.
+"""The page of a one-exchange suite: scores, costs (measured, and by the paper's formulas), and claims of the paper.
 
-Scores are by the number of columns of the active party and the number of aligned rows.  Aligned rows are the rows of
-the active party that the passive party has, too.
+Each claim is a number in the paper, printed beside our number. Scores are listed for each number of columns of the
+active party and each number of aligned rows.  Aligned rows are the rows of the active party that the passive party has,
+too.
 """
 
 from __future__ import annotations
@@ -220,11 +221,11 @@ def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
 def over_widths(
     suite: OneExchangeSuite, cells: Sequence[Cell], dataset: str, method: str, aligned: int
 ) -> MeanSpread | None:
-    """Return a method's mean score over the numbers of columns, and its standard deviation, as in figures 5 and 8.
+    """Return the mean and the standard deviation of a method's scores over the numbers of columns.
 
-    Return ``None`` if a number of columns lacks results of some seeds. With fewer columns the task is harder, so a mean
-    over only some numbers of columns would be biased. A method that only the active party runs has one value for all
-    numbers of aligned rows.
+    The paper's figures 5 and 8 show the same quantities. Return ``None`` if a number of columns lacks results of some
+    seeds. With fewer columns the task is harder, so a mean over only some numbers of columns would be biased. A method
+    that only the active party runs has one value for all numbers of aligned rows.
     """
     repeats = max((len(cell.seeds("score")) for cell in cells if cell["dataset"] == dataset), default=0)
     means = {

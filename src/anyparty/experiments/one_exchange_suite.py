@@ -64,7 +64,7 @@ class OneExchangeRun(SuiteRun):
         Raises:
             ConfigError: the data set has too few rows, or it lacks a column that the suite names.
         """
-        torch.set_num_threads(1)  # runs are parallel, one thread each
+        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
         frames, test = party_frames(self, data)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -150,7 +150,7 @@ def _predictions(run: OneExchangeRun, model: Model, test: Frames) -> float:
 
 
 def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
-    """Return the embeddings of the active party's n rows, [n, M] with M numbers each, in the order of its table."""
+    """Return the embeddings of the active party's n rows, [n, M], in the order of the active party's table."""
     rows = model.aligned({"active": active.drop("label")}).rows
     lead, state = rows["active"], model.members["active"].state
     assert lead.block is not None
@@ -171,8 +171,9 @@ class OneExchangeMethod(Settings):
 
     Attributes:
         title: title in tables and figures.
-        reads: "columns" or "embeddings" of the active party: a classifier is cross-validated on them; or "answers": the
-            method's own predictions for held-out rows are scored.
+        reads: the data that are scored. "columns": a classifier is cross-validated on the active party's columns.
+            "embeddings": a classifier is cross-validated on the active party's embeddings. "answers": the method's own
+            predictions for held-out rows are scored.
         name, parameters: the name and the parameters of the method; not used for "columns".
         train: training settings that replace those of the suite.
         alone: whether only the active party takes part, so that the number of aligned rows has no effect.
@@ -223,10 +224,11 @@ class Claim(Settings):
         place: place of the number in the paper.
         says: the paper's words.
         dataset, method: data set and method of the claim.
-        number: the paper's number, in points of the metric or as a ratio.
-        kind: "gain": the score of ``method`` minus that of ``over``.  "bytes": the bytes of ``over`` by the paper's
-            formulas, divided by those of ``method``.  Both are maxima over the numbers of aligned rows.  "loss": the
-            score of ``method`` with the first number of ``aligned``, minus its score with the second.
+        number: the paper's number: a difference of scores in percentage points, or a ratio.
+        kind: "gain": the score of ``method`` minus the score of ``over``. "bytes": the bytes of ``over`` by the paper's
+            formulas, divided by the bytes of ``method``.  For these two kinds, the number is the greatest over all
+            numbers of aligned rows.  "loss": the score of ``method`` with the first number of ``aligned``, minus the
+            score of ``method`` with the second number.
         over: the method that ``method`` is compared with.
         aligned: for a "loss", two numbers of aligned rows.
 
@@ -289,7 +291,7 @@ class OneExchangeSuite(Suite):
 
     @property
     def quick_cuts(self) -> str:
-        """The share of the work that a quick run does, as words for the page."""
+        """The share of the work that a quick run does, as a text for the page."""
         return f"1/{QUICK} of the epochs"
 
     def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:

@@ -80,7 +80,7 @@ def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, float]:
-    """Return, by seed, the value of the record whose run has this seed, from pairs of a record and a value."""
+    """Convert pairs of a record and a value to a dict: the seed of the record's run -> the value."""
     return {int(record["run"]["seed"]): value for record, value in values}
 
 
@@ -184,9 +184,9 @@ def panels(
     same_y: Literal["none", "row", "all"] = "none",
     along: Literal["both", "y"] = "both",
 ) -> Iterator[list[Axes]]:
-    """Yield the axes of a new figure's panels; after the body, add one legend for all panels and write PNG and SVG.
+    """Yield the axes of a new figure's panels; after the ``with`` body, add a legend and write PNG and SVG.
 
-    If the body draws the same, the files have the same bytes.
+    The legend is common to all panels. Equal drawings give files with equal bytes.
 
     Args:
         number: number of panels.
@@ -217,7 +217,7 @@ def panels(
         if named:
             fit = int(across * size[0] / (LETTER * max(map(len, named)) + HANDLE))
             beside = min(max(fit, 1), len(named))
-            beside = math.ceil(len(named) / math.ceil(len(named) / beside))  # legend rows of equal length
+            beside = math.ceil(len(named) / math.ceil(len(named) / beside))  # makes the legend's rows equally long
             figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside)
     path.with_suffix(".png").write_bytes(png(figure))
     path.with_suffix(".svg").write_bytes(svg(figure))

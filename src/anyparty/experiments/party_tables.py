@@ -23,7 +23,7 @@ LABELS = "server"  # name of a party with all labels and no columns, which has l
 def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
     """Cut n rows X [n, ...] into K arrays [n, d_k], one for each party; the pixels of images are scaled to [0, 1].
 
-    ``how`` names the way of cutting: see ``tables.partition.cut``.
+    ``how`` is one of the ways of cutting that ``tables.partition.cut`` explains.
     """
     if X.dtype == np.uint8:
         X = X.astype(np.float32) / 255
@@ -49,9 +49,10 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
 def draw(
     mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Mechanism | None = None
 ) -> DrawnMask:
-    """Draw which party has which row, with the mechanism ``how``, or by default the one that ``mechanism`` names.
+    """Return a random mask of the rows that each party has, drawn by the mechanism ``how`` or ``mechanism``.
 
-    ``name`` is "train" or "test". The result is the same for all methods with the same seed.
+    If ``how`` is ``None``, the mechanism is the one that the text ``mechanism`` names. ``name`` is "train" or "test".
+    The result is the same for all methods with the same seed.
     """
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)

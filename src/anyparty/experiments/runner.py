@@ -27,8 +27,8 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, war
 from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
-REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets the job
-WARNINGS = "warned"  # a record's key for its warnings
+REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets these jobs
+WARNINGS = "warned"  # the key under which a record has its warnings
 
 
 @dataclass
@@ -110,11 +110,11 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
         if sentences:
             record[WARNINGS] = sorted(set(sentences))
         write_json(home / "record.json", record)
-        (home / "error.txt").unlink(missing_ok=True)  # written if an earlier attempt failed
+        (home / "error.txt").unlink(missing_ok=True)  # an earlier attempt that failed wrote this file
     except AnypartyError as error:
         return run.key, {}, str(error)
-    except Exception as error:  # an error in one run must not stop the suite
-        with contextlib.suppress(OSError):  # a full disk may have caused the error
+    except Exception as error:  # an error in one run must not stop the suite's other runs
+        with contextlib.suppress(OSError):  # writing fails if a full disk caused the error
             home.mkdir(parents=True, exist_ok=True)
             (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
@@ -123,7 +123,7 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
 
 @cache
 def source_hash() -> str:
-    """Return a hash of the package's source: runs with equal hashes executed the same code."""
+    """Return a hash of the package's source; two runs with equal hashes executed the same code."""
     digest, home = hashlib.sha256(), Path(anyparty.__file__).parent
     for path in sorted(home.rglob("*.py")):
         digest.update(str(path.relative_to(home)).encode() + b"\0" + path.read_bytes() + b"\0")

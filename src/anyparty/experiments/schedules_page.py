@@ -1,6 +1,7 @@
 """The page of a schedules suite: time until a target score, ratios beside the paper's, chosen learning rates, curves.
 
-Time is measured in the time units of a virtual clock.  ``schedules_suite`` explains cases, algorithms and targets.
+Time is measured in the time units of a virtual clock.  The module ``schedules_suite`` explains the terms case,
+algorithm and target.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
 def _panel(
     suite: SchedulesSuite, axis: Axes, runs: Mapping[str, Sequence[Record]], latency: float, target: float | None
 ) -> None:
-    """Draw the curves of all algorithms and the target, up to the time at which the last algorithm reaches it."""
+    """Draw the curves of all algorithms and the target, up to the time at which the last curve reaches the target."""
     converged = {name: [record for record in of if not record["diverged"]] for name, of in runs.items()}
     curves = [_curve(suite, axis, name, of, latency) for name, of in converged.items() if of]
     ends = [float(np.median([x[-1] for x, _ in curves]))] if curves else []
@@ -200,7 +201,7 @@ def _panel(
 
 
 def _mean_time(suite: SchedulesSuite, runs: Sequence[Record], target: float, latency: float) -> float | None:
-    """Return the mean time until the target over the runs that reach it, as in the table; ``None`` if no run does."""
+    """Return the mean time until the target, over the runs that reach the target; ``None`` if no run reaches it."""
     reached = [time for record in runs if (time := time_to_target(suite, record, target, latency)) is not None]
     return statistics.fmean(reached) if reached else None
 
@@ -229,7 +230,7 @@ Record = Mapping[str, Any]
 def runs_at(
     suite: SchedulesSuite, records: Records, dataset: str, case: str, method: str, rate: float, latency: float
 ) -> Iterator[Record]:
-    """Yield the records of an algorithm at a learning rate that give its results at a latency, one for each seed.
+    """Yield an algorithm's records, one for each seed, from which its results at a learning rate and a latency follow.
 
     In a schedule with rounds, the records of the suite's ``search_latency`` apply to all latencies.
     """
@@ -250,7 +251,8 @@ def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
     """Return the time at the end of each epoch, in time units, as it is at ``latency``.
 
     A round lasts as long as its local iterations and one round trip. So if the run had another latency, the difference
-    is added for every round. If parties communicate one by one, the run must have had this latency.
+    between the two latencies is added for every round. If parties communicate one by one, the run must have had the
+    latency ``latency``.
     """
     run = record["run"]
     more = 0.0 if suite.algorithms[run["method"]].at_once else latency - run["latency"]
@@ -279,10 +281,10 @@ def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
         rate: the chosen learning rate.
         at_an_end: True if the rate is the lowest or highest of its grid.
         target: the score to reach.
-        ratio: the mean time divided by that of the algorithm ``suite.beside``, over the seeds with which both
-            algorithms reach the target.
+        ratio: the algorithm's mean time divided by the mean time of the algorithm ``suite.beside``, both over the seeds
+            with which both algorithms reach the target.
         paper: the paper's mean and spread in time units; empty if the paper's run did not reach the target.
-        paper_ratio: the same ratio of the paper's means.
+        paper_ratio: the ratio of the same two algorithms' means in the paper.
 
     The measures of a cell are:
         time: the time units until the target, for the seeds that reach it.
@@ -334,9 +336,9 @@ def _published(paper: Mapping[str, tuple[float, ...]], method: str, beside: str)
 
 
 def _ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
-    """Return the ratio of two mean times over the seeds that both have; ``None`` without such seeds.
+    """Return the ratio of two algorithms' mean times over the seeds that both have; ``None`` without such seeds.
 
-    Seeds that only one of them has would bias the ratio.
+    Seeds for which only one algorithm has a time would bias the ratio.
     """
     both = times.keys() & others.keys()
     return statistics.fmean(times[seed] for seed in both) / statistics.fmean(others[seed] for seed in both) \

@@ -68,7 +68,7 @@ class SchedulesRun(SuiteRun):
 
         A training that diverges is a result, too. Its curve ends with the last finished epoch.
         """
-        torch.set_num_threads(1)  # runs are parallel, one thread each
+        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
         seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
         assert data.X_test is not None
@@ -145,7 +145,7 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return, by party, the A_k for which its learning rate is ``rate`` in a round in which its machine is idle.
+    """Return, by party, the A_k with which the party's learning rate is ``rate`` if the party's machine is idle.
 
     Flex-VFL with a fixed rate eta satisfies the paper's equation (14) in every round if eta = A_k / (tau wbar), by
     section VII-F. Here tau is the greatest possible number of local iterations, and wbar is the greatest weight of
@@ -189,7 +189,7 @@ class CaseEntry(Settings):
         trace: if not empty, speeds come from a trace in place of ``iterations``: the seed draws a machine of Google's
             cluster for each party. An iteration takes 1 time unit on an idle machine. With "average", the machine's
             mean CPU use applies to all rounds; with "varying", each sample of its CPU use applies to one round.
-        momentum: local momentum of each party, and as the last number that of the server.
+        momentum: local momentum of each party, in order; the last number is the momentum of the server.
 
     """
 
@@ -285,7 +285,7 @@ class SchedulesSuite(Suite):
 
     @property
     def quick_cuts(self) -> str:
-        """The share of the work that a quick run does, as words for the page."""
+        """The share of the work that a quick run does, as a text for the page."""
         return "a tenth of the epochs and two learning rates of the search"
 
     def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
@@ -304,9 +304,10 @@ class SchedulesSuite(Suite):
                         yield self._run(dataset, case, name, rate, 0, self.search_latency, selection)
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SchedulesRun]:
-        """Yield the runs of the second step: each algorithm at its chosen rate, with the seeds and latencies left.
+        """Yield the runs of the second step: each algorithm at its chosen rate.
 
-        ``records`` are the results of the first step.
+        These runs have the seeds and latencies that the first step did not run. ``records`` are the results of the
+        first step.
         """
         rates = self.chosen_rates(records)
         wanted = select("method", selection.methods, self.algorithms)

@@ -1,4 +1,4 @@
-"""A search space: settings by their names in a settings file, each with choices or with a range of numbers.
+"""A search space: settings by their names in a settings file, each with choices or with a range of numbers. Example:
 
 {"optimizer.lr": {"low": 1e-4, "high": 1e-1, "log": True}, "method.embedding": [16, 32, 64], "train.seed": [0, 1]}
 """

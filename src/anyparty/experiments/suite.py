@@ -41,7 +41,7 @@ class SuiteRun(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """A readable name that distinguishes the run from the suite's other runs; its folder's name starts with it."""
+        """A readable name that no other run of the suite has; the name of the run's folder starts with this label."""
 
     @property
     def key(self) -> str:
@@ -146,13 +146,13 @@ class Suite(BaseModel, ABC):
 
     @property
     def prefix(self) -> str:
-        """The prefix of the suite's own files in the folder ``home``; empty if no other suite's runs are there."""
+        """The prefix of the suite's files in the folder ``home``; empty if the folder has the name of this suite."""
         return "" if self.home == self.name else f"{self.name}-"
 
     @property
     @abstractmethod
     def quick_cuts(self) -> str:
-        """The share of the work that a quick run does, as words for the page, such as "1/10 of the epochs"."""
+        """The share of the work that a quick run does, as a text for the page, such as "1/10 of the epochs"."""
 
     def with_own_methods(self, names: Sequence[str]) -> Self:
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
@@ -176,7 +176,7 @@ class Suite(BaseModel, ABC):
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
         """Yield the runs whose settings depend on the results of ``runs``, such as the learning rate.
 
-        ``records`` are the results of ``runs``.  By default there is no such run.
+        ``records`` are the results of ``runs``. By default no run depends on them.
         """
         return iter(())
 
@@ -192,7 +192,7 @@ class Suite(BaseModel, ABC):
 
 
 def select(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return those of the suite's names ``known`` that are ``wanted``, in the suite's order; all if none is wanted.
+    """Return the names in ``wanted``, in the order of the suite's names ``known``; all known names if none is wanted.
 
     ``what`` describes the names in an error, such as "method".
 

@@ -103,7 +103,7 @@ def sweep(
         file: the file with the sweep's settings, which ``SweepSettings`` describes.
         jobs: number of parallel runs.
         shard: "1/4" trains the first of four shares of the configurations.  Each share can run on a machine of its own;
-            all machines must see ``folder``.
+            all machines must have access to ``folder``.
         if_done: the reaction to a configuration with a finished run: "skip" it, "repeat" it, or end with an "error".
         folder: folder of the runs; by default ``file`` without its suffix.
 
@@ -138,7 +138,7 @@ def sweep(
 
 
 def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange | Choices]]:
-    """Read a sweep's settings and its search space.
+    """Return the settings and the search space of a sweep, read from its file.
 
     Raises:
         ConfigError: the file does not exist or is not TOML, or a setting is unknown or out of range.
@@ -201,10 +201,10 @@ class _Trials:
             direction="maximize" if greater else "minimize",
             pruner=optuna.pruners.MedianPruner() if self.prune else optuna.pruners.NopPruner(),
         )  # fmt: skip
-        drawn = len(self.study.trials)  # part of the seed, so that a continued sweep draws new numbers
+        drawn = len(self.study.trials)  # part of the sampler's seed, so that a continued sweep draws new numbers
         self.study.sampler = optuna.samplers.TPESampler(seed=settings.seed + 1000 * drawn + part)
         states = optuna.trial.TrialState
-        for trial in self.study.get_trials(states=(states.RUNNING,)):  # left by a killed process
+        for trial in self.study.get_trials(states=(states.RUNNING,)):  # trials that a killed process began
             if trial.user_attrs.get("part", part) == part:
                 self.study.tell(trial.number, state=states.FAIL)
                 self.study.enqueue_trial(trial.params, user_attrs={"part": part})
@@ -224,7 +224,8 @@ class _Trials:
     def __iter__(self) -> Iterator[SweepRun]:
         """Yield the run of each trial whose configuration is not finished.
 
-        The results of finished configurations are reported to Optuna, or treated as ``if_done`` says.
+        By default, the results of finished configurations are reported to Optuna. If ``if_done`` is "repeat", finished
+        configurations are trained again; if it is "error", the first of them raises ConfigError.
         """
         while self.left > 0:
             self.left -= 1
@@ -275,7 +276,7 @@ def _share(trials: int, part: int, parts: int) -> int:
 def _configurations(
     settings: SweepSettings, space: Mapping[str, NumberRange | Choices], distributions: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return all configurations of a grid or of a random search as Optuna's parameters, equal in every process."""
+    """Return all configurations of a grid or random search as Optuna's parameters; every process gets equal ones."""
     import optuna  # noqa: PLC0415
 
     if settings.sampler == "grid":
@@ -342,14 +343,14 @@ def _attempt(run: SweepRun) -> tuple[int, float | None, str]:
             resume = (run.folder / FILE).exists() and (run.folder / "config.toml").exists()
             watch = _Watch(run)
             Federation.from_config(run.config).train(folder=run.folder, resume=resume, watch=watch)
-        except ConfigError as error:  # perhaps a worker of a killed sweep still has the lock
+        except ConfigError as error:  # a worker of a killed sweep may still have the lock
             if LOCK_HELD not in str(error) or time.monotonic() > end:
                 return run.trial, None, "fail"
             time.sleep(0.5)
             if (done := _finished(run)) is not None:
                 return run.trial, *done
             continue
-        except AnypartyError:  # the error is in the run's record
+        except AnypartyError:  # the error needs no report here, because the run's record has it
             pass
         return run.trial, *(_finished(run) or (None, "fail"))
 

@@ -29,11 +29,11 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
     keys = [key for key in [*was, *(now.keys() - was.keys())] if key in was or key in given]
     differs = {key: (was.get(key), now.get(key)) for key in sorted(keys) if was.get(key) != now.get(key)}
     classes = {key: pair for key, pair in differs.items() if key.rpartition(".")[2] == CLASS}
-    return classes or differs  # fields of different classes cannot be compared
+    return classes or differs  # if classes differ, their fields cannot be compared
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten a description, with those inside it, to {dotted field name: value}; a plain table stays one value."""
+    """Flatten nested descriptions to {dotted field name: value}; a table without a class name stays one value."""
     if not isinstance(values, Mapping) or CLASS not in values:
         return {prefix: values}
     within = f"{prefix}." if prefix else ""
@@ -41,10 +41,10 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, given: Any) -> None:
-    """Check that the method passed for a model is the one that the model was trained with.
+    """Check that ``given``, the method passed for a saved model, is the method that the model was trained with.
 
     Args:
-        source: the model.
+        source: the path of the model, for error messages.
         own: the saved description of the user's own method; ``None`` if the model was saved without a description, as
             in earlier versions.
         shipped: the model's method if it is a shipped one, else ``None``.
@@ -75,7 +75,7 @@ def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, g
 
 
 def _told(given: Any) -> str:
-    """Return the class name of a method, and of its rule if it has one."""
+    """Return a text with the class name of a method and, if the method has a rule, the class name of the rule."""
     rule = getattr(given, "rule", None)
     return type(given).__name__ + ("" if rule is None else f"(rule={type(rule).__name__})")
 

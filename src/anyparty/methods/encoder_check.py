@@ -1,7 +1,7 @@
 """Compare a classifier's k-fold scores on an encoder's embeddings with its scores on the raw columns.
 
-Irureta et al. (APC-VFL), appendix F, algorithm 1 and equations (11), (12). One party uses this to choose an encoder
-before any federated run. No other party is involved and nothing is sent.
+Irureta et al. (APC-VFL), appendix F, algorithm 1 and equations (11), (12). One party uses this comparison to choose an
+encoder before any federated run. All other parties are uninvolved, and no message is sent.
 
 Notation  n rows, d columns, H width of an embedding, k folds.
 
@@ -46,15 +46,15 @@ def cross_validated(
     classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
     metric: str = "accuracy", folds: int = 10, seed: int = 0, classes: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return a classifier's scores [k]: one on each of k stratified folds, after a fit to the other folds.
+    """Return a classifier's scores [k]: one on each of k stratified folds, after a fit to the other k - 1.
 
     Args:
         x: [n, d], columns or embeddings.
         y: [n], the classes.
         classifier: "logistic", or the name of a scikit-learn class.
         settings: keyword arguments of the classifier.
-        scale: the scaling of the columns: "standard" to standard deviation 1, "minmax" to [0, 1]. It is fitted to the
-            same rows as the classifier.
+        scale: the scaling of the columns. "standard" scales to mean 0 and standard deviation 1, "minmax" to [0, 1]. The
+            scaling is fitted to the same rows as the classifier.
         metric: name of a scikit-learn scorer: "accuracy", "f1", "f1_macro", "roc_auc" ...
         folds: k, the number of folds.
         seed: the seed of the folds and of the classifier.
@@ -76,7 +76,7 @@ def cross_validated(
     model = estimator(classifier, task, settings or {}, seed)
     if isinstance(
         weights := model.get_params().get("class_weight"), Mapping
-    ):  # its keys are class indices; y may hold names
+    ):  # the keys of class_weight are class indices; y may hold names
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -84,7 +84,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # scores without a value are reported below
+            warnings.simplefilter("ignore", UserWarning)  # scores that are NaN raise an error below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -135,13 +135,13 @@ class EncoderComparison:
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:
-        """Return whether the mean score on the embeddings is at most r below the mean score on the columns (12)."""
+        """Return whether the mean score on the embeddings is at most r below that on the columns (equation (12))."""
         return self.lost <= r
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderEpoch:
-    """One epoch of an encoder's training: its number (from 1), its loss, and the scores after it."""
+    """Results of one epoch of an encoder's training: its number (from 1), the loss, and the scores after the epoch."""
 
     epoch: int
     loss: float
@@ -185,10 +185,10 @@ def inspect(
         y: [n] the classes, used for the scores only.
         encoder: factory of the encoder.
         embedding: H, the width of an embedding.
-        activation: activation of the embedding; no activation if empty.
-        optimizer: the optimizer; its schedule spans ``epochs``.
+        activation: name of the activation that is applied to the embedding; no activation if empty.
+        optimizer: settings of the optimizer; its learning-rate schedule ends after ``epochs`` epochs.
         epochs: number of epochs.
-        every: number of epochs from one scoring of the embeddings to the next; the last epoch is always scored.
+        every: the embeddings are scored after every ``every`` epochs, and always after the last epoch.
         batch_size: number of rows of a batch.
         seed: seed of all random choices.
         scoring: keyword arguments of ``cross_validated``, such as classifier, settings, metric and folds.
@@ -211,7 +211,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # an encoder may draw random numbers, for dropout
+        with torch.random.fork_rng(devices=[]):  # keep torch's random state: encoders may use dropout
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

@@ -79,7 +79,7 @@ class State:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that all parties process together, and the names of the random streams for this step.
+    """Rows that all parties process together in one step, and the source of random numbers for this step.
 
     Attributes:
         rows: [B] int64, indices of the rows among the N aligned rows; all parties have equal indices in equal order.
@@ -87,10 +87,10 @@ class Batch:
         moment: the position of the batch in the run, (stage, epoch, step).
         number: number of earlier batches in the stage; also correct at a party that was absent for some of them.
         share: weight of the batch's mean loss in an optimizer step. It is 1 if rows of a batch may be held by different
-            sets of parties. If all rows of a batch are held by one set of parties, it is the batch's number of rows
-            over the mean number of rows of a batch. Every row of an epoch then has the same weight.
-        held_out: [b] int64, indices of the validation rows among the N rows. Only a stage of a single step gets them,
-            because it may process these rows too.
+            sets of parties. If all rows of each batch are held by one set of parties, the weight is the number of rows
+            of this batch, divided by the mean number of rows per batch. Every row of an epoch then has the same weight.
+        held_out: [b] int64, indices of the validation rows among the N rows. Given only in a stage of a single step,
+            which may process validation rows too.
 
     """
 
@@ -131,14 +131,17 @@ class Stage:
         step: coroutine that runs one party's side of the training on a batch; at the active party, it returns the loss.
         rows: function of the active party that returns the rows on which the stage trains, [N] bool.
         validates: whether validation rows are scored after every epoch.
-        epochs: number of epochs; by default that of the settings. 0 means a single exchange: one step over all rows.
-        batch_size: number of rows of a batch; by default that of the settings.
+        epochs: number of epochs; by default the number in the settings. 0 means a single exchange: one step over all
+            rows.
+        batch_size: number of rows of a batch; by default the number in the settings.
         optimizer: optimizer settings that define the stage's learning rate; by default the party's own.
-        parties: the parties that take part in the stage. The other parties do not wait until the stage ends.
+        parties: the parties that take part in the stage. All other parties continue without waiting for the stage to
+            end.
         loss: function for stages in which each party trains alone and nothing is sent. It returns the party's loss on
             its validation rows, or ``None`` if the party has no such rows. This loss decides early stopping and which
             weights to keep; no answers are scored.
-        with_validation: whether the stage also processes validation rows, because it does not learn from labels.
+        with_validation: whether the stage also processes validation rows, which a stage may do if it does not learn
+            from labels.
         optional: whether the active party skips the stage if no rows are left for it.
         remark: function of the active party that returns a remark on the stage's rows, shown when the stage ends.
         finish: coroutine that each party runs after the last batch of an epoch.
@@ -188,7 +191,7 @@ class Method(Protocol):
     ) -> Predictions | None:
         """Run one party's side of the prediction of ``batch.rows``; at the active party, return the answers.
 
-        Only blocks of the parties in ``asked`` may be used.
+        The answers may use only the columns of the parties in ``asked``.
         """
 
 

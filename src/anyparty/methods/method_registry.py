@@ -33,12 +33,13 @@ from anyparty.methods.split.standard import Standard
 
 @dataclass(frozen=True)
 class IgnoredParameters:
-    """Parameters of a method, or of its family, that have no effect under a condition.
+    """Parameters of one method, or of all split methods, that have no effect under a condition.
 
     Attributes:
         of: the classes that have the parameters.
         names: names of the parameters.
-        where: function that returns whether the parameters of an object have no effect, given its other settings.
+        where: function of an object of these classes; it returns whether the object's settings leave the parameters
+            without effect.
         condition: text for the error message that describes when the parameters have no effect.
 
     """
@@ -50,7 +51,7 @@ class IgnoredParameters:
 
 
 TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could host heads
-ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL inherits from SelfSupervised
+ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FIRST includes FedHSSL, a subclass of SelfSupervised
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
     IgnoredParameters(
@@ -94,7 +95,7 @@ IDLE = (
 def check_effects(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
     """Reject given parameters that have no effect with the other settings of the method ``name``.
 
-    ``parts`` are the method and the settings that it shares with its family. ``given`` are the user's parameters.
+    ``parts`` are the objects that hold the method's settings. ``given`` are the user's parameters.
 
     Raises:
         ConfigError: a parameter has no effect; the message names it.
@@ -138,13 +139,13 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
 
 
 def parameters_of(name: str) -> tuple[Any, ...]:
-    """Return the classes whose fields are the method's parameters: its own class, and those shared by its family."""
+    """Return the classes whose fields are the method's parameters: its own class and, for split methods, ``SHARED``."""
     return (METHODS[name], *(SHARED if name in SPLIT else ()))
 
 
 @checked()
 def method(name: str, **parameters: Any) -> Method:
-    """Make the method ``name`` from its own parameters and those of its family.
+    """Make the method ``name`` from its parameters; split methods also have the parameters of ``SHARED``.
 
     >>> method("laser", tasks="all", embedding=32).can.title
     'LASER-VFL'
@@ -159,7 +160,7 @@ def method(name: str, **parameters: Any) -> Method:
 
 
 def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
-    """Reject parameters that have no effect with the method's other settings.
+    """Reject parameters in ``given`` that have no effect with the other settings of the method ``made``.
 
     Raises:
         ConfigError: a parameter has no effect; the message names it.
@@ -206,7 +207,7 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
 
 
 def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert parameters to their declared types; return those that each of ``classes`` declares, in a dict per class.
+    """Convert parameters to their declared types; return one dict of parameters for each of ``classes``.
 
     Raises:
         ConfigError: no class has such a parameter, or its value has another type.
@@ -223,7 +224,7 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
 
 
 def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
-    """Return the name and parameters with which ``method`` makes the same method; ``None`` for a user's own method.
+    """Return the name and parameters from which ``method`` makes an equal method; ``None`` for a user's own method.
 
     Parameters at their default are left out unless ``whole``, because defaults may change.
 

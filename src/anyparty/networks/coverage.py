@@ -18,7 +18,7 @@ Sets = Callable[[Tensor], Tensor]
 
 
 class TrainedParties(nn.Module):
-    """A record of the parties with a training row, and of the sets of parties with a trained predictor.
+    """A record of the parties with at least one training row, and of the sets of parties with a trained predictor.
 
     Only some rules have predictors for sets of parties.
 
@@ -43,7 +43,7 @@ class TrainedParties(nn.Module):
         return (~self.parties).nonzero().squeeze(1).tolist() if self.parties.any() else []
 
     def note(self, observed: Tensor) -> None:
-        """Record rows that have been trained on; ``observed`` [B, K] bool marks the parties that have each row."""
+        """Add trained rows to the record; ``observed`` [B, K] bool marks the parties that have each row."""
         self.parties |= observed.any(dim=0)
         if self._sets is not None and not bool(self.sets.all()):
             self.sets |= self._sets[1](observed)
@@ -73,7 +73,7 @@ class Connectivity(nn.Module):
         return untied(self.together, self.labelled)
 
     def note(self, observed: Tensor, known: Tensor | None = None) -> None:
-        """Record rows that have been trained on: the parties ``observed`` [B, K], and the ``known`` labels [B]."""
+        """Add trained rows to the record: ``observed`` [B, K] marks their parties, ``known`` [B] the labelled rows."""
         if not bool(self.together.all()):
             self.together |= shared(observed)
         if known is not None:

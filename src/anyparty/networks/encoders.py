@@ -219,7 +219,7 @@ class MLP:
 class Copies(nn.Module):
     """M encoders of one block: [B, inputs] -> [B, M, H].
 
-    In the method Combinatorial, a party has one encoder for every subset of the other parties.
+    In the method Combinatorial, a party has one encoder for every set of parties that contains the party.
     """
 
     def __init__(self, encoder: Factory, copies: int, inputs: int, outputs: int) -> None:
@@ -233,14 +233,14 @@ class Copies(nn.Module):
             self.stack = nn.ModuleList(encoder(inputs, outputs) for _ in range(copies))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode the same rows with every copy."""
+        """Encode the same rows with every copy: [B, inputs] -> [B, M, H]."""
         if isinstance(self.stack, nn.ModuleList):
             return torch.stack([module(x) for module in self.stack], dim=1)
         return self.stack(x.unsqueeze(1).expand(-1, self.copies, -1))  # type: ignore[no-any-return]
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Make a user's own module read copies of its inputs and reject outputs of another shape; return the module.
+    """Make a user's module read copies of its inputs, and check that it outputs ``outputs`` numbers per row; return it.
 
     ``whose`` begins the error message. ``holds`` describes the expected output, if it is not an embedding.
     """
@@ -263,7 +263,7 @@ def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str
 
 
 def _try(module: nn.Module, width: int, whose: str) -> None:
-    """Reject a module that fails on two rows or on one row, or whose output has no gradient.
+    """Reject a module that fails on a batch of two rows or of one row, or whose output has no gradient.
 
     Torch's lazy layers infer their widths in these trials.
     """
@@ -271,7 +271,7 @@ def _try(module: nn.Module, width: int, whose: str) -> None:
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # the module may draw random numbers; later draws must not change
+            with torch.random.fork_rng(devices=[]):  # keep torch's random state
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise

@@ -45,7 +45,7 @@ class StackedLinear(nn.Module):
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Reject inputs that do not fit the number and the input width of heads that a rule declares.
+    """Reject inputs ``given`` whose shape does not fit the number and the input width of heads that a rule declares.
 
     The rule may be a user's own. ``form`` is "M" if each of the M heads reads its own input, and "F" if all heads read
     the same F inputs.
@@ -115,7 +115,7 @@ class ModuleHeads(nn.Module):
 
     @classmethod
     def of(cls, make: Callable[[int, int], nn.Module], count: int, inputs: int, outputs: int) -> ModuleHeads:
-        """Return ``count`` heads that a user's function makes.
+        """Call the user's function ``make``, and return the ``count`` heads that it makes.
 
         Raises:
             ConfigError: ``make`` is itself a module, does not accept two widths, or does not return modules.
@@ -169,7 +169,7 @@ class ModuleHeads(nn.Module):
         rows = there.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)
-        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy, because the module may change its input
+        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy, because a user's module may change its input
         out: Any = self.each[m](own)
         if not isinstance(out, Tensor):
             raise ConfigError(f"make_head: a head of yours should give a tensor, it gives a {type(out).__name__}")

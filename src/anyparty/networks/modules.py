@@ -110,7 +110,7 @@ def _keys(ids: Iterable[str]) -> Tensor:
 
 
 class TooLargeError(Exception):
-    """An error: a ``with`` block requested tensors of more numbers than its limit allows."""
+    """An error: the tensors made in an ``AllocationLimit`` block have more numbers in total than the limit allows."""
 
 
 class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -143,7 +143,7 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run a tensor operation, and count the numbers of the tensor that it makes."""
         asked = 0
         if args and isinstance(args[0], list | tuple | torch.Size) and all(isinstance(size, int) for size in args[0]):
-            asked = math.prod(args[0])  # the size is the first argument of empty, zeros, ones, full, rand and randn
+            asked = math.prod(args[0])  # the first argument of torch.zeros and its like is a size
             self._count(asked)
         made = func(*args, **(kwargs or {}))
         if not asked and isinstance(made, Tensor):

@@ -15,10 +15,10 @@ from torch.nn import functional
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError
 
-# If a row is shorter than a vector register, torch computes its softmax number by number. With padding by classes of
-# probability zero, the loss and the gradient of 2048 rows of 12 classes take a quarter of the time.
+# Torch computes the softmax of a row number by number if the row is shorter than a vector register. The loss and the
+# gradient of 2048 rows of 12 classes take a quarter of the time if rows are padded by classes of probability zero.
 LANES = 16
-WORTH_PADDING = 4096  # the smallest count of outputs for which padding is worthwhile
+WORTH_PADDING = 4096  # the smallest number of outputs for which padding with more classes saves time
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""
@@ -28,7 +28,7 @@ _LOSS: ContextVar[Loss | None] = ContextVar("loss", default=None)
 
 @contextmanager
 def custom_loss(loss: Loss | None) -> Iterator[None]:
-    """Use a user's loss within a block, in place of the cross-entropy or the squared error; ``None`` has no effect.
+    """Use a user's loss in a ``with`` block, in place of cross-entropy or squared error; ``None`` has no effect.
 
     Raises:
         ConfigError: ``loss`` is not a function.
@@ -50,7 +50,7 @@ def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
         ConfigError: the loss is neither a number nor one number for each row.
     """
     found: object = loss(outputs, y)
-    if isinstance(found, Tensor) and not found.ndim:  # a mean over rows: compute the mean of each row alone
+    if isinstance(found, Tensor) and not found.ndim:  # the loss is a mean over rows: compute it for each row alone
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             found = torch.vmap(lambda row, label: loss(row.unsqueeze(0), label.unsqueeze(0)))(outputs, y)
@@ -63,8 +63,8 @@ def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
 def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """Return the loss of each output: outputs [..., C], y [...] -> [...].
 
-    In classification the loss is the cross-entropy times the weight of the class. In regression it is the squared error
-    of the standardised number. Within ``custom_loss``, the user's loss replaces both.
+    In classification the loss is the cross-entropy times the weight of the class. In regression the loss is the squared
+    error of the standardised number. In a ``with custom_loss(...)`` block, the user's loss replaces both.
 
     Raises:
         ConfigError: the outputs do not have C numbers for each label. A user's own rule may return an axis too many or

@@ -1,6 +1,6 @@
 """Torch's optimizers by name, with a learning rate that may decrease, or a user's own optimizer and scheduler.
 
-A user's own are functions that are passed to ``train``:
+A user's own optimizer and scheduler are functions that are passed to ``train``:
 
 federation.train("laser", optimizer=lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
                  scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10))
@@ -42,8 +42,8 @@ class Optimizer:
         lr: learning rate of the first epoch.
         weight_decay: strength of weight decay: an L2 penalty in SGD and Adam, decoupled from the gradient in AdamW.
         momentum: the momentum of SGD.
-        schedule: how the learning rate changes: "constant"; "cosine", from lr towards ``final`` x lr; or "step", which
-            multiplies the rate by ``gamma`` at each of ``milestones``.
+        schedule: how the learning rate changes. "constant": it never changes. "cosine": it falls from lr towards
+            ``final`` x lr. "step": it is multiplied by ``gamma`` at each of ``milestones``.
         final: share of lr that the cosine schedule would reach after its last epoch.
         milestones: numbers of finished epochs after which the step schedule lowers the rate.
         gamma: factor of the step schedule.
@@ -58,11 +58,11 @@ class Optimizer:
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # reject unknown keys in settings
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # pydantic rejects unknown keys
 
     def __post_init__(self) -> None:
         as_declared(self, Optimizer, "optimizer")
-        if ":" in self.name:  # "module:name" of a user's function, read from the record of a run
+        if ":" in self.name:  # the record of a run has a user's function as "module:name"
             return
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}; in Python, optimizer= "
@@ -80,7 +80,7 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        # with a decreasing schedule, parameters of another one are allowed, because --set may change the schedule
+        # a schedule that is not constant may have parameters of another schedule, because --set may change the schedule
         if idle and self.schedule == "constant":
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
@@ -89,7 +89,7 @@ class Optimizer:
                               "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return a torch optimizer of both arguments; the learning rate of the parameters ``constant`` is constant."""
+        """Return a torch optimizer of ``parameters`` and ``constant``; the rate of ``constant`` never changes."""
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: {self.name} is a function in Python, which settings cannot store; pass it "
                               "again, train(optimizer=...)")  # fmt: skip
@@ -105,13 +105,13 @@ class Optimizer:
         return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Set the learning rate of an optimizer from ``build`` for the epoch after ``epoch`` finished ones."""
+        """Set the learning rate of an optimizer from ``build`` for the epoch after ``epoch`` finished epochs."""
         for group in optimizer.param_groups:
             if group.get("schedule") != "constant":
                 group["lr"] = self.rate(epoch, epochs)
 
     def rate(self, epoch: int, epochs: int) -> float:
-        """Return the learning rate of the epoch that follows ``epoch`` finished ones."""
+        """Return the learning rate of the epoch that follows ``epoch`` finished epochs."""
         if self.schedule == "cosine":
             return self.lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
         if self.schedule == "step":
@@ -122,7 +122,7 @@ class Optimizer:
 def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Add a momentum buffer of zeros for each parameter that gets its first gradient later than other parameters do.
 
-    torch's fused step rejects parameters without a momentum buffer beside parameters with a buffer.
+    torch's fused step raises an error if only some of the parameters have a momentum buffer.
     """
     for group in optimizer.param_groups:
         learning = [each for each in group["params"] if each.grad is not None]
@@ -155,7 +155,7 @@ class CustomOptimizer(Optimizer):
     base: Optimizer = Optimizer()
 
     def __post_init__(self) -> None:
-        """Copy the values of ``base``, and store the names of the user's functions for the record of the run."""
+        """Copy the values of ``base`` to this object, and set ``name`` from the names of the user's functions."""
         for each in fields(Optimizer):
             object.__setattr__(self, each.name, getattr(self.base, each.name))
         named = [name_of(function) for function in (self.make, self.scheduler) if function is not None]
@@ -190,14 +190,14 @@ class CustomOptimizer(Optimizer):
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
         """Let the scheduler take steps until it has taken one for each of ``epoch`` finished epochs.
 
-        Without a user's scheduler, ``base`` sets the rate of an optimizer that it made.
+        If there is no scheduler and ``base`` made the optimizer, ``base`` sets the learning rate.
         """
         if self.scheduler is None:
             if self.make is None:
                 self.base.set_rate(optimizer, epoch, epochs)
             return
         scheduler = getattr(optimizer, ATTRIBUTE)
-        if scheduler.last_epoch > epoch:  # a later stage begins at epoch 0 again
+        if scheduler.last_epoch > epoch:  # a new stage has begun, and counts epochs from 0 again
             for group in optimizer.param_groups:
                 group["lr"] = group.pop("initial_lr")
             scheduler = self._attach(optimizer)

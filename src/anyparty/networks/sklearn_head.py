@@ -100,7 +100,7 @@ class FittedEstimator(nn.Module):
             any_length(self, "rows", "labels")
 
     def fit(self, u: Tensor, y: Tensor) -> None:
-        """Fit to embeddings u [n, H] and labels y [n].
+        """Fit the estimator to embeddings u [n, H] and labels y [n].
 
         Raises:
             AlignmentError: the labels are all of one class, or the estimator rejects the rows.
@@ -110,7 +110,7 @@ class FittedEstimator(nn.Module):
             self._keep_weights(self.made)
         else:
             self.rows, self.labels = u.detach().clone(), y.double()
-            self.made = self._fit(self.rows, self.labels)  # the same call as in ``fit_again``, for the same result
+            self.made = self._fit(self.rows, self.labels)  # the same call as in ``fit_again``, so that results agree
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415
@@ -129,7 +129,7 @@ class FittedEstimator(nn.Module):
                 raise AlignmentError(f"the classifier's {len(labels)} rows are all of one class, {only!r}")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # unconverged weights are usable
+                warnings.simplefilter("ignore", ConvergenceWarning)  # weights are usable before convergence
                 return made.fit(u.detach().cpu().double().numpy(), labels, **extra)
         except ValueError as error:
             raise AlignmentError(f"classifier: {self.name!r} refuses its {len(labels)} rows: {error}") from None
@@ -147,7 +147,7 @@ class FittedEstimator(nn.Module):
         self.to(self.seed.device)
 
     def fit_again(self) -> None:
-        """Refit a loaded estimator to its saved rows; do nothing if it is already fitted or linear."""
+        """Refit a loaded estimator to its saved rows; do nothing if the estimator is fitted already, or linear."""
         if self.name not in LINEAR and self.made is None and len(self.rows):
             self.made = self._fit(self.rows, self.labels)
 

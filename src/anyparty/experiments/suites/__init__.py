@@ -1,7 +1,7 @@
 """The suites of the package: each TOML file in this folder describes one published table.
 
-A suite with ``base = "NAME"`` shows the runs of the suite NAME in another way.  It inherits all values of that suite
-that it does not set itself.
+A suite with ``base = "NAME"`` shows the runs of the suite NAME in another way.  It inherits from the suite NAME all
+values that it does not set itself.
 """
 
 from __future__ import annotations

@@ -93,8 +93,9 @@ async def learn(
 
     ``parameters`` are those parameters of the active party's label networks that are trained. In stage 1, ``labels`` is
     ``None``. In stage 2, it has the labels [B] and a mask [B] of the known ones. In stage 2, u would reveal labels to
-    the passive parties (exactly, if classes have weights). Their decoders do not learn in stage 2 and do not need u.
-    The active party therefore sends one number for all samples in place of u, and scales the gradients that return.
+    the passive parties (exactly, if classes have weights). The passive parties' decoders do not learn in stage 2 and do
+    not need u. The active party therefore sends one number for all samples in place of u, and scales the gradients that
+    return.
 
     Raises:
         Diverged: the gradients are not finite.
@@ -156,7 +157,7 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
     """Return the gradient, with respect to the followed samples z [N, D], of the weighted log-likelihoods.
 
-    These are u log p(x^k | z), with weights u [L, B], summed over samples, rows and parties.
+    The weighted log-likelihoods are u log p(x^k | z), with weights u [L, B], summed over samples, rows and parties.
     """
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1

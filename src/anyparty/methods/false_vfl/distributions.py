@@ -16,8 +16,9 @@ of FALSE-VFL, equation (1) and appendix B.
 
 The active party draws the samples of z. Every row has its own random numbers. Numbers common to all rows would give all
 rows the same sampling error, which a mean over rows would not remove. A row's numbers are independent of each other:
-they are not pairs of opposite sign, nor balanced as by ``balanced``. With balanced numbers, a party that gets a row's
-samples could compute the posterior's mean, which may be another party's embedding of the row (docs/decisions/0014).
+they are neither pairs of opposite sign, nor balanced vectors as the function ``balanced`` returns. With balanced
+numbers, a party that gets a row's samples could compute the posterior's mean, which may be another party's embedding of
+the row (docs/decisions/0014).
 
 Under MNAR, a party draws samples of its own block for rows that it does not have. The random numbers of these samples
 are common to all rows, and balanced. The party does not know these rows' ids, and sends no sample.
@@ -70,7 +71,7 @@ class Gaussian:
         return -(0.5 * away.square() + self.std.log()).sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
 
     def at(self, noise: Tensor) -> Tensor:
-        """Return the sample mean + std * noise, for standard normal ``noise`` [..., D]."""
+        """Return a sample of the Gaussian, which is mean + std * noise for standard normal ``noise`` [..., D]."""
         return self.mean + self.std * noise
 
 
@@ -193,8 +194,9 @@ class FeatureNetworks:
     ) -> Tensor:
         """Return the logarithm of the factor that the party contributes to the samples' weights.
 
-        Under MAR it is log p(x^k | z_l) of the rows that the party has: x [B_k, F], z [L, B_k, D] -> [L, B_k]. If some
-        cells were empty, only the ``known`` cells [B_k, F] are used (in the paper, blocks are whole or missing).
+        Under MAR, the result is log p(x^k | z_l) of the rows that the party has: x [B_k, F], z [L, B_k, D] -> [L, B_k].
+        If some cells were empty, only the ``known`` cells [B_k, F] are used (in the paper, blocks are whole or
+        missing).
 
         Under MNAR z covers all rows of the batch, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is
         added. For a row that the party does not have, the result is log(1 - pi(x^k_l)), with x^k_l drawn from
@@ -391,9 +393,10 @@ class SampleStreams(nn.Module):
         """Return standard normal numbers for rows: [L, B, width].
 
         The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K].
-        They depend on the parties because a party that alone has a row can compute the row's numbers. It must not know
-        the numbers that are used if other parties also have the row. Two rows without an id get equal numbers if the
-        same parties have them. Without a key, the numbers follow from ``seeds``.
+        They depend on the parties for the following reason. If a single party has a row, this party can compute the
+        row's numbers. The same party must not know the numbers that are used if further parties also have the row. Two
+        rows without an id get equal numbers if the same parties have them. Without a key, the numbers follow from
+        ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)

@@ -92,7 +92,7 @@ class FalseVFL(ABC):
         embedding: D, width of z, the latent vector; a party's embedding is a mean and a variance of z.
         top: T, width of h, the latent vector above z.
         samples: L, the number of importance samples of a row, in training.
-        negligible: samples whose share of their row's weight is below this are left out of stage 1's gradient.
+        negligible: samples whose share of their row's weight is below this number are left out of stage 1's gradient.
         predict_samples: L, the number of importance samples of a row, in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
@@ -280,7 +280,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run one party's side of drawing and weighting samples for rows; return the samples at the active party."""
+        """Run one party's side of drawing and weighting samples of z; at the active party, return the samples."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
@@ -290,7 +290,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the mean of z given its block alone, [B_k, D]."""
+        """Return the positions in ``places`` of the party's rows, and the mean of z given only the block, [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -385,7 +385,7 @@ def labelled_rows(at: Rows) -> Tensor:
 
 
 def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark if no row of stage 1 lacks a label, or if some parties have every row."""
+    """Return a remark if all rows of stage 1 have labels or some parties have every row; else return an empty text."""
     assert at.observed is not None
     always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
     known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""

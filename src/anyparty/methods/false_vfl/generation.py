@@ -50,12 +50,12 @@ async def impute(
 ) -> Imputed | None:  # fmt: skip
     """Run one party's side of imputing the block of ``owner`` for the rows of a batch.
 
-    Only the owner gets the imputed block; at other parties the result is ``None``. Only blocks of the parties in
+    Only the owner gets the imputed block; at all other parties, the result is ``None``. Only blocks of the parties in
     ``asked`` are used. ``S`` samples of the block are drawn. If ``lacks`` is true, the owner has none of these rows; if
     it is false, the owner has all of them, with empty cells.
     """
     me, active = state.seat.me, state.seat.roster.active
-    counts = method.mnar and lacks and owner in asked  # weights include the probability of the missing block
+    counts = method.mnar and lacks and owner in asked  # whether weights include the missing block's probability
     parts: list[Imputed] = []
 
     def fill(part: Batch, told: dict[str, Tensor]) -> None:
@@ -86,8 +86,8 @@ async def impute(
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
     """Return the party's imputed block, computed from the weighted samples of z in ``told``.
 
-    With ``counts``, the weights include the probability that the block is missing. They then belong to the blocks that
-    ``turn.block_noise`` draws, one for each sample of z.
+    If ``counts`` is true, the weights include the probability that the block is missing. They then belong to the blocks
+    that ``turn.block_noise`` draws, one for each sample of z.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)

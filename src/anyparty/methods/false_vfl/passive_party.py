@@ -37,7 +37,7 @@ from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # remark if more than half of the standard deviations are below 1.1 times the floor
+FALLEN, MANY = 1.1, 0.5  # remark if over half of the standard deviations are below 1.1 times their lower bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +136,17 @@ class BatchTurn:
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
-        if self.follows and self.batch.moment[-1] == 0:  # the first batch of an epoch
+        if self.follows and self.batch.moment[-1] == 0:  # check once per epoch, in its first batch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
             log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Propagate the gradient u [L, n] back through the decoder; return the gradient of the followed samples [N, D].
+        """Propagate the gradient u [L, n] back through the decoder; return the gradient by the followed samples [N, D].
 
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
+        ``home`` is the party's data of the batch.
 
         Raises:
             Diverged: the returned gradient is not finite.
@@ -155,10 +156,10 @@ class BatchTurn:
         if not len(row):
             return picked.detach()
         held = torch.ones(u.shape[1], dtype=torch.bool, device=u.device)
-        if self.mnar:  # then n = B: all rows of the batch
+        if self.mnar:  # with MNAR, z covers all rows of the batch, so n = B
             held[:] = False
             held[home.held] = True
-        # a row's index among the party's rows, or among the rows that the party does not have
+        # ``place`` has the row's index among the party's rows, or among the rows that the party does not have
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:
@@ -191,7 +192,7 @@ class BatchTurn:
             home.backward(back["g"])
 
     def _look_at_floor(self, side: FeatureNetworks, z: Tensor) -> None:
-        """Emit a remark if most of the decoder's standard deviations of the party's columns are close to the floor."""
+        """Emit a remark if most of the standard deviations that the decoder outputs are close to their lower bound."""
         with torch.no_grad(), self._drawing("decoder draws"):
             share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
         if share > MANY:

@@ -27,9 +27,9 @@ aligned if all passive parties that have it were lost before they sent Z_k.
 
 Differences from the paper
 - Early stopping follows the settings ``train.patience`` and ``train.validation``; the paper has patience 10 and a tenth
-  of the rows. Every party stops by its own loss, independently of the other parties. A classifier "head" stops by the
-  run's metric; if it reads joint embeddings (``classify_on = "joint"``), it stops by its loss. The classifier is not
-  fitted to validation rows.
+  of the rows. Every party stops by its own loss, independently of the other parties. Early stopping of a classifier
+  "head" uses the run's metric, or the head's loss if the head reads joint embeddings (``classify_on = "joint"``). The
+  classifier is not fitted to validation rows.
 - (5) is written with norms, which are sums over a row's numbers, but called MSE and MAE, which are means. The setting
   ``reduction`` chooses between them.
 
@@ -87,9 +87,9 @@ class Apc:
         distillation: lambda of equation (5); 0 is the ablation, without any exchange.
         distance: distance of the student's embedding to the teacher's: "mse" or "mae".
         reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
-        classify_on: the input of the classifier: the active party's "own" enriched embedding; the "joint" embedding,
-            which needs a passive party in prediction too (figure 4); or "either": the joint embedding, which the model
-            stores, for rows that were exchanged in training, and the active party's own for all other rows.
+        classify_on: the input of the classifier. "own": the active party's enriched embedding. "joint": the joint
+            embedding, which needs a passive party in prediction too (figure 4). "either": for rows that were exchanged
+            in training, the joint embedding, which the model stores; for all other rows, the enriched embedding.
         classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
@@ -165,7 +165,7 @@ class Apc:
 
     @property
     def sharing(self) -> RepresentationSharing:
-        """The exchange by which the active party receives each Z_k, with this method's widths and precision."""
+        """The exchange by which the active party receives all local embeddings, with the method's settings."""
         return RepresentationSharing(
             active=self.active_embedding, passive=self.passive_embedding, precision=self.precision
         )
@@ -227,15 +227,17 @@ class Apc:
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         """Return the classifier's input for the rows at ``places`` [B] that the active party has.
 
-        It is g3(x), or with ``classify_on = "either"`` the vector u of the module's docstring.
+        The input is the enriched embedding g3(x), or with ``classify_on = "either"`` the vector u of the module's
+        docstring.
         """
         own = self._own(state, rows, places)
         return embed_either(state, rows, places, own) if self.classify_on == "either" else own
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the classifier's input if the party has g3, or else its local embeddings Z_k.
+        """Return the classifier's input if the party has the autoencoder g3, else its local embeddings Z_k.
 
-        They come with their positions in ``places``, as in ``HasEmbeddings``. Without an encoder, return ``None``.
+        The result is a pair, as in ``HasEmbeddings``: the positions in ``places`` of the party's rows, and these
+        embeddings. The result is ``None`` if the party has no encoder.
         """
         if "g3" in state.modules:
             found = self.classified(state, rows, places)
@@ -251,7 +253,7 @@ class Apc:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages of the module's docstring that these parameters need."""
+        """Return those stages of the list in the module's docstring that the method's parameters require."""
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
@@ -282,7 +284,7 @@ class Apc:
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Send the party's Z_k; at the active party, store the Z_k of all parties until z_A is known."""
+        """Send the party's local embeddings; at the active party, store all until the joint embeddings are known."""
         await self.sharing.share(net, state, rows, batch, TITLE)
         return None
 
@@ -296,7 +298,7 @@ class Apc:
         return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Store the joint embedding z_A of all rows for which a passive party's Z_k arrived, and delete all Z_k."""
+        """Store the joint embedding of all rows with a passive party's local embedding; delete all local embeddings."""
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
@@ -339,7 +341,7 @@ def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Row
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return z_A [n, M] and labels [n] of the rows of a batch for which z_A and label are known."""
+        """Return joint embeddings [n, M] and labels [n] of those rows of a batch for which both are known."""
         kept = distillation.kept(state, teacher)
         assert kept is not None
         assert rows.y is not None
@@ -383,7 +385,7 @@ async def predict_jointly(
 ) -> Predictions | None:
     """Run one party's side of a prediction from joint embeddings; at the active party, return the answers.
 
-    A row gets an answer if Z_k of the active party and of at least one passive party are known.
+    A row gets an answer if the local embeddings of the active party and of at least one passive party are known.
     """
     seat, batch = state.seat, replace(batch, rows=batch.rows.to(state.seat.device))
     z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
@@ -415,10 +417,10 @@ def representation_memory(M: int, parties: int) -> nn.Module:
 def remember_joint(
     state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor, *, but: Tensor | None = None
 ) -> None:
-    """Store z_A [n, M] of the rows at ``places`` [n]; ``there`` [n, K] marks the parties whose Z_k arrived.
+    """Store the joint embeddings z_A [n, M] of the rows at ``places`` [n].
 
-    The rows at ``but`` [b] are not stored, because they are validation rows, which must be scored like rows that were
-    not exchanged in training.
+    ``there`` [n, K] marks the parties whose local embeddings of these rows arrived. The rows at ``but`` [b] are not
+    stored, because they are validation rows, which must be scored like rows that were not exchanged in training.
     """
     if but is not None:
         kept = ~torch.isin(places, but.to(places.device))
@@ -432,7 +434,8 @@ def remember_joint(
 def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
     """Return the classifier's input u for the rows at ``places`` [B] that the active party has.
 
-    ``own`` has g3(x) of these rows. Rows with a stored z_A get u = [0, z_A, 1], all other rows u = [g3(x), 0, 0].
+    ``own`` has the enriched embeddings g3(x) of these rows. Rows with a stored joint embedding z_A get u = [0, z_A, 1].
+    All other rows get u = [g3(x), 0, 0].
     """
     assert rows.block is not None
     assert rows.ids is not None
@@ -448,7 +451,8 @@ def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) ->
 def embed_both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
     """Return the inputs u to which the classifier is fitted, for the rows at ``places`` [B].
 
-    A row with a stored z_A occurs twice: once as u = [0, z_A, 1], and once as u = [g3(x), 0, 0].
+    ``own`` has the enriched embeddings g3(x) of these rows. A row with a stored joint embedding z_A occurs twice: once
+    as u = [0, z_A, 1], and once as u = [g3(x), 0, 0].
     """
     u, M = embed_either(state, rows, places, own), own.u.shape[1]
     crossed = u.u[:, -1] == 1

@@ -28,7 +28,7 @@ class EmbeddedRows:
     """A classifier's input for some rows.
 
     Attributes:
-        held: [n] int64, the indices of these rows among the requested rows.
+        held: [n] int64, the indices of the n rows among the requested rows.
         u: [n, M], the embeddings of these rows.
         took_part: [n, K] bool, the blocks that each embedding depends on.
 
@@ -88,7 +88,7 @@ class ClassifierStage:
 
     @classmethod
     def of(cls, method: ClassifierParameters, title: str, fitted_to: Classified | None = None) -> ClassifierStage:
-        """Return the classifier stage that a method's parameters describe."""
+        """Return the classifier stage with the parameters that ``method`` has."""
         return cls(title=title, classified=method.classified, classifier=method.classifier,
                    settings=method.classifier_settings, head_hidden=method.head_hidden,
                    fitted_to=fitted_to)  # fmt: skip
@@ -132,7 +132,7 @@ class ClassifierStage:
         seat = state.seat
         took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=seat.device)
         known = EmbeddedRows(batch.rows[:0], torch.zeros(0, 0), took[:0])
-        if seat.me in asked:  # if it is not in ``asked``, its table may be missing
+        if seat.me in asked:  # a party that is not in ``asked`` may have no table
             known = self.classified(state, rows, batch.rows)
         took[known.held] = known.took_part
         why = f"{self.title} predicts from the block of {seat.me!r}, which "
@@ -143,9 +143,9 @@ class ClassifierStage:
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
         held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
     ) -> Predictions:  # fmt: skip
-        """Return answers to a batch: for its rows ``held`` [n] from features u [n, M], for all other rows a reason.
+        """Return answers to a batch: rows ``held`` [n] are answered from features u [n, M], other rows get a reason.
 
-        The reason is ``why`` for rows that at least one party in ``asked`` has.
+        The reason states why a row has no answer. It is ``why`` for rows that at least one party in ``asked`` has.
         """
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None

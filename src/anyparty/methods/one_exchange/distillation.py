@@ -66,7 +66,7 @@ class DistillationLoss:
 
     @classmethod
     def of(cls, method: DistillationParameters) -> DistillationLoss:
-        """Return the loss that a method's parameters describe."""
+        """Return the loss with the parameters that ``method`` has."""
         return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
 
     def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
@@ -83,12 +83,15 @@ class DistillationLoss:
         return whole / len(x)
 
     def _of(self, off: Tensor, distance: Distance) -> Tensor:
-        """Return each row's distance: [B, D] -> [B]."""
+        """Return the sum or mean of each row's squared or absolute differences ``off``: [B, D] -> [B]."""
         off = off**2 if distance == "mse" else off.abs()
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of the autoencoder ``name`` on the active party's rows of a batch."""
+        """Return the loss of the autoencoder ``name`` on the active party's rows of a batch.
+
+        ``teacher`` has the embeddings that the autoencoder learns to reproduce, or is ``None``.
+        """
         assert rows.block is not None
         x, held = rows.block.take(batch.rows)
         targets, known = (None, None) if teacher is None else teacher.take(batch.rows[held])
@@ -146,7 +149,7 @@ def aligned(rows: Rows, roster: Roster) -> Tensor:
 
 
 def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
-    """Return ``aligned``, and check that at least one row is aligned.
+    """Return a mask [N] of the aligned rows, and check that at least one row is aligned.
 
     Raises:
         AlignmentError: no row is aligned.

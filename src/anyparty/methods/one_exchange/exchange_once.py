@@ -111,7 +111,7 @@ def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
 
 
 def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
-    """Return the joint embeddings z_A [B, M] of all Z_k side by side, ``z``; ``there`` [B, K] marks present parties."""
+    """Return the joint embeddings [B, M] of local embeddings ``z``; ``there`` [B, K] marks the present parties."""
     g2 = state.modules["g2"]
     assert isinstance(g2, JointAutoencoder)
     g2.train(False)
@@ -157,14 +157,14 @@ class RepresentationSharing:
         return fedsvd.fitting(4 * self.passive)
 
     async def send(self, net: Channel, seat: PartyContext, z: Tensor | None) -> None:
-        """Send a passive party's Z_k [n_k, z_p] in messages of limited size; send nothing if it has no rows."""
+        """Send a passive party's local embeddings [n_k, z_p] in messages of limited size; send nothing if empty."""
         if z is not None:
             for first in range(0, len(z), self._fitting):
                 lot = encode_embeddings(z[first : first + self._fitting], self.precision)
                 await net.send(seat.roster.active, REPRESENTATION.tag, lot)
 
     async def share(self, net: Channel, state: State, rows: Rows, batch: Batch, title: str) -> None:
-        """Send the party's Z_k of a batch; at the active party, store the Z_k of all parties for later stages.
+        """Send the party's local embeddings of a batch; at the active party, store all parties' for later stages.
 
         Raises:
             PartyLost: no passive party's Z_k arrived.
@@ -182,7 +182,7 @@ class RepresentationSharing:
     async def gather(
         self, net: Channel, seat: PartyContext, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
     ) -> Representations:
-        """Wait for the passive parties' Z_k [n_k, z_p] of a batch; ``mine`` is the active party's own Z_k.
+        """Wait for the passive parties' local embeddings [n_k, z_p] of a batch; ``mine`` are the active party's own.
 
         Raises:
             MessageError: a message has an unexpected form, or encodes a number that is not finite.
@@ -204,10 +204,10 @@ class RepresentationSharing:
         return there
 
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the stored Z_k side by side [n, sum of widths], the parties present [n, K], and the rows' indices [n].
+        """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
 
-        The n rows are those of ``places`` for which a passive party's Z_k arrived. For all other rows, the active party
-        has only its own Z_k.
+        The n rows are those of ``places`` for which a passive party's embeddings arrived. The mask marks the parties
+        whose embeddings of a row arrived. For rows outside these n, the active party has only its own embeddings.
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}
@@ -228,10 +228,10 @@ class RepresentationSharing:
 
 
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all Z_k of rows side by side [B, sum of widths], zero for absent parties, and a mask of presence [B, K].
+    """Return local embeddings side by side [B, sum of widths], zero for absent parties, and a mask of presence [B, K].
 
-    ``blocks`` has the Z_k of the parties that sent them. ``widths`` has the widths of all K parties' local embeddings,
-    in the roster's order.
+    Z_k are the local embeddings of party k. ``blocks`` has the Z_k of the parties that sent them. ``widths`` has the
+    widths of all K parties' local embeddings, in the roster's order.
     """
     whole, there = [], []
     for name, width in widths.items():

@@ -38,7 +38,7 @@ from anyparty.errors import MessageError
 
 BLOCK = 256  # b, the number of rows of a block of P
 NOISE = 100.0  # standard deviation of R; standardised columns have standard deviation 1
-KEY = 32  # number of bytes of a key
+KEY = 32  # number of bytes of a key from which masks are drawn
 WIDEST = 20_000  # highest number of columns of a party, because Q has n^2 numbers in double precision
 NOTHING = 1e-6  # singular values below this share of the greatest one count as 0, because they are rounding errors
 

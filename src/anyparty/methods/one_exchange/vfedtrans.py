@@ -180,7 +180,7 @@ class VFedTrans:
         )
 
     def features(self, state: State, x: Tensor) -> Tensor:
-        """Return the classifier's input, x and all g_d(x) side by side: [B, I] -> [B, I + (K - 1) M]."""
+        """Return the classifier's input, x and all students' embeddings side by side: [B, I] -> [B, I + (K - 1) M]."""
         count = len(distillation.others(state.seat.roster))
         learnt = [distillation.embed(state, f"student{k}", x) for k in range(count)]
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)

@@ -92,10 +92,11 @@ class AdaptiveFlex(Flex):
 
 
 def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float]:
-    """Return the weights w^0 .. w^{tau-1} of (8), for local momentum rho, a proximal term (``pull`` = eta mu) or both.
+    """Return the weights w^0 .. w^{tau-1} of equation (8), for local momentum, a proximal term (``pull``) or both.
 
-    A gradient's weight depends only on the number of iterations after it. So one sequence gives all weights: the
-    displacement of the parameters by a single gradient of 1, in units of -eta, after 1, 2, ... tau iterations.
+    ``momentum`` is rho, and ``pull`` is eta mu. A gradient's weight depends only on the number of iterations after it.
+    So one sequence gives all weights: the displacement of the parameters by a single gradient of 1, in units of -eta,
+    after 1, 2, ... tau iterations.
 
     >>> weights(3)
     [1.0, 1.0, 1.0]
@@ -124,8 +125,9 @@ RATE_EXPECT = {"rate": TensorSpec((), torch.float64)}
 def begin_round(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int | None) -> Tensor:
     """Return the party's report [tau_k, wbar_k, A_k] of its last round: [3] float64.
 
-    In the first round the values are those planned for it. If ``tau`` is ``None``, the number of iterations is not
-    known before the first round. Its report is then [1, 1, 0], which makes the learning rate 0.
+    In the first round, the report has the values that are planned for this round. If ``tau`` is ``None``, the number of
+    iterations is not known before the first round. The report of the first round is then [1, 1, 0], which makes the
+    learning rate 0.
     """
     if PACE.tag not in state.kept and tau is None:
         return torch.tensor([1, 1, 0], dtype=torch.float64)
@@ -136,7 +138,7 @@ def begin_round(state: State, schedule: AdaptiveFlex, local: LocalIterations, ta
 
 
 def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int) -> None:
-    """Store a party's first report. If A_k is not given, it is set so that the first rate is the optimizer's own."""
+    """Store a party's first report. If A_k is not given, A_k makes the first rate the optimizer's own."""
     lr = state.seat.optimizer.lr
     wbar = wbar_of(state.seat, local, tau, lr)
     given = schedule.amount(state.seat.me)
@@ -174,7 +176,7 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
         try:
             pace = (await net.recv(name, PACE.tag, PACE_EXPECT))["pace"]
         except PartyLost:
-            continue  # the wait for this party's embeddings handles its loss
+            continue  # the next wait for this party's embeddings reports that the party left
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
     rate = rate_of(mine)
     set_rate(state, rate)
@@ -211,7 +213,7 @@ def warn_of_rate(
 ) -> None:
     """Warn if a party's learning rate exceeds the bound (14) in any round in which the party takes part.
 
-    The bound uses ``local.smoothness``; without it there is no check. In Adaptive Flex-VFL, the rate
+    The bound uses ``local.smoothness``. If no smoothness is given, nothing is checked. In Adaptive Flex-VFL, the rate
     A_k / (tau_k wbar_k) is computed from the previous round. If a party makes more iterations in the next round, the
     rate may exceed the bound although A_k <= 1 / (16 L). The factor alpha in (20) covers that case.
     """

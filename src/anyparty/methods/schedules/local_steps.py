@@ -39,7 +39,7 @@ class LocalSteps:
     def step(self, name: str) -> None:
         """Step the optimizer of a network, after adding the proximal term to the gradients of its parameters."""
         optimizer = self.state.optimizers.get(name)
-        if optimizer is None:  # a user's own network may have nothing to train
+        if optimizer is None:  # a user's network without parameters has no optimizer
             return
         for parameter, start in zip(_parameters(optimizer), self.starts.get(name, ()), strict=False):
             if parameter.grad is not None:
@@ -124,7 +124,7 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        # contiguous, as a received gradient is, because rounding may depend on the memory layout
+        # make the gradient contiguous, as a received gradient is, because rounding may depend on the memory layout
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()
 
 
@@ -136,8 +136,8 @@ async def send(
 ) -> None:
     """Send Phi, the heads and the other parties' embeddings, to every party that takes part in the round.
 
-    The heads are those before their update. Phi for a party in ``late`` contains no embeddings. ``nothing`` is a tensor
-    of 0 embeddings, [0, H].
+    The heads are sent as they were before their update. Phi for a party in ``late`` contains no embeddings. ``nothing``
+    is a tensor of 0 embeddings, [0, H].
     """
     blocks = seat.roster.blocks
     weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}

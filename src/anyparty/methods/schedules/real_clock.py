@@ -1,10 +1,10 @@
 """The real clock, for a federation of real processes: a party makes local iterations until its time-out has passed.
 
-The time-out is in seconds. At each party it starts when the party has received the messages of the exchange. Speeds
-and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL a host
-waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the other parties
-continue. In the first round of an epoch, and with a method that needs all parties, the host waits for all parties. A
-run is not reproducible from its seed.
+The time-out is in seconds. At each party, the time-out starts when the party has received the messages of the exchange.
+Speeds and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL
+a host waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the other
+parties continue. In the first round of an epoch, and with a method that needs all parties, the host waits for all
+parties. A run is not reproducible from its seed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RealClock:
         """Accept any parties: a real clock has no settings by party."""
 
     def turns(self) -> Iterator[int]:
-        """Count local iterations from 0 until the time-out.
+        """Yield the index of each local iteration, from 0, until the time-out has passed.
 
         The first iteration always takes place. Another iteration follows if it would end before the time-out, assuming
         that it lasts as long as the iteration before.
@@ -112,7 +112,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
         try:
             said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
-            continue  # the wait for this party's embeddings handles its loss
+            continue  # the next wait for this party's embeddings reports that the party left
         there.append(name)
     turns = schedule.common([each for each in said if each != UNKNOWN])
     for name in there:

@@ -99,7 +99,7 @@ class Round:
         tau = self.iterations(number)
         if not self._needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
-            return None  # nothing can be trained without the parties that miss the round
+            return None  # the method cannot train without the parties that miss the round
         taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
         mine = self.split.encode(state, rows, batch, taken) if taken else None
         loss = None
@@ -130,13 +130,13 @@ class Round:
             move_on(state, self._now() - began)
 
     def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
-        """Return, at the active party, the passive parties that take part in a round; elsewhere an empty list."""
+        """Return, at the active party, the passive parties that take part in a round; else return an empty list."""
         roster = self.seat.roster
         if self.seat.me != roster.active:
             return []
         assert rows.observed is not None
         has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
-        has |= dict.fromkeys(self._topology.hosts, True)  # a host always takes part
+        has |= dict.fromkeys(self._topology.hosts, True)  # a host of heads takes part in every round
         return [name for name in tau if name != self.seat.me and tau[name] and has[name]]
 
     async def _iterate(
@@ -219,7 +219,7 @@ class RoundExchange:
     copy: local_steps.HeadCopy
     owed: dict[str, tuple[str | int, ...]] = field(
         default_factory=dict
-    )  # for each late party, the last round that it missed
+    )  # by late party: the last round that this party missed
 
     @cached_property
     def hurries(self) -> bool:
@@ -284,7 +284,7 @@ class RoundExchange:
         if me in topology.hosts:
             there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # None: every party with a row of the batch is late
+            got.loss = loss if there.parts else None  # no loss if every party with rows is late
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
@@ -315,10 +315,10 @@ class RoundExchange:
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
-        heads = state.optimizers.get("heads")  # a user's heads may have nothing to train
+        heads = state.optimizers.get("heads")  # a user's heads may have no parameters, and then no optimizer
 
         @cache
-        def stale() -> StaleRound:  # made at the first call, because a round of one iteration needs no call
+        def stale() -> StaleRound:  # made at first use, because a round of one iteration never uses it
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 
@@ -345,7 +345,7 @@ class RoundExchange:
         return there, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
-        """Receive the embeddings that came too late for a round, because validation must not read them as its own."""
+        """Receive embeddings that came too late for a round, so that none is taken for an embedding of validation."""
         assert state.topology is not None
         expect = {"h": TensorSpec((-1, *state.topology.width))}
         for name, moment in self.owed.items():

@@ -164,8 +164,8 @@ class TimedRound(SharedRound):
 class PBCD(SharedRound):
     """Schedule with one local iteration per round, as in a split method without a schedule.
 
-    By default, SGD's momentum has no effect, because it is reset in every round and a round has a single step. With
-    momentum = "kept" it has an effect.
+    By default, SGD's momentum has no effect, because it is reset in every round and a round has a single step. With the
+    setting momentum = "kept", SGD's momentum has an effect.
     """
 
     title: ClassVar[str] = "P-BCD"

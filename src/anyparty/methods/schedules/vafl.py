@@ -2,9 +2,10 @@
 Learning", 2020, in the form that Castiglia, Wang, Patterson, 2022, section VII-A, use as a baseline.
 
 One step of training is one exchange between the active party, which hosts all heads, and one party. With the virtual
-clock, the party that is ready next encodes a mini-batch and sends the embeddings. The host fuses them with the
-embeddings of the same rows that the other parties sent last, steps its heads, and returns the gradient. The party then
-steps its encoder at once. All parties compute from the clock which party is next, and all other parties do nothing.
+clock, the party that is ready next encodes a mini-batch and sends the embeddings. The host fuses these embeddings with
+the embeddings of the same rows that the other parties sent last, updates its heads, and returns the gradient. The party
+then updates its encoder at once. All parties compute from the clock which party is next, and all other parties do
+nothing.
 
 Time of an exchange: the party's iteration plus one round trip. The active party's own embeddings are not sent, so its
 exchange takes one iteration and no round trip. The time of the host's computation is not counted, because in the rounds
@@ -15,8 +16,8 @@ Known differences from the paper
   a row send their embeddings of it. The host stores embeddings by row.
 - An epoch processes every mini-batch with one party, not with all K parties. A run therefore needs about K times as
   many epochs.
-- A party also takes its turn if it has no row of the mini-batch, because other parties cannot know that. Such an
-  exchange trains nothing; the record of an epoch counts these exchanges (``idle_meetings``).
+- A party also takes its turn if it has no row of the mini-batch, because the other parties cannot know whether it has
+  one. Such an exchange trains nothing; the record of an epoch counts these exchanges (``idle_meetings``).
 
 With a real clock, every party goes through the mini-batches of an epoch at its own pace: it sends the embeddings of its
 next mini-batch, waits for the gradient and steps. The active party makes one exchange after the other, each with one
@@ -57,7 +58,7 @@ READY, MEETINGS, SEEN, STALE, IDLE = "ready", "meetings", "seen", "embeddings", 
 
 @dataclass(frozen=True, kw_only=True)
 class VAFL(SharedRound):
-    """Schedule in which the heads and one party's encoder are updated whenever that party is ready."""
+    """Schedule in which the heads and a party's encoder are updated whenever this party is ready."""
 
     title: ClassVar[str] = "VAFL"
     timed: ClassVar[bool] = False
@@ -66,13 +67,13 @@ class VAFL(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return 1 for every party: a party steps once when it is ready."""
+        """Return 1 for every party, because a party makes one optimizer step whenever it is ready."""
         return dict.fromkeys(parties, 1)
 
 
 @dataclass(kw_only=True)
 class VaflHost:
-    """The active party's processing of one party's embeddings, independent of the clock."""
+    """The active party's computations with the embeddings of one party, for a virtual and for a real clock."""
 
     split: Split
     local: LocalIterations
@@ -112,7 +113,7 @@ class VaflHost:
     def learn(
         self, state: State, rows: Rows, batch: Batch, there: Gathered, whose: str
     ) -> tuple[float | None, Tensor | None]:
-        """Step the heads; return the loss, and the gradient for the party ``whose``.
+        """Make an optimizer step of the heads; return the loss, and the gradient for the party ``whose``.
 
         Loss and gradient are ``None`` if that party's embeddings did not arrive. If there is no row to learn from, the
         loss is ``None`` and the gradient is zero.
@@ -280,7 +281,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # no party has rows of the mini-batches reached so far
+            return None  # no loss: no party has rows of the mini-batches so far
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1

@@ -22,7 +22,7 @@ from anyparty.data import datasets
 from anyparty.errors import ConfigError, nearest, some
 
 EXACT = 1e-9  # relative tolerance of rounding errors: 20 / (20 / 15) must count as 15
-MOST = 10**12  # upper limit of local iterations in a round
+MOST = 10**12  # upper limit of the number of local iterations in a round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """For each party, the duration of an iteration and the number that fit into the time-out; computed once."""
+        """For each party, the duration of an iteration and the number of iterations that fit into the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:

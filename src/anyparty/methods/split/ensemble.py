@@ -1,8 +1,8 @@
 """Ensemble: the parties' own predictors vote.
 
-The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5. Training is that of Local, and "a joint prediction is
-selected by majority vote, with ties broken at random". The random choice depends on the row's key and not on its place
-in the batch. A row therefore gets the same answer in any batch.
+The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5. Training is the same as in the method Local, and "a joint
+prediction is selected by majority vote, with ties broken at random". The random choice depends on the row's key and not
+on its place in the batch. A row therefore gets the same answer in any batch.
 
 Notation  B rows, K parties, H width of an embedding, C outputs.
 Answer    classification: the class with most votes (``vote="hard"``, as in the paper), or with the greatest mean

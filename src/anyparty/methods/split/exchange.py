@@ -151,11 +151,12 @@ async def gather(
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return another host's outputs [B, M, C], a mask [B] of the valid rows, and a mask [K] of the parties it used.
+    """Return another host's outputs [B, M, C], a mask [B] of its valid rows, and a mask [K] of the parties it used.
 
-    A lost host is reported as silent, and its outputs are valid for no row. A row's outputs are also invalid if they
-    use the embedding of a party that is silent at the active party, because no answer may depend on a party that is
-    reported as silent. ``known`` [B, K] bool marks the rows that each party has.
+    A lost host is reported as silent, and its outputs are valid for no row. A row's outputs are also invalid if the
+    other host used an embedding from a party whose embeddings the active party did not receive. The active party
+    reports such a party as silent, and no answer may depend on a silent party. ``known`` [B, K] bool marks the rows
+    that each party has.
     """
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:
@@ -198,7 +199,7 @@ def predictions(
 
 
 def moment(batch: Batch) -> str:
-    """Describe the stage, epoch and number of a batch for an error message."""
+    """Return a text with the stage, epoch and number of a batch, for an error message."""
     if len(batch.moment) != 3:
         return "prediction"
     stage, epoch, step = batch.moment

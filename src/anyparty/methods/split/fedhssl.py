@@ -222,7 +222,7 @@ class FedHSSL(SelfSupervised):
         me, roster = state.seat.me, state.seat.roster
         x, held = rows.block.take(batch.rows)
         p = t = x.new_zeros(len(x), self.embedding)
-        enough = len(held) > 1  # batch normalisation needs at least two rows
+        enough = len(held) > 1  # batch normalisation needs two rows or more
         if enough:
             z, t = self._seen(state, batch, "cross_projector", Encoders.across, x, "cross draws")
             p = state.modules["cross_predictor"](z)
@@ -244,7 +244,10 @@ class FedHSSL(SelfSupervised):
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
-        """Return the loss "within" of step 2, which compares two views with each other and with ``cross`` [B_k, H]."""
+        """Return the loss "within" of step 2, which compares two views with each other and with ``cross`` [B_k, H].
+
+        The module's docstring defines the steps.
+        """
         ends = []
         for number, view in enumerate(self.views(x, batch.own(f"views of {state.seat.me}"))):
             z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
@@ -315,7 +318,10 @@ class FedHSSL(SelfSupervised):
         return [(both.to(z.device).nonzero().squeeze(1), got[both])] if both.any() else []
 
     async def _aggregate(self, net: Channel, state: State) -> None:
-        """Replace the weights of top encoder, projector and predictor by their means over all parties (step 3)."""
+        """Replace the weights of top encoder, projector and predictor by their means over all parties.
+
+        This is step 3, "mean", of the module's docstring.
+        """
         roster, mine = state.seat.roster, [p for module in _shared(state).values() for p in module.parameters()]
         vector = parameters_to_vector(mine).detach().unsqueeze(0)  # [1, W]
         expect = {"w": TensorSpec(tuple(vector.shape))}

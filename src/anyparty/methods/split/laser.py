@@ -118,7 +118,10 @@ class Laser(Rule):
         return 1 if owners is None else len(owners), width
 
     def hidden(self, task: Task) -> tuple[int, ...]:
-        """Return one hidden layer for regression, because a mean does not show the number of parties."""
+        """Return the default widths of a head's hidden layers: one layer in regression, none in classification.
+
+        In regression a layer is needed, because a mean embedding does not show the number of parties.
+        """
         return (WIDTH,) if task.kind == "regression" else ()
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
@@ -143,7 +146,7 @@ class Laser(Rule):
         return (weight * each).sum() / len(batch.rows)
 
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw orders for the heads of all hosts, and return the orders for this host's heads: [B, M, K].
+        """Draw orders of the parties for the heads of all hosts; return the orders for this host's heads: [B, M, K].
 
         A head's orders therefore do not depend on the host at which the head is.
         """
@@ -215,7 +218,7 @@ class Laser(Rule):
 def size_weights(K: int, normalize: bool) -> Tensor:
     """Return a table [K + 1, K] of the weights a_i of (8): [o, i - 1] is for o observed parties and sets of size i.
 
-    The entry is comb(o-1, i-1) / i. With ``normalize`` it is divided by 2^o - 1.
+    The entry is comb(o-1, i-1) / i. With ``normalize``, the entry is divided by 2^o - 1.
 
     >>> size_weights(3, normalize=False)
     tensor([[0.0000, 0.0000, 0.0000],

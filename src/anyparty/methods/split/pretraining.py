@@ -67,7 +67,8 @@ class SelfSupervised:
         pretrain_weight_decay: weight decay of this optimizer.
         pretrain_follow: m, the share of its old weights that a target network of BYOL or MoCo keeps in every step.
         pretrain_temperature: T, the temperature of MoCo.
-        pretrain_clip: the largest norm of a step's gradient over all parameters; larger gradients are scaled to it.
+        pretrain_clip: the largest norm of a step's gradient over all parameters; a larger gradient is scaled to this
+            norm.
         corrupt: the share of a row's numbers that its second view takes from other rows.
 
     """
@@ -128,7 +129,7 @@ class SelfSupervised:
         for name in names:
             average = get_ema_multi_avg_fn(self.pretrain_follow)  # type: ignore[no-untyped-call]
             target = AveragedModel(modules[name], multi_avg_fn=average)
-            target.update_parameters(modules[name])  # the first call copies the weights
+            target.update_parameters(modules[name])  # the first call copies all weights to the target
             modules[f"{TARGET}{name}"] = target.requires_grad_(requires_grad=False)
 
     @staticmethod

@@ -134,7 +134,7 @@ class PseudoLabelled(Split):
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
         """Return the split method's loss; in the stage of pseudo-labels, return the loss with pseudo-labels.
 
-        The module's docstring defines the latter.
+        The module's docstring defines the loss with pseudo-labels.
         """
         if batch.moment[0] != STAGE:
             return super().learn(state, rows, batch, there, h)
@@ -161,7 +161,7 @@ class PseudoLabelled(Split):
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return the predicted class of each row [B], and a mask of the rows where its probability reaches tau [B]."""
         with torch.no_grad():
-            # as in prediction, leave out the blocks of parties of which no row has been trained on yet
+            # as in prediction, leave out the embeddings of parties of which no row has been trained on yet
             if fusion.taught is not None and fusion.taught.missed:
                 h, observed = h.clone(), observed.clone()
                 h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False

@@ -198,7 +198,7 @@ class Rule(ABC):
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties that have a predictor, and a function from rows to the sets they train.
+        """Return the number of sets of parties with a predictor, and a function that marks the sets that rows train.
 
         A set's predictor gives no answer before a row has trained it. ``None`` means that the rule has no predictors
         for sets of parties.
@@ -209,7 +209,7 @@ class Rule(ABC):
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the loss of a batch, a scalar, from B rows with labels y [B].
 
-        These are the rows of the batch that have a label and whose parties are present. B is smaller than
+        The B rows are those rows of the batch that have a label and whose parties are present. B is smaller than
         ``len(batch.rows)`` if a party is late or lost, or if this host does not know all labels. A rule that draws
         random numbers must therefore take their shape from ``observed``.
         """
@@ -474,6 +474,6 @@ def _own(rule: object) -> dict[str, object]:
 
 def _is_weights(value: object) -> bool:
     if isinstance(value, nn.Module):
-        begun = "_modules" in vars(value)  # a class that did not call nn.Module.__init__ has no modules
+        begun = "_modules" in vars(value)  # without nn.Module.__init__, a module has no ``_modules``
         return begun and next(chain(value.parameters(), value.buffers()), None) is not None
     return isinstance(value, Tensor) and value.requires_grad

@@ -264,13 +264,13 @@ class Split:
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
-        if "heads" in state.optimizers:  # a user's own heads may have no parameters
+        if "heads" in state.optimizers:  # a user's heads without parameters have no optimizer
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # no grad: no row left, or heads ignore h
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # zeros if no row is left or heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
@@ -298,7 +298,7 @@ class Split:
         y: Tensor,
         weight: float = 1.0,
     ) -> float:
-        """Return the loss of B rows from their embeddings h [B, K, H], and compute its gradients.
+        """Return ``weight`` times the loss of B rows with embeddings h [B, K, H], and compute the loss's gradients.
 
         Raises:
             Diverged: the loss is not a number.
@@ -306,7 +306,7 @@ class Split:
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
-        own = self.make_head is not None  # built-in heads draw no random numbers
+        own = self.make_head is not None  # only a user's heads may draw random numbers
         with batch.drawing("head draws", seat.me, device=seat.device) if own else nullcontext():
             loss = loss_of(self.rule, fusion, h, observed, y, batch)
         if weight != 1.0:
@@ -339,7 +339,7 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        # no await inside no_grad, which would also apply to other parties' coroutines on this thread
+        # do not await inside no_grad: it would also apply to other parties' coroutines on this thread
         with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)

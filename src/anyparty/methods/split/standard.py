@@ -73,7 +73,7 @@ class Standard(Rule):
         return observed.all(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the loss (1), or with ``absent="zeros"`` that of PlugVFL without dropout."""
+        """Return the loss (1), or with ``absent="zeros"`` the loss of PlugVFL without dropout."""
         if self._concatenated:
             return self._concatenated.loss(fusion, h, observed, y, batch)
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()

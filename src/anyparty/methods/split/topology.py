@@ -20,7 +20,7 @@ Hosting = Literal["active", "labelers"]
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """The roles of the parties in one run; ``resolve`` makes and checks it.
+    """The roles of the parties in one run; ``resolve`` makes and checks the topology.
 
     Attributes:
         blocks: the K parties that hold columns, in the roster's order.
@@ -56,7 +56,7 @@ class Topology:
         return tuple(dict.fromkeys((*self.blocks, *self.hosts)))
 
     def heard(self, observed: Tensor) -> Tensor:
-        """Return ``observed`` [N, K] bool with False for the parties that no host reads."""
+        """Return ``observed`` [N, K] bool with False for the parties whose embeddings no host reads."""
         if not self.unread:
             return observed
         observed = observed.clone()
@@ -183,7 +183,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _parties(given: object, roster: Roster) -> tuple[int, ...] | None:
-    """Convert whole numbers of any type to party indices k; return ``None`` if they are not valid indices."""
+    """Convert whole numbers of any type to a tuple of party indices k; return ``None`` if an index is not valid."""
     try:
         return _among(tuple(given), roster.K)  # type: ignore[arg-type]
     except TypeError:
