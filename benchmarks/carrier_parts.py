@@ -35,7 +35,7 @@ from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.split_method import Split
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
 from benchmarks.worlds import BATCH, EMBEDDING, Model, World
 
 WAIT_S, REST_S = 60.0, 0.5

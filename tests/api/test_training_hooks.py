@@ -17,9 +17,10 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from anyparty import Callback, Federation, Optimizer
-from anyparty.api.train_options import TrainOptions
+from anyparty.api.arguments import TrainOptions
 from anyparty.artifacts.record import RunRecord
 from anyparty.config import TrainSettings
+from anyparty.core.object_description import name_of
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, ResumeError
 from anyparty.networks.objective import custom_loss, losses
@@ -128,6 +129,69 @@ def test_a_resume_with_another_function_is_refused(federation: Federation, tmp_p
         ({"scheduler": None}, "setting parties.a.optimizer.name: was "),
     ):
         with pytest.raises(ResumeError, match=message):
+            federation.train("laser", folder=tmp_path, resume=True, **options | change)
+    federation.train("laser", folder=tmp_path, resume=True, **options)
+
+
+def smooth(share: float) -> Any:
+    return lambda outputs, y: functional.cross_entropy(outputs, y, label_smoothing=share)
+
+
+def scaled(times: float) -> Any:
+    def local(outputs: Tensor, y: Tensor) -> Tensor:
+        return times * functional.cross_entropy(outputs, y)
+
+    return local
+
+
+class Scaled:
+    def __init__(self, times: float) -> None:
+        self.times = times
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return self.times * functional.cross_entropy(outputs, y)
+
+
+# pairs of functions with equal names
+EITHER = (lambda out, y: functional.cross_entropy(out, y), lambda out, y: 2 * functional.cross_entropy(out, y))  # noqa: PLW0108
+ALIKE: dict[str, tuple[Any, Any]] = {
+    "two lambdas on one line": EITHER,
+    "a lambda with another value from outside": (smooth(0.1), smooth(0.2)),
+    "a local function with another value from outside": (scaled(1.0), scaled(2.0)),
+    "an object": (nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss(label_smoothing=0.2)),
+    "an object with a tensor": (nn.CrossEntropyLoss(torch.tensor([1.0, 2.0])), nn.CrossEntropyLoss(torch.ones(2))),
+    "a method of an object": (Scaled(1.0).loss, Scaled(2.0).loss),
+    "a partial": (partial(functional.cross_entropy, label_smoothing=0.1), partial(functional.cross_entropy)),
+    "a partial of a lambda": (partial(EITHER[0]), partial(EITHER[1])),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_functions_with_equal_names_are_told_apart(name: str) -> None:
+    one, two = ALIKE[name]
+    assert name_of(one) == name_of(one)
+    assert name_of(one) != name_of(two)
+    assert " at 0x" not in name_of(one)
+
+
+def test_the_name_of_a_function_depends_only_on_the_function() -> None:
+    """The rest of a call may change between a run and its resume, and a module's function keeps its plain name."""
+
+    def call(loss: Any, **_: Any) -> str:
+        return name_of(loss)
+
+    first = call(loss=lambda out, y: functional.cross_entropy(out, y, label_smoothing=0.1), resume=False)
+    again = call(resume=True, loss=lambda out, y: functional.cross_entropy(out, y, label_smoothing=0.1))
+    assert first == again
+    assert name_of(doubled) == f"{__name__}:doubled"
+    assert "label_smoothing=0.1" in name_of(nn.CrossEntropyLoss(label_smoothing=0.1))
+
+
+def test_a_resume_with_another_function_of_the_same_name_is_refused(federation: Federation, tmp_path: Path) -> None:
+    options: dict[str, Any] = QUICK | {"loss": smooth(0.1), "optimizer": lambda p: torch.optim.RMSprop(p, lr=0.01)}
+    federation.train("laser", folder=tmp_path, **options)
+    for change in ({"loss": smooth(0.2)}, {"optimizer": lambda p: torch.optim.RMSprop(p, lr=0.02)}):
+        with pytest.raises(ResumeError, match=r"<lambda> \(code [0-9a-f]{12}\)"):
             federation.train("laser", folder=tmp_path, resume=True, **options | change)
     federation.train("laser", folder=tmp_path, resume=True, **options)
 

@@ -88,7 +88,7 @@ def house(tmp_path_factory):
     own = {"threads": 1, "patience": {"silent_s": SILENT_S}, "parts": {"train": f"{HERE}:patient_bank"}}
     flare.init(home / "fed", roster, port=free_port(), tables={n: site.table for n, site in sites.items()}, site=own)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
         try:
             flare.start(home / "fed", 240.0)
             yield home / "fed"

@@ -85,7 +85,9 @@ def terminals(folder):
     """Start the sites of both parties; the passive party starts first and waits."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell and their children ignore it
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as ended:
-        patch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[2]}")
+        patch.setenv(
+            "PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[2]}", prepend=os.pathsep
+        )
         patch.setenv("OMP_NUM_THREADS", "1")
         every = {}
         for name, comes in (("shop", "waiting for"), ("bank", "shop is connected; there are 1 of 1 others: shop")):

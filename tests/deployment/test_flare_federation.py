@@ -171,7 +171,7 @@ def folder(tmp_path_factory):
     site = {"parts": {"train": f"{Path(__file__).stem}:echo"}, "threads": 1, "patience": {"silent_s": SILENT_S}}
     federation_folder.init(folder, ROSTER, port=port, site=site)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         try:
             federation_folder.start(folder, 240.0)
             yield folder

@@ -1,6 +1,7 @@
 """Invalid messages of a real process are rejected with its name, and do not affect other messages."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from anyparty.deployment.flare import federation_folder
 from anyparty.errors import MessageError
 from anyparty.transport.codec import Header, encode
 from anyparty.transport.contract import ContractChannel
-from anyparty.transport.reliable.buffers import Envelope
+from anyparty.transport.reliable_buffers import Envelope
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -89,7 +90,7 @@ def folder(tmp_path_factory):
     site = {"parts": {"train": f"{Path(__file__).stem}:lies"}, "threads": 1}
     federation_folder.init(folder, ROSTER, port=free_port(), site=site)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         try:
             federation_folder.start(folder, 240.0)
             yield folder

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from anyparty.errors import PartyLost
-from anyparty.transport.reliable.buffers import Envelope
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.session import Timeouts
+from anyparty.transport.reliable_buffers import Envelope
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
+from anyparty.transport.reliable_session import Timeouts
 from tests.transport.test_reliable import Air
 
 PATIENCE = Timeouts(join_s=5, silent_s=0.5, message_s=20, retry_s=0.05, receipt_s=0.02, flush_s=2)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from anyparty.transport.reliable.buffers import PIECE_BYTES, Envelope, Outgoing
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.session import Session, Timeouts
+from anyparty.transport.reliable_buffers import PIECE_BYTES, Envelope, Outgoing
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
+from anyparty.transport.reliable_session import Session, Timeouts
 
 STEP_S = 0.05
 RATES = [1e6, 0.5e6, 0.125e6]  # bytes per second: a piece takes one, two or eight seconds

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from anyparty.errors import MessageError
+from anyparty.transport import reliable_buffers
 from anyparty.transport.codec import MOST_HEADER_BYTES, Header, encode
-from anyparty.transport.reliable import buffers
-from anyparty.transport.reliable.buffers import HELD_MESSAGES, OVERHEAD_BYTES, PIECE_BYTES, Envelope, Incoming, bytes_of
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.session import Timeouts
+from anyparty.transport.reliable_buffers import HELD_MESSAGES, OVERHEAD_BYTES, PIECE_BYTES, Envelope, Incoming, bytes_of
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
+from anyparty.transport.reliable_session import Timeouts
 from tests.transport.test_reliable import CALM, Air, run
 
 MOST_BYTES = 100_000
@@ -68,7 +68,7 @@ def test_empty_messages_count_too():
 
 
 def test_messages_before_their_turn_count_too_and_take_no_more_lanes(monkeypatch):
-    monkeypatch.setattr(buffers, "MOST_TAGS", 4)
+    monkeypatch.setattr(reliable_buffers, "MOST_TAGS", 4)
     end = End()
     for lane in range(9):
         end.message(0, f"lane {lane}", number=1)
@@ -104,7 +104,7 @@ def test_the_message_that_is_waited_for_has_room_behind_a_flood():
 
 
 def test_who_does_not_wait_for_room_is_refused_and_named(monkeypatch):
-    monkeypatch.setattr(buffers, "MOST_ON_THE_WAY", 0)
+    monkeypatch.setattr(reliable_buffers, "MOST_ON_THE_WAY", 0)
     end = End()
     for number in range(50):
         end.message(50_000, "flood", number)
@@ -115,8 +115,8 @@ def test_who_does_not_wait_for_room_is_refused_and_named(monkeypatch):
 
 def test_an_honest_party_that_runs_ahead_only_waits(monkeypatch):
     """It sends twenty times the budget to a party that reads nothing for a while."""
-    monkeypatch.setattr(buffers, "MOST_ON_THE_WAY", 2 * LIMIT)
-    monkeypatch.setattr("anyparty.transport.reliable.endpoint.MOST_ON_THE_WAY", 2 * LIMIT)
+    monkeypatch.setattr(reliable_buffers, "MOST_ON_THE_WAY", 2 * LIMIT)
+    monkeypatch.setattr("anyparty.transport.reliable_endpoint.MOST_ON_THE_WAY", 2 * LIMIT)
     air, most, many = Air(), [], 80
     create = air.endpoint
     air.endpoint = lambda *words, **more: create(*words, **more, most_bytes=MOST_BYTES)
@@ -157,7 +157,7 @@ class Counting(dict):
 @pytest.mark.parametrize("many", [200, 400])
 def test_assembling_looks_at_each_piece_a_few_times(monkeypatch, many):
     """This holds for any number of pieces, in reverse order, and with a report after each piece."""
-    monkeypatch.setattr(buffers, "PIECE_BYTES", 10)
+    monkeypatch.setattr(reliable_buffers, "PIECE_BYTES", 10)
     for order in (range(many), reversed(range(many))):
         come, Counting.looks = Incoming(), 0
         come.pieces["x", 0] = Counting()

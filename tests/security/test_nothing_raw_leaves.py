@@ -25,7 +25,7 @@ import torch
 
 from anyparty.config import Config
 from anyparty.deployment.flare.site_config import SiteConfig
-from anyparty.transport.reliable.session import Timeouts
+from anyparty.transport.reliable_session import Timeouts
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -35,7 +35,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 
 from anyparty.deployment.flare import job
 from anyparty.deployment.flare.job import AWAY, GracefulExit, JobOrder, JobOutcome, JobRun, PassiveJobParty
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
 from tests.security.needles import SHORTEST, in_folder, occurring, raw
 
 pytestmark = pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")

@@ -23,7 +23,7 @@ from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.responder import Responder, receive_timeout_s, serve_at_site
 from anyparty.transport import memory
 from anyparty.transport.ledger import Ledger, MeteredChannel
-from anyparty.transport.reliable.session import Timeouts
+from anyparty.transport.reliable_session import Timeouts
 from tests.deployment.test_site_training import NAMES, Site
 from tests.serving.trained_parties import LONG_S, TrainedParties, play
 from tests.transport.test_reliable import Air

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from anyparty.errors import TableError
+from anyparty.tables import readers
 from anyparty.tables.readers import names
 from anyparty.tables.table import read_table
 
@@ -77,7 +78,7 @@ def test_unreadable_file(tmp_path, monkeypatch):
     def refuse(*_args, **_settings):
         raise PermissionError("permission denied")
 
-    monkeypatch.setattr(pl, "read_parquet", refuse)
+    monkeypatch.setattr(pl, "scan_parquet", refuse)
     with pytest.raises(TableError, match=r"cannot be read as Parquet: permission denied"):
         read(write(tmp_path / "t.parquet", b"PAR1"))
 
@@ -134,7 +135,7 @@ def test_a_reader_that_panics(tmp_path, monkeypatch):
     def panic(*_args, **_settings):
         raise pl.exceptions.PanicException("assertion failed: offset + length <= self.length")
 
-    monkeypatch.setattr(pl, "read_parquet", panic)
+    monkeypatch.setattr(pl, "scan_parquet", panic)
     with pytest.raises(TableError, match=r"cannot be read as Parquet: assertion failed.*; export it again"):
         read(write(tmp_path / "t.parquet", b"PAR1"))
 
@@ -399,3 +400,58 @@ def test_pandas_is_not_imported_to_read_a_table():
 def test_pandas_sparse_numbers_are_numbers():
     frame = pd.DataFrame({"id": ["a", "b", "c"], "x": pd.arrays.SparseArray([0.0, 0.0, 2.5])})
     assert read(frame).columns["x"].to_list() == [0.0, 0.0, 2.5]
+
+
+WITH_DROPPED = {
+    "plain": "id,a,b,c\n1,2,x,4\n2,3,y,5\n",
+    "a row too long": "id,a,b,c\n1,2,3,4\n1,2,3,4,5\n",
+    "a row cut short": "id,a,b,c\n1,2,3,4\n2,3\n",
+    "an open quotation mark in a dropped column": 'id,a,b,c\n1,2,"x,4\n2,3,y,5\n',
+    "a quotation mark within a dropped cell": 'id,a,b,c\n1,2,"x"y,4\n2,3,y,5\n',
+    "a line break in a dropped cell": 'id,a,b,c\n1,2,"x\ny",4\n2,3,y,\n',
+    "blank lines": "id,a,b,c\n1,2,x,4\n\n2,3,y,5\n\n",
+    "a row with dropped cells alone": "id,a,b,c\n1,2,x,4\n,,y,\n",
+    "the last column dropped, and short": "id,a,c,b\n1,2,3,4\n2,3,4\n",
+    "row numbers, and an empty column": ",id,a,b,c,\n0,1,2,x,4,\n1,2,3,y,5,\n",
+    "an unnamed column with cells": "id,,a,b,c\n1,q,2,x,4\n2,r,3,y,5\n",
+    "a decimal comma in a dropped column": "id;a;b;c\n1;2;3,5;4\n2;3;4,5;5\n",
+    "points in a dropped column": "id;a;b;c\n1;2,5;3.25;4\n2;3,5;4.25;5\n",
+    "another encoding": "id,a,b,c\n1,2,caf\xe9,4\n2,3,y,5\n".encode("cp1252"),
+    "another encoding below": b"id,a,b,c\n" + b"1,2,x,4\n" * 12_000 + "2,3,caf\xe9,5\n".encode("cp1252"),
+    "a repeated name": "id,b,b,c\n1,2,x,4\n",
+    "no rows": "id,a,b,c\n",
+    "bare carriage returns": "id,a,b,c\r1,2,x,4\r2,3,y,5\r",
+    "a long cell": f"id,a,b,c\n1,2,{'x' * 70_000},4\n2,3,y,5\n",
+}
+
+
+@pytest.mark.parametrize("text", WITH_DROPPED.values(), ids=WITH_DROPPED)
+@pytest.mark.parametrize("drop", [["b"], ["b", "c"], ["b", "missing"], ["id"]])
+def test_columns_that_are_not_read_are_checked_as_all_others(tmp_path, monkeypatch, text, drop):
+    path = write(tmp_path / "t.csv", text)
+
+    def outcome():
+        try:
+            table = read(path, drop=drop, duplicates="first")
+        except TableError as error:
+            return str(error)
+        return table.fingerprint, table.notes, table.read_as
+
+    found = outcome()
+    whole = readers.read
+    monkeypatch.setattr(readers, "read", lambda source, party, file, _: whole(source, party, file))
+    assert found == outcome()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_dropped_columns_are_not_in_memory(tmp_path, kind):
+    for part in "12":
+        getattr(ROWS, f"write_{kind}")(tmp_path / f"{part}.{kind}")
+    for source in (tmp_path / f"1.{kind}", tmp_path):
+        made = readers.read(source, "clinic", drop={"town"})
+        assert made.cells.columns == ["id", "age"]
+        assert made.columns == ("id", "age", "town")
+    write_other = getattr(ROWS.rename({"town": "city"}), f"write_{kind}")
+    write_other(tmp_path / f"2.{kind}")
+    with pytest.raises(TableError, match=r"has other columns than .*: 'city', 'town'"):
+        readers.read(tmp_path, "clinic", drop={"town", "city"})

@@ -17,9 +17,9 @@ from anyparty.deployment.flare.job import farewell
 from anyparty.errors import ENDED, MessageError, PartyLost
 from anyparty.transport.codec import MOST_HEADER_BYTES, MOST_NAME, Header, encode
 from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally
-from anyparty.transport.reliable.buffers import HELD_MESSAGES, MOST_TAGS, PIECE_BYTES, Envelope
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.session import PendingReceive, Session, Timeouts
+from anyparty.transport.reliable_buffers import HELD_MESSAGES, MOST_TAGS, PIECE_BYTES, Envelope
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
+from anyparty.transport.reliable_session import PendingReceive, Session, Timeouts
 from tests.unhurried import Steady
 
 QUICK = Timeouts(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
@@ -364,7 +364,7 @@ def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next(
 
 def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
     """The message exceeds the limit of bytes in transit, and no receive is pending from the killed party."""
-    monkeypatch.setattr("anyparty.transport.reliable.endpoint.MOST_ON_THE_WAY", 1000)
+    monkeypatch.setattr("anyparty.transport.reliable_endpoint.MOST_ON_THE_WAY", 1000)
     air, killed = Air(), threading.Event()
 
     async def a(net):

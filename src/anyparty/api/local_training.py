@@ -21,16 +21,16 @@ from anyparty.artifacts.recorder import LocalRecorder, counted_costs
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
+from anyparty.core.object_description import described, name_of
 from anyparty.core.types import Roster
 from anyparty.data.blocks import TEST, row_keys
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
-from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss, custom_loss
-from anyparty.networks.optimizer import Optimizer, name_of
+from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
 from anyparty.training.loop import device_of

@@ -16,8 +16,8 @@ from typing import Any
 from anyparty.alignment.alignment import PartyAlignment
 from anyparty.artifacts.model_files import Member, ModelSummary
 from anyparty.config import Config, PartySettings
+from anyparty.core.object_description import described
 from anyparty.core.types import Channel, MessageSpec, Roster
-from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import FunctionType
@@ -14,8 +13,8 @@ from anyparty.config import Config
 from anyparty.config.method_factory import METHOD, classes_of, is_rule_class
 from anyparty.config.user_code import AllowedCode, load_code
 from anyparty.core import declared_types
+from anyparty.core.object_description import described, source_of
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.methods.description import described
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import METHODS, parameters_of, settings_of
 from anyparty.methods.split.split_method import Split
@@ -149,10 +148,7 @@ def source_hash(*things: Any) -> dict[str, str]:
     for each in things:
         of = each if isinstance(each, type | FunctionType) else type(each)
         if not str(of.__module__).startswith(("anyparty.", "builtins", "torch.")):
-            try:
-                digest.update(inspect.getsource(of).encode())
-            except (OSError, TypeError):  # the source was typed into an interactive session
-                digest.update(repr(of.__qualname__).encode())
+            digest.update(source_of(of).encode())
     return {"code": digest.hexdigest()[:12]} if digest.digest() != hashlib.sha256().digest() else {}
 
 

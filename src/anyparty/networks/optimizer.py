@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from anyparty.core.declared_types import as_declared
+from anyparty.core.object_description import name_of
 from anyparty.errors import ConfigError, nearest, some
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -204,12 +205,6 @@ class CustomOptimizer(Optimizer):
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             while scheduler.last_epoch < epoch:
                 scheduler.step()
-
-
-def name_of(function: Any) -> str:
-    """Return "module:name" of a function, for the record of a run."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{getattr(function, '__module__', '')}:{name}"
 
 
 def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -> Optimizer:

@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import Any, TextIO
 
 import polars as pl
 from charset_normalizer import from_bytes
+from polars.selectors import by_name
 
 from anyparty.errors import TableError, some
 from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
@@ -247,6 +249,12 @@ def are_decimal(column: pl.Series) -> bool:
     return bool(known.str.contains(_COMMA).all()) and len(known) > 0
 
 
+UNNAMED = "\0"  # the first character of the name that a column without a name gets
+_BLANK, _GAP = "\0blank", "\0gap"
+# for each row: whether all its cells are empty, and whether its last cell is; polars must parse all columns for them
+_ROW_MARKS = (pl.all_horizontal(pl.all().is_null()).alias(_BLANK), pl.last().is_null().alias(_GAP))
+
+
 @dataclass(frozen=True)
 class CsvFile:
     """A CSV file and its dialect.
@@ -294,31 +302,43 @@ class CsvFile:
         check_unique([name for name in header if name], self.where)
         return header
 
-    def read(self, settings: FileSettings) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
-        """Read all cells as text, so that errors can quote them as they are in the file.
+    def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
+        """Read cells as text, so that errors can quote them as they are in the file.
+
+        The columns ``drop`` are checked as the others are, but never in memory as a whole.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.
         """
-        header, source = self.header, self.content.source if self.dialect.data is None else self.dialect.data
+        names = [name or f"{UNNAMED}{place}" for place, name in enumerate(self.header)]
         try:
-            frame = pl.read_csv(
-                source, separator=self.dialect.separator, quote_char=self.dialect.quote, infer_schema=False, glob=False
-            )
+            whole = not set(names) & set(drop)
+            rows = self._parsed(names, whole=whole)
+            kept = rows.select(by_name(*(name for name in names if name not in drop)), *_ROW_MARKS)
+            frame = kept.collect(engine="auto" if whole else "streaming")
         except pl.exceptions.ComputeError:  # the error of polars does not name the line
-            self._check_long_rows(len(header))
+            self._check_long_rows(len(names))
             self._check_quotes()
             raise
-        frame.columns = [name or f"\0{place}" for place, name in enumerate(header)]
-        if self._may_be_short(frame):
-            self._check_short_rows(len(header))
-        if frame.to_series(0).null_count() > 0:
-            frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
-        frame, notes = without_unnamed(frame, header, self.where)
-        decimal = decimal_mark(frame, self.dialect, settings)
+        if self._may_be_short(frame[_GAP], len(names)):
+            self._check_short_rows(len(names))
+        if frame[_BLANK].any():
+            frame = frame.filter(~pl.col(_BLANK))
+        frame, notes = without_unnamed(frame.drop(_BLANK, _GAP), self.where)
+        sample = frame if whole else rows.filter(~_ROW_MARKS[0]).head(1000).collect()
+        decimal = decimal_mark(sample, self.dialect, settings)
         if decimal == "," and settings.decimal is None:
             notes += (f'{self.where}: numbers are read with a decimal comma (decimal = ","), as in its columns',)
         return frame, decimal, self.dialect.notes + notes
+
+    def _parsed(self, names: list[str], *, whole: bool) -> pl.LazyFrame:
+        """Parse the file and name its columns: at once if ``whole``, else in batches when the result is collected."""
+        parse = pl.read_csv if whole else pl.scan_csv
+        parsed = parse(
+            self.content.source if self.dialect.data is None else self.dialect.data,
+            separator=self.dialect.separator, quote_char=self.dialect.quote, infer_schema=False, glob=False,
+        ).lazy()  # fmt: skip
+        return parsed.rename(dict(zip(parsed.collect_schema().names(), names, strict=True)))
 
     def open(self) -> TextIO:
         """Open the file as decoded text."""
@@ -333,15 +353,16 @@ class CsvFile:
     def _line(self, number: int) -> str:
         return f"{self.where}, line {number + self.dialect.skipped}"
 
-    def _may_be_short(self, frame: pl.DataFrame) -> bool:
-        """Return whether a row of the file may have fewer cells than there are columns.
+    def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
+        """Return whether a row of the file may have fewer cells than the ``width`` columns.
+
+        ``gaps`` [n] marks the rows with an empty last cell.
 
         polars fills such a row with nulls, so that only rows with an empty last cell are examined. The line of a
         complete row with an empty last cell ends with a separator, and has as many separators as the header. If a cell
         contains a line break, the number of lines differs from the number of rows, and the result is True.
         """
-        gaps = frame.to_series(frame.width - 1).is_null()
-        if frame.width == 1 or not gaps.any():
+        if width == 1 or not gaps.any():
             return False
         source = self.content.source if self.dialect.data is None else self.dialect.data
         lines = pl.read_csv(
@@ -353,7 +374,7 @@ class CsvFile:
         mark, quote = self.dialect.separator, self.dialect.quote
         ends = lines[1:].filter(gaps)  # polars reads a blank line as null
         marks = ends.str.replace_all(f"{quote}[^{quote}]*{quote}", "").str.count_matches(mark, literal=True)
-        return bool((~ends.str.ends_with(mark) | (marks < frame.width - 1)).any())
+        return bool((~ends.str.ends_with(mark) | (marks < width - 1)).any())
 
     def _check_short_rows(self, width: int) -> None:
         """Reject the first row with fewer cells than there are columns."""
@@ -399,21 +420,23 @@ class CsvFile:
                     )
 
 
-def without_unnamed(frame: pl.DataFrame, header: list[str], where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
+
+    The frame's name of an unnamed column is ``UNNAMED`` and the column's place in the file.
 
     Raises:
         TableError: any other unnamed column has cells.
     """
-    unnamed = [place for place, name in enumerate(header) if not name]
-    empty = [place for place in unnamed if frame.to_series(place).null_count() == frame.height]
+    unnamed = {name: int(name[1:]) for name in frame.columns if name[:1] == UNNAMED and name[1:].isdecimal()}
+    empty = [name for name in unnamed if frame[name].null_count() == frame.height]
     notes = list[str]()
     if empty:
         what = "a column" if len(empty) == 1 else f"{len(empty)} columns"
         notes.append(f"{where}: {what} without a name and without a cell: left out")
-    for place in unnamed:
-        column = frame.to_series(place)
-        if place in empty:
+    for name, place in unnamed.items():
+        column = frame[name]
+        if name in empty:
             continue
         if place == 0 and _are_row_numbers(column):
             notes.append(f"{where}: the first column has no name and holds row numbers: left out")
@@ -421,7 +444,7 @@ def without_unnamed(frame: pl.DataFrame, header: list[str], where: str) -> tuple
         row = column.is_not_null().arg_true()[0]
         raise TableError(f"{where}: column {place + 1} has no name, but cells, such as {str(column[row])!r} in row "
                          f"{row + 1}; give the column a name, or remove it")  # fmt: skip
-    return frame.select(frame.columns[place] for place in range(frame.width) if place not in unnamed), tuple(notes)
+    return frame.drop(unnamed), tuple(notes)
 
 
 def _are_row_numbers(column: pl.Series) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from anyparty.errors import ConfigError, TableError, some
-from anyparty.tables.csv_file import check_unique, without_unnamed
+from anyparty.tables.csv_file import UNNAMED, check_unique, without_unnamed
 from anyparty.tables.file_content import FileContent, FileSettings
 from anyparty.tables.file_content import named as file_named
 
@@ -25,13 +25,14 @@ import csv
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zstandard
 from numpy.typing import NDArray
+from polars.selectors import by_name
 
 from anyparty.core.storage import user_path
 from anyparty.tables import data_frames
@@ -121,9 +122,9 @@ def read_workbook(
     book, sheet, header = read_header(content, settings, party)
     frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
     header = header[: frame.width]
-    frame.columns = [name or f"\0{place}" for place, name in enumerate(header)]
+    frame.columns = [name or f"{UNNAMED}{place}" for place, name in enumerate(header)]
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
-    cells, notes = without_unnamed(frame, header, f"party {party!r}: {file_named(content.path)}")
+    cells, notes = without_unnamed(frame, f"party {party!r}: {file_named(content.path)}")
     return cells, sheet, notes
 
 
@@ -163,6 +164,7 @@ class RawTable:
     Attributes:
         name: the source's name for messages: the file's name, or "data frame".
         cells: the cells. Those of a CSV file are text; other sources keep their types.
+        columns: the names of all columns, also of those that ``cells`` lacks because they are not needed.
         read_as: the recognised format, in words.
         decimal: the decimal mark of numbers in text.
         notes: sentences on what was guessed or repaired.
@@ -173,10 +175,19 @@ class RawTable:
     read_as: str
     decimal: str = "."
     notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            object.__setattr__(self, "columns", tuple(self.cells.columns))
 
 
-def read(source: Source, party: str, settings: FileSettings = DETECT) -> RawTable:
+def read(
+    source: Source, party: str, settings: FileSettings = DETECT, drop: Collection[str] = ()
+) -> RawTable:  # fmt: skip
     """Read a file, the files of a folder or of a pattern such as "part-*.csv", standard input ("-"), or a data frame.
+
+    The columns ``drop`` of a CSV or Parquet file are not kept in memory, and may be kept from another source.
 
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.
@@ -186,7 +197,7 @@ def read(source: Source, party: str, settings: FileSettings = DETECT) -> RawTabl
         with _lazy_frame_errors(party):
             source = source.collect()
     if isinstance(source, str | Path):
-        return _from_files(user_path(source), party, settings)
+        return _from_files(user_path(source), party, settings, drop)
     if isinstance(source, pl.DataFrame):
         return RawTable(named(source), source, "polars data frame")
     if data_frames.is_pandas(source):
@@ -295,31 +306,28 @@ def _parts(path: Path, party: str) -> list[Path]:
     raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()}){hint}")
 
 
-def _from_files(path: Path, party: str, settings: FileSettings) -> RawTable:
+def _from_files(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
     files = _parts(path, party)
-    first, *others = [_from_file(each, party, settings) for each in files]
+    parts = [_from_file(each, party, settings, drop) for each in files]
+    first, *others = parts
     if not others:
-        return RawTable(named(path), *first)
-    frames = [first[0]]
-    for file, (cells, *_) in zip(files[1:], others, strict=True):
-        if set(cells.columns) != set(frames[0].columns):
-            unlike = some(sorted(set(cells.columns) ^ set(frames[0].columns)))
-            raise TableError(f"party {party!r}: {file} has other columns than {files[0]}: {unlike}; all files are read "
-                             "as parts of one table")  # fmt: skip
-        frames.append(cells.select(frames[0].columns))
+        return replace(first, name=named(path))
+    for file, part in zip(files[1:], others, strict=True):
+        if unlike := sorted(set(part.columns) ^ set(first.columns)):
+            raise TableError(f"party {party!r}: {file} has other columns than {files[0]}: {some(unlike)}; all files "
+                             "are read as parts of one table")  # fmt: skip
     try:
-        whole = pl.concat(frames, how="vertical_relaxed")
+        whole = pl.concat([part.cells.select(by_name(first.cells.columns)) for part in parts], how="vertical_relaxed")
     except _OF_POLARS as error:
         raise TableError(f"party {party!r}: the parts of {path} have columns of different types: {error}") from error
-    decimals = {each[2] for each in (first, *others)}
-    kinds = dict.fromkeys(each[1] for each in (first, *others))
-    notes = dict.fromkeys(note for each in (first, *others) for note in each[3])
-    read_as = f"{len(files)} parts: {'; '.join(kinds)}"
-    return RawTable(named(path), whole, read_as, "," if decimals == {","} else ".", tuple(notes))
+    decimal = "," if {part.decimal for part in parts} == {","} else "."
+    read_as = f"{len(files)} parts: {'; '.join(dict.fromkeys(part.read_as for part in parts))}"
+    notes = dict.fromkeys(note for part in parts for note in part.notes)
+    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns)
 
 
-def _from_file(path: Path, party: str, settings: FileSettings) -> tuple[pl.DataFrame, str, str, tuple[str, ...]]:
-    """Read one file, and return its cells, the recognised format, the decimal mark and remarks."""
+def _from_file(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
+    """Read one file."""
     with _read_errors(path, party) as reading:
         content = reading.open()
         packed = f"{content.format} compressed with {content.packing}" if content.packing else content.format
@@ -328,29 +336,35 @@ def _from_file(path: Path, party: str, settings: FileSettings) -> tuple[pl.DataF
             note = f"{file_named(path)} is compressed with {content.packing}, although its name does not say so"
             notes = (f"party {party!r}: {note}",)
         if content.format == "CSV":
-            return _from_csv(content, packed, notes, party, settings)
+            return _from_csv(content, packed, notes, party, settings, drop)
         if content.format == "Excel":
             cells, sheet, more = read_workbook(content, settings, party)
-            return cells, f"{packed}, sheet {sheet!r}", ".", notes + more
+            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more)
         if content.format == "Parquet":
-            return pl.read_parquet(content.source, glob=False), packed, ".", notes
+            rows = pl.scan_parquet(content.source, glob=False)
+            columns = rows.collect_schema().names()
+            cells = rows.select(by_name(*(name for name in columns if name not in drop))).collect()
+            return RawTable(named(path), cells, packed, notes=notes, columns=tuple(columns))
         cells = pl.read_ipc(io.BytesIO(content.whole()))
         check_unique(cells.columns, f"party {party!r}: {file_named(path)}")
-        return cells, packed, ".", notes
+        return RawTable(named(path), cells, packed, notes=notes)
 
 
 def _from_csv(
-    content: FileContent, packed: str, notes: tuple[str, ...], party: str, settings: FileSettings
-) -> tuple[pl.DataFrame, str, str, tuple[str, ...]]:
+    content: FileContent, packed: str, notes: tuple[str, ...], party: str, settings: FileSettings,
+    drop: Collection[str],
+) -> RawTable:  # fmt: skip
     file = CsvFile.of(content, settings, party)
     try:
-        cells, decimal, more = file.read(settings)
+        cells, decimal, more = file.read(settings, drop)
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
         file = CsvFile.of(content, settings, party, whole=True)  # only the first bytes are UTF-8
-        cells, decimal, more = file.read(settings)
-    return cells, f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else ""), decimal, notes + more
+        cells, decimal, more = file.read(settings, drop)
+    read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
+    columns = tuple(name for name in file.header if name)
+    return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns)
 
 
 @dataclass

@@ -162,16 +162,16 @@ def read_table(
     Raises:
         TableError: the source cannot be read, a column is missing, or ids, features or labels are not usable.
     """
-    made = readers.read(source, party, file)
-    raw = made.cells
+    made = readers.read(source, party, file, () if isinstance(drop, str) else set(drop) - {part_by})
+    raw, available = made.cells, list(made.columns)
     where = f"party {party!r}, {made.name}"
-    _check_name_sizes(raw.columns, where, max_cell_bytes)
+    _check_name_sizes(available, where, max_cell_bytes)
     names = id_names(id)
-    if part_by is not None and (part_by not in raw.columns or part_by in {*names, label}):
-        why = "has ids or labels" if part_by in {*names, label} else f"is missing{nearest(part_by, raw.columns)}"
+    if part_by is not None and (part_by not in available or part_by in {*names, label}):
+        why = "has ids or labels" if part_by in {*names, label} else f"is missing{nearest(part_by, available)}"
         raise TableError(f"{where}: the settings of [split] name column {part_by!r}, which {why}")
     _check_named(
-        raw.columns,
+        available,
         where,
         id=names,
         label=label,
@@ -185,9 +185,9 @@ def read_table(
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
     if expect is None:
         others = {*names, label, part_by, *drop}
-        kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in others}
+        kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in available if c not in others}
     else:
-        kinds = dict(_expected(raw.columns, expect, where))
+        kinds = dict(_expected(available, expect, where))
     read = {*names, *kinds} | {name for name in (label, part_by) if name is not None}
     if not isinstance(source, str | Path):
         raw = pl.DataFrame(

@@ -20,6 +20,7 @@ from torch import Tensor
 import anyparty
 from anyparty.alignment.alignment import PartyAlignment, rows_of
 from anyparty.config import Config
+from anyparty.core.object_description import described
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
@@ -27,7 +28,6 @@ from anyparty.data.blocks import TRAIN, VALIDATION, Rows, own_rows
 from anyparty.data.splits import assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
-from anyparty.methods.description import described
 from anyparty.methods.method import Method, PartyContext
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer

@@ -1,4 +1,4 @@
-"""Messages between parties: encoding, checks of received messages, counts of sent messages, and in-memory channels.
+"""Messages between parties: encoding, checks and counts, in-memory channels, and reliable delivery.
 
 No module of this package depends on a method or on NVIDIA FLARE.
 """

@@ -39,8 +39,8 @@ from anyparty.core.seeds import usual_torch
 from anyparty.core.storage import writing
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ENDED, AnypartyError, RunError
-from anyparty.transport.reliable.endpoint import ReliableEndpoint
-from anyparty.transport.reliable.session import Timeouts
+from anyparty.transport.reliable_endpoint import ReliableEndpoint
+from anyparty.transport.reliable_session import Timeouts
 
 try:
     from nvflare.apis.controller_spec import ClientTask, Task

@@ -11,7 +11,7 @@ from typing import Any
 from anyparty.config.settings_group import ReadingSettings
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
-from anyparty.transport.reliable.session import Timeouts
+from anyparty.transport.reliable_session import Timeouts
 
 FILE = "anyparty.toml"
 PARTS = {

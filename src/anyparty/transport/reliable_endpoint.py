@@ -28,8 +28,8 @@ from torch import Tensor
 from anyparty.core.types import Tensors, TensorSpec
 from anyparty.errors import MessageError
 from anyparty.transport.codec import MOST_BYTES, Header, decode, encode
-from anyparty.transport.reliable.buffers import LONG_AGO, MOST_ON_THE_WAY, PIECE_BYTES, Envelope, Item, Outgoing
-from anyparty.transport.reliable.session import Packet, PendingReceive, Session, Timeouts, Traffic
+from anyparty.transport.reliable_buffers import LONG_AGO, MOST_ON_THE_WAY, PIECE_BYTES, Envelope, Item, Outgoing
+from anyparty.transport.reliable_session import Packet, PendingReceive, Session, Timeouts, Traffic
 
 LONGEST_REST_S = 0.25
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyparty.errors import MessageError, PartyLost
-from anyparty.transport.reliable.buffers import LONG_AGO, Envelope, Incoming, Item, Outgoing, check_piece
+from anyparty.transport.reliable_buffers import LONG_AGO, Envelope, Incoming, Item, Outgoing, check_piece
 
 Packet = tuple[str, Envelope, bytes]  # receiver, envelope, and a piece of a message or no bytes
 

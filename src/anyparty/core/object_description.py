@@ -1,0 +1,208 @@
+"""Describe an object as plain data, and name a function, so that two of them can be compared in another process.
+
+A dataclass is described by its class name and its fields. Fields with ``repr=False`` or ``compare=False`` are left out,
+because they change neither training nor answers. Any other object is described by its class name and by those
+constructor arguments that it stores under the same name. Numbers, text, truth values, lists and tables are stored
+unchanged, functions and classes by name, tensors and arrays by a hash of their numbers. Names do not include the
+module, so a class may move from a script into a module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import linecache
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyparty.core.types import MessageSpec
+
+CLASS = "class"  # a Python keyword, so no field has this name
+DEEPEST = 8
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_NO_REPR: Any = object.__repr__
+
+
+def described(made: object, *, whole: bool = True, code: bool = False, depth: int = 0) -> dict[str, Any]:
+    """Convert an object to data that JSON and TOML can store.
+
+    If ``whole`` is false, values that are equal to their defaults are left out.  If ``code`` is true, lambdas and
+    local functions include a hash of their source and of the values that they use from outside.
+
+    >>> from anyparty.methods.method_registry import method
+    >>> described(method("laser", embedding=8), whole=False)
+    {'class': 'Split', 'rule': {'class': 'Laser'}, 'embedding': 8}
+    """
+    values: dict[str, Any] = {CLASS: _name(type(made))}
+    for name, value, default in _parts(made):
+        told = _plain(value, whole, code, depth + 1)
+        if (
+            whole
+            or default is MISSING
+            or _plain(value, True, code, depth + 1) != _plain(default, True, code, depth + 1)
+        ):
+            values[name] = told
+    return values
+
+
+def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, value and default of each constructor argument of an object."""
+    if is_dataclass(made):
+        for each in fields(made):
+            if each.init and each.repr and each.compare:
+                default = each.default_factory() if callable(each.default_factory) else each.default
+                # a class pickled by value to another process has its own copy of MISSING
+                yield (
+                    each.name,
+                    getattr(made, each.name, None),
+                    MISSING if isinstance(default, type(MISSING)) else default,
+                )
+        return
+    try:
+        takes = inspect.signature(type(made)).parameters
+    except (TypeError, ValueError):  # a class implemented in C may have no signature
+        return
+    kept = dict(getattr(made, "__dict__", {}))
+    if isinstance(made, nn.Module):  # torch stores these apart from the other attributes
+        kept |= [*made.named_parameters(recurse=False), *made.named_buffers(recurse=False), *made.named_children()]
+    for name, taken in takes.items():
+        if name in kept:
+            yield name, kept[name], MISSING if taken.default is taken.empty else taken.default
+
+
+def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
+    """Convert a value to data that is identical in every process."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML has no None, JSON no NaN
+        value = str(value)
+    if isinstance(value, Enum):
+        value = f"{_name(type(value))}.{value.name}"
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+    if kind is not None:
+        return kind(value)
+    if depth > DEEPEST:  # stop here, because the object may contain itself
+        return _name(type(value))
+    inner = partial(_plain, whole=whole, code=code, depth=depth + 1)
+    if isinstance(value, list | tuple):
+        return [inner(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(inner, value), key=repr)
+    if isinstance(value, Mapping):
+        return {str(key): inner(each) for key, each in value.items()}
+    return _object(value, whole, code, depth)
+
+
+def _object(value: Any, whole: bool, code: bool, depth: int) -> Any:
+    if isinstance(value, MessageSpec):  # leave out its other texts, which later versions may reword
+        return f"{value.tag}: {value.frm} → {value.to}"
+    if isinstance(value, partial):
+        parts = {"of": value.func, "args": value.args, **value.keywords}
+        return {CLASS: "partial", **{key: _plain(each, whole, code, depth + 1) for key, each in parts.items()}}
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return _numbers(value)
+    if hasattr(value, "__qualname__"):  # a class or a function
+        return _name(value) + (_code(value, depth) if code else "")
+    if is_dataclass(value) or isinstance(value, nn.Module) or type(value).__repr__ is _NO_REPR:
+        return described(value, whole=whole, code=code, depth=depth)
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return ADDRESS.sub("", repr(value))
+    except Exception:  # repr of a user's class may fail
+        return _name(type(value))
+
+
+def _numbers(value: Any) -> str:
+    """Describe a tensor or array by type, dtype and shape.
+
+    A hash of its numbers follows, unless the tensor requires a gradient or is on the meta device.
+    """
+    told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
+    if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
+        return told
+    return f"{told} {hashlib.sha256(ADDRESS.sub('', repr(value.tolist())).encode()).hexdigest()[:16]}"
+
+
+def _name(of: Any) -> str:
+    """Return the name of a class or function without its module or enclosing function."""
+    return str(getattr(of, "__qualname__", type(of).__qualname__)).rpartition("<locals>.")[2]
+
+
+def name_of(function: Any) -> str:
+    """Return the module and the name of a function, for records; two that differ have different names.
+
+    The name of an object includes those values that differ from their defaults.  The name of a lambda or a local
+    function includes a hash of its source and of the values that it uses from outside.
+
+    >>> name_of(nn.CrossEntropyLoss(label_smoothing=0.1))
+    'torch.nn.modules.loss:CrossEntropyLoss(label_smoothing=0.1)'
+    """
+    of = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{getattr(of, '__module__', '')}:{of.__qualname__}"
+    if of is function:
+        return name + _code(function, 0)
+    values = _plain(function, False, True, 0)
+    if not isinstance(values, dict):
+        return f"{name} {values}"
+    shown = ", ".join(f"{key}={value!r}" for key, value in values.items() if key != CLASS)
+    return f"{name}({shown})" if shown else name
+
+
+def _code(function: Any, depth: int) -> str:
+    """Return " (code HASH)" for a lambda, a local function or an object's method; nothing for other functions."""
+    if isinstance(function, MethodType) and not isinstance(function.__self__, type):
+        parts: Any = _plain(function.__self__, True, True, depth + 1)
+    elif isinstance(function, FunctionType) and ("<lambda>" in function.__qualname__ or "<locals>" in
+                                                 function.__qualname__):  # fmt: skip
+        outside = [function.__defaults__, function.__kwdefaults__, inspect.getclosurevars(function).nonlocals]
+        parts = [source_of(function), [_plain(each, True, True, depth + 1) for each in outside]]
+    else:
+        return ""
+    return f" (code {hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]})"
+
+
+def source_of(of: Any) -> str:
+    """Return the source of a class or function: of a lambda its arguments and body, without the rest of its line.
+
+    If there is no source, for example in an interactive session, return the bytecode of a function, or a class's name.
+    """
+    code = getattr(of, "__code__", None)
+    try:
+        if code is None or code.co_name != "<lambda>":
+            return textwrap.dedent(inspect.getsource(of))
+        return f"{code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]} {_body(code)}"
+    except (OSError, TypeError):
+        constants = [each for each in code.co_consts if not isinstance(each, CodeType)] if code else []
+        return _name(of) if code is None else f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _body(code: CodeType) -> str:
+    """Return the source of a lambda's body.
+
+    Raises:
+        OSError: there is no source.
+    """
+    lines = linecache.getlines(code.co_filename)
+    places = [(line - 1, at, last - 1, end) for line, last, at, end in code.co_positions()
+              if line is not None and last is not None and at is not None and end is not None and end > at]  # fmt: skip
+    if not lines or not places:
+        raise OSError
+    (first, begin), (last, end) = min(place[:2] for place in places), max(place[2:] for place in places)
+    text = [line.encode() for line in lines[first : last + 1]]  # the positions count bytes
+    text[-1] = text[-1][:end]
+    text[0] = text[0][begin:]
+    return " ".join(b"".join(text).decode().split())
