@@ -49,8 +49,8 @@ def frame(
 
     Args:
         paths: a pattern such as ``"sweep/*"``, or the runs' folders.  Folders without a record are left out.
-        settings: the settings that become columns: "differing" for the method, the seed and all settings in which the
-            runs differ; "all" for all settings.
+        settings: the settings that become columns.  "differing" selects the method, the seed and all settings in which
+            the runs differ.  "all" selects all settings.
 
     Returns:
         The columns run, status, error, epochs, best_epoch (from 1; 0 if none was chosen) and seconds of training; one

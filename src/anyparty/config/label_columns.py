@@ -23,6 +23,8 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
     ``found`` has, by party, the table or the name of its file.
 
+    ``found`` has, by party, the table or the name of its file.
+
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
             uses ``federation.label``.

@@ -66,6 +66,9 @@ class TrainSettings(Settings):
     ``batches`` is the way in which batches are drawn.  ``"mixed"`` draws a batch from all training rows.
     ``"by-pattern"`` draws a batch from rows that the same parties hold.
 
+    ``batches`` is the way in which batches are drawn.  ``"mixed"`` draws a batch from all training rows.
+    ``"by-pattern"`` draws a batch from rows that the same parties hold.
+
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves.  It is limited to the number of validation rows.
 

@@ -149,7 +149,7 @@ class Comparison:
         Args:
             baseline: the label of a method; by default the first method.
             by: the columns to group by: some of "method", "missing" and "present"; "method" is always included.
-            metric: the metric of the scores, such as "auroc"; by default that of the comparison.
+            metric: the metric of the scores, such as "auroc"; by default the metric of the comparison.
 
         Returns:
             For each method and group: the mean difference (method minus baseline), its 95 % interval, the number of

@@ -67,7 +67,7 @@ class MissingBlocksRun(SuiteRun):
         The federation is built as a user would build it: one table for each party, without the rows that this party
         lacks.
         """
-        torch.set_num_threads(1)  # runs are parallel, one thread each
+        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
         rows = load_rows(self, data_dir)
         drawn = rows.draw_train(self.missing)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -98,7 +98,8 @@ class RunRows:
     Attributes:
         data: the data set, with test rows.
         parties: number of parties, K.
-        settings: settings of the run; used are ``cut``, ``rows``, ``repeats``, ``labelled`` and ``mechanisms``.
+        settings: settings of the run, of which ``cut``, ``rows``, ``repeats``, ``labelled`` and ``mechanisms`` are
+            used.
         seeds: random streams of the run.
 
     """
@@ -134,21 +135,21 @@ class RunRows:
         return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
 
     def draw_train(self, mechanism: str) -> DrawnMask:
-        """Draw which party holds which training row, and which rows are labelled if labels are scarce."""
+        """Draw at random which parties hold each training row and, if labels are scarce, which rows are labelled."""
         how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
         if scarce is not None:
             how = ScarceLabels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
         return draw(mechanism, self.seeds, "train", self._values(self.train[0]), how)
 
     def draw_test(self, mechanism: str) -> DrawnMask:
-        """Draw which party holds which test row."""
+        """Draw at random which parties hold each test row."""
         return draw(mechanism, self.seeds, "test", self._values(self.test[0]), self._mechanism(mechanism))
 
     def _mechanism(self, name: str) -> Mechanism:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the values that mechanisms read: if the suite defines mechanisms, normalised by the training rows."""
+        """Return the blocks that mechanisms read, normalised by the training rows if the suite defines mechanisms."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
@@ -193,7 +194,7 @@ def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
     frames = tables(blocks, y, seen.observed)
     answers = model.predict({name: frame for name, frame in frames.items() if name in model.roster.names})
     assert answers.ids is not None
-    # Random guesses are drawn row by row, so the rows are sorted by id.
+    # Random guesses are drawn one row after the other, so the rows need a fixed order.
     answers = answers.take(sorted(range(len(answers)), key=answers.ids.__getitem__))
     assert answers.ids is not None
     at = [int(name) for name in answers.ids]
