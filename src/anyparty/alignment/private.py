@@ -120,7 +120,8 @@ MESSAGES = (
         tag="align-terms",
         frm="any",
         to="any",
-        holds="how many rows the party has, and a hash of salt, batch, parties and changes of ids",
+        holds="how many rows the party has, and a hash of the settings for alignment: the salt, the batch size, the "
+        "parties and id_normalize",
         learns="how many rows each party has",
     ),
     MessageSpec(
@@ -138,22 +139,25 @@ MESSAGES = (
         to="active",
         holds="the sender's ids as points blinded with the secret scalars of all parties but the receiver, in the "
         "sender's order",
-        learns="which rows are the same at which parties, but not the ids of rows that it does not hold itself; "
-        "testing a guessed id requires every party's help",
+        learns="which parties have which row, but not the ids of rows that the receiver does not hold itself; testing "
+        "a guessed id requires every party's help",
     ),
     MessageSpec(
         tag="align-union",
         frm="active",
         to="passive",
-        holds="how many rows at least one party has, and whether under 1 % of the receiver's are known to others",
-        learns="both; with two parties, that is how many rows they share",
+        holds="how many different rows all parties have together, and whether other parties know under 1 % of the "
+        "receiver's rows",
+        learns="the number of different rows, from which two parties can compute how many rows they share; and whether "
+        "other parties know under 1 % of its own rows",
     ),
     MessageSpec(
         tag="align-positions",
         frm="active",
         to="passive",
         holds="the index of each of the receiver's own rows among all rows, sorted by secret tokens",
-        learns="nothing about others' rows, unless parties compare their indices: then which rows they share",
+        learns="nothing about the rows of other parties; passive parties that compare their indices learn which rows "
+        "they share",
     ),
     *alignment_state.MESSAGES,
 )

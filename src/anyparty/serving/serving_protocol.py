@@ -293,16 +293,16 @@ MESSAGES = (
         tag=HELLO,
         frm="passive",
         to="active",
-        holds="hashes of the party's alignment, model settings, version of anyparty and weights",
-        learns="whether the party can serve this model",
+        holds="hashes of the sender's alignment, model settings, weights and version of anyparty",
+        learns="whether the sender can serve this model",
     ),
     MessageSpec(
         tag=ASK,
         frm="active",
         to="passive",
-        holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
-        "parties that may take part, the time limit; for other label holders also which party holds which "
-        "of these rows",
+        holds="for one request: the request number, the indices of the requested rows (-1 for a row that the receiver "
+        "lacks), the parties that may take part, and the time limit; for other label holders also which party "
+        "holds which of these rows",
         learns="which of its own rows are requested, when, and how many other rows are requested (not which ones); "
         "other label holders also which parties hold each row",
         when="the prediction service runs",

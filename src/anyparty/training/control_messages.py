@@ -35,13 +35,13 @@ MESSAGES = (
         frm="passive",
         to="active",
         holds="a hash of each group of settings, and the epochs of which the party has checkpoints",
-        learns="whether both run the same settings and version",
+        learns="whether the sender runs the same settings and version",
     ),
     MessageSpec(
         tag="start",
         frm="active",
         to="passive",
-        holds="which of its checkpoints the party loads, and the next epoch",
+        holds="which of its own checkpoints the receiver loads, and the next epoch",
         learns="nothing else",
     ),
     MessageSpec(
@@ -49,23 +49,24 @@ MESSAGES = (
         frm="active",
         to="passive",
         holds="indices of the rows that a stage trains on, validates on and is also scored on, and a number for each "
-        "set of present parties if batches are drawn by these sets",
-        learns="which of its own rows are labelled and used, and how many others there are",
+        "set of present parties if batches are drawn by these sets (train.batches)",
+        learns="which of its own rows are labelled and used, and how many other rows are used",
     ),
     MessageSpec(
         tag="labelled",
         frm="host",
         to="active",
-        holds="of which rows another label holder has labels",
-        learns="the active party sees which rows are labelled there; no label",
+        holds="for which rows the sender has labels",
+        learns="which rows have a label at the sender, but not the labels",
         when=SEVERAL_HOSTS,
     ),
     MessageSpec(
         tag="verdict",
         frm="active",
         to="passive",
-        holds="whether to keep the weights, whether to stop, which parties are back",
-        learns="when validation was best, which parties were absent",
+        holds="for the end of an epoch: whether to keep the weights as the best so far, whether to stop training, and "
+        "which parties rejoin after an absence",
+        learns="which epoch had the best validation score, and which parties were absent",
         when="several parties train a stage together, not only the active party",
     ),
 )
@@ -245,15 +246,15 @@ PART_MESSAGES = (
         tag="part",
         frm="passive",
         to="active",
-        holds="a hash of the party's saved weights: when training ends, and when rows are predicted",
-        learns="whether its part of the model is from the same run",
+        holds="a hash of the party's saved weights; sent when training ends, and when rows are predicted",
+        learns="whether the sender's share of the model is from the same run",
     ),
     MessageSpec(
         tag="finished",
         frm="passive",
         to="active",
-        holds="nothing: the party has written all its files of the training",
-        learns="that its part of the training is complete",
+        holds="nothing; the message means that the sender has written all its files of the training",
+        learns="that the sender has finished the training",
     ),
 )
 HASH = {"hash": TensorSpec((32,), torch.uint8)}

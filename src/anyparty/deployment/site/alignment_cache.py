@@ -40,7 +40,7 @@ MESSAGES = (
         tag="realign",
         frm="active",
         to="passive",
-        holds="whether the parties must align again, and the new alignment's number",
+        holds="whether the parties must align again, and the number of the new alignment",
         learns="nothing else",
     ),
     MessageSpec(
@@ -49,7 +49,7 @@ MESSAGES = (
         to="active",
         holds="which of the party's rows have a label but no other cell. Sent only if a passive party has both "
         "labels and columns",
-        learns="that the party has a label, but no features, in these rows",
+        learns="in which rows the sender has a label but no features",
     ),
 )
 ROWS = {"rows": TensorSpec((-1,), torch.int64)}

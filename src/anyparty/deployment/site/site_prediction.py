@@ -46,10 +46,10 @@ MESSAGES = (
         tag="wanted",
         frm="active",
         to="passive",
-        holds="the aligned rows to predict and the parties that are asked; to other label holders also which party "
-        "has which row",
-        learns="which of its own rows are predicted, and how many other rows there are; other label holders also which "
+        holds="the aligned rows to predict, and the parties that may take part; to other label holders also which "
         "party has which row",
+        learns="which of its own rows are predicted, and how many other rows are predicted; other label holders also "
+        "which party has which row",
     ),
 )
 

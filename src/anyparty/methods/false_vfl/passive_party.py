@@ -267,8 +267,8 @@ WEIGHT = MessageSpec(
     frm="active",
     to="block",
     holds="in pretraining the derivative of the loss by the log-likelihoods, [L, B_k] ([L, B] under MNAR), zero for "
-    "samples of negligible weight; afterwards the same number for all samples",
-    learns="in pretraining which samples explain a row best for all parties together; afterwards nothing",
+    "samples of negligible weight; in stage train one constant in place of all derivatives",
+    learns="in pretraining which samples explain a row best for all parties together; in stage train nothing",
 )
 SLOPE = MessageSpec(
     tag="slope",
@@ -293,8 +293,9 @@ GRADIENT = MessageSpec(
     frm="active",
     to="block",
     holds="the derivative of the loss by the embedding, [B_k, 2 D]",
-    learns="in pretraining how its embedding of a row differs from that of all parties; afterwards something about "
-    "labels: we measured only one attack, the first singular direction, which did not separate two classes",
+    learns="in pretraining how the receiver's embedding of a row differs from that of all parties together; in stage "
+    "train something about labels: we measured only one attack, the first singular direction, which did not separate "
+    "two classes",
 )
 IMPUTATION = MessageSpec(
     tag="imputation",

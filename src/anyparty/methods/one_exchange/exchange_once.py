@@ -80,7 +80,7 @@ REPRESENTATION = MessageSpec(
     tag="representation",
     frm="block",
     to="active",
-    holds="Z_k = g1(x_k) for all aligned rows that party k has, [n_k, z_k]: once in training",
+    holds="Z_k = g1(x_k) for all aligned rows that party k has, [n_k, z_k]; sent once in training",
     learns="the active party sees an embedding of every aligned row: no raw column, but everything that a network "
     "can reconstruct from the embedding; no other party sees anything, and no gradient is sent back",
 )

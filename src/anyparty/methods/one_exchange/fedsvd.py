@@ -47,25 +47,25 @@ MESSAGES = (
         tag="width",
         frm="any",
         to="any",
-        holds="how many columns a party's prepared block has",
-        learns="the key generator learns this number",
+        holds="how many columns the sender's prepared block has",
+        learns="the number of columns",
     ),
     MessageSpec(
         tag="key",
         frm="any",
         to="block",
-        holds="a key of P, the party's own rows Q_i [n_i, n], a key of R",
-        learns="nothing about any party's data; a party with these keys can remove the masks P and R, so the server "
-        "must not have them",
+        holds="the keys from which the masks P and R are drawn, and the receiver's rows Q_i of the mask Q, [n_i, n]",
+        learns="nothing about any party's data; a party that has the keys can remove the masks P and R, so the server "
+        "must not have the keys",
     ),
     MessageSpec(
         tag="masked",
         frm="block",
         to="any",
-        holds="P X_i Q_i + R or - R, [m, n] in double precision",
+        holds="the sender's masked block: P X_i Q_i + R or P X_i Q_i - R, [m, n] in double precision",
         learns="a separate server sees the sum P X Q: the joint singular values, also of every 256 consecutive rows. "
         "If the active party is the server, it knows P and R and sees X_d Q_d: the passive party's rows up to "
-        "an unknown rotation, so every distance between them",
+        "an unknown rotation, and so every distance between rows",
     ),
     MessageSpec(
         tag="factor",

@@ -33,31 +33,31 @@ SNAPSHOT = MessageSpec(
     tag="snapshot",
     frm="host",
     to="block",
-    holds="Phi: the others' embeddings of those rows of the batch that party k has, at most [B_k, H] from each, the "
-    "weights of the heads, and which parties take part",
-    learns="party k sees an embedding of its own rows from every other party, and the heads: everything that an "
-    "embedding retains of a feature is seen by all parties that have the row; no derivative is sent",
+    holds="Phi: every other party's embeddings of those rows of the batch that party k has, at most [B_k, H] from "
+    "each; the weights of the heads; and which parties take part",
+    learns="party k sees the heads, and every other party's embeddings of the rows that party k has: no raw feature, "
+    "but everything that these embeddings retain of it",
 )
 PACE = MessageSpec(
     tag="pace",
     frm="passive",
     to="active",
-    holds="tau_k and wbar_k of the party's last round, and its A_k",
-    learns="how fast the party is, its momentum and proximal term",
+    holds="tau_k and wbar_k of the sender's last round, and the sender's A_k",
+    learns="how fast the sender is, and its momentum and proximal term",
 )
 RATE = MessageSpec(
     tag="rate",
     frm="active",
     to="passive",
-    holds="eta_k, the party's learning rate in this round",
+    holds="eta_k, the receiver's learning rate in this round",
     learns="nothing else",
 )
 FITS = MessageSpec(
     tag="fits",
     frm="passive",
     to="active",
-    holds="how many local iterations like those of its last round the party completes within the time-out",
-    learns="how fast the party is",
+    holds="how many local iterations the sender can complete within the time-out, estimated from its last round",
+    learns="how fast the sender is",
     when="Sync-VFL runs by the real clock",
 )
 TURNS = MessageSpec(

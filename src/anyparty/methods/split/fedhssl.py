@@ -56,8 +56,8 @@ from anyparty.methods.split.standard import Standard
 from anyparty.networks.encoders import MLP, Factory, build
 
 LEARNS = (
-    "the receiver sees a projection of every row that both have: no raw feature, but everything that the projection "
-    "retains of it"
+    "the receiver sees a projection of every row that both sender and receiver have: no raw feature, but everything "
+    "that the projection retains of it"
 )
 REPRESENTATIONS = (
     MessageSpec(
@@ -72,22 +72,24 @@ REPRESENTATIONS = (
         frm="active",
         to="block",
         learns=LEARNS,
-        holds="z^c_A of the same rows, [B_k, H], zeros where the active party lacks the row",
+        holds="z^c_A, the active party's projected representation of the receiver's rows of the batch, [B_k, H]; "
+        "zeros for rows that the active party lacks",
     ),
 )
 TOP = MessageSpec(
     tag="top",
     frm="block",
     to="active",
-    holds="the weights of the local top encoder, its projector and predictor, once an epoch",
+    holds="the weights of the local top encoder, and of its projector and predictor; sent once in every epoch",
     learns="the distribution of the party's representations: the weights depend on sums over its rows",
 )
 MEAN = MessageSpec(
     tag="mean",
     frm="active",
     to="block",
-    holds="the mean of these weights over all parties",
-    learns="the same for all parties together",
+    holds="the mean over all parties of the weights that the message top holds; sent once in every epoch",
+    learns="the distribution of the representations of all parties together; with two parties therefore also that of "
+    "the other party",
 )
 
 SHARED = ("top", "projector", "predictor")

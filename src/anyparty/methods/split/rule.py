@@ -44,16 +44,16 @@ GRADIENT = MessageSpec(
     frm="host",
     to="block",
     holds="the derivative of the loss by h_k, [B_k, H]",
-    learns="with two classes, the labels of party k's training rows: one direction of the gradients separated them in "
-    "the first epoch, with no label known",
+    learns="with two classes, the labels of party k's training rows: in our measurements, one direction of the "
+    "gradients separated the two classes in the first epoch, and the party needed no known label",
 )
 OUTPUTS = MessageSpec(
     tag="outputs",
     frm="host",
     to="active",
-    holds="the predictions of another label holder's heads for the requested rows, [B, M, C], and which parties' "
-    "embeddings they used, [K] (none if training never reached them)",
-    learns="the active party sees the other label holders' predictions, and which parties answered these in time",
+    holds="the predictions of the sender's heads for the requested rows, [B, M, C], and the parties whose embeddings "
+    "these heads used, [K]; no parties if training never reached the heads",
+    learns="the sender's predictions, and which parties answered the sender in time",
     when=SEVERAL_HOSTS,
 )
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
