@@ -242,14 +242,15 @@ MESSAGES = (
         holds="the random number of the series of alignments that the sender can continue, a fresh random number, and "
         "how many entries its list has, with and without new ids; from the active party also how many tokens of each "
         "list it has. Sent only if parties keep states on disk",
-        learns="how many of each party's ids are new since the last alignment of the series, and how many it left out",
+        learns="how many ids each party has added and removed since the last alignment of the series",
     ),
     MessageSpec(
         tag="align-left-out",
         frm="passive",
         to="active",
-        holds="the places, in the sender's list, of ids that its table no longer has. Sent only if there are any",
-        learns="which rows the sender no longer has; the active party could see it in the new alignment, too",
+        holds="the positions, in the sender's stored list, of ids that the sender's table no longer has. Sent only if "
+        "there are such ids",
+        learns="which rows the sender no longer has, which the new alignment shows, too",
     ),
 )
 
