@@ -26,8 +26,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.errors import Diverged
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks_run import MissingBlocksRun
-from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite
 from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.experiments.suite import Selection
 from anyparty.methods.method import Batch

@@ -18,7 +18,7 @@ from joblib import Parallel, delayed
 from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks_run import MissingBlocksRun, RunRows, score, train
+from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, RunRows, score, train
 from anyparty.experiments.suite import Selection
 from benchmarks.beyond import held_out
 from benchmarks.page import Page

@@ -24,8 +24,7 @@ import torch
 
 from anyparty.api.federation import Federation
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks_run import MissingBlocksRun, load_rows, train
-from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite, load_rows, train
 from anyparty.experiments.suite import Selection
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.method_registry import method

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from anyparty import Callback, Federation, Optimizer
-from anyparty.api.train_options import TrainOptions
+from anyparty.api.arguments import TrainOptions
 from anyparty.artifacts.record import RunRecord
 from anyparty.config import TrainSettings
 from anyparty.core.object_description import name_of

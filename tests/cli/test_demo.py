@@ -73,7 +73,10 @@ def test_it_writes_over_its_own_files_only(folder: Path, tmp_path: Path) -> None
 
 
 def test_its_settings_train_from_the_shell(folder: Path, call: Call) -> None:
-    assert call("train", folder / "federation.toml", "--set", "train.epochs=1").exit_code == 0
+    trained = call("train", folder / "federation.toml", "--set", "train.epochs=1")
+    assert trained.exit_code == 0
+    assert "Scores on test rows" in trained.stdout
+    assert "Next:    anyparty report" in trained.stdout
     tables = [word for name in demo_data.PARTIES for word in ("--table", f"{name}={folder / 'test' / name}.csv")]
     scored = call("evaluate", folder / "runs" / "federation-laser-seed0", *tables)
     assert "599" in scored.stdout

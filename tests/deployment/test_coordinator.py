@@ -180,6 +180,34 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
 
 
 @pytest.mark.net
+def test_a_bad_cell_of_a_passive_party_is_shown_at_that_party_alone(tmp_path, monkeypatch):
+    """The active party learns the kind of the error; the cells and the ids stay in the passive party's kit."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, house, table = written(tmp_path), tmp_path / "house", tmp_path / "shop" / "table.csv"
+    secrets = [f"{what}{48151623 + row}" for row in range(5) for what in ("cell ", "person ")]
+    cells, ids = secrets[::2], secrets[1::2]
+    header, *rows = table.read_text().splitlines()
+    bad = [f"{name},{cell},0.5" for name, cell in zip(ids, cells, strict=True)]
+    table.write_text("\n".join([header, *bad, *rows]) + "\n")
+    outcome = flare.outcome
+    # the coordinator of the active party's machine does not have the folders of other parties
+    monkeypatch.setattr(flare, "outcome", lambda *at: outcome(*at) if at[1] == "bank" else None)
+    coordinator.init(path, house, port=free_port())
+    try:
+        flare.start(house, 240.0)
+        with pytest.raises(RunError, match=r"'bank' ended with PartyLost: .*'shop'.* stopped with TableError") as told:
+            coordinator.train(house, path)
+    finally:
+        flare.stop(house)
+    kept = {file: file.read_bytes() for file in house.rglob("*") if file.is_file()}
+    own = (house / "kits" / "shop").resolve()
+    assert all(cell.encode() in (own / "site.log").read_bytes() for cell in cells)
+    others = [str(told.value).encode(), *(text for file, text in kept.items() if own not in file.resolve().parents)]
+    assert (house / "kits" / "bank" / "site.log").read_bytes() in others
+    assert not [secret for secret in secrets if any(secret.encode() in text for text in others)]
+
+
+@pytest.mark.net
 def test_the_real_clock(tmp_path, monkeypatch):
     """Under Flex-VFL each process iterates until its own timeout, so a round takes at least that long."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -20,8 +20,7 @@ from anyparty.errors import ConfigError, RunError
 from anyparty.experiments import experiment, party_tables, runner, suites
 from anyparty.experiments.experiment import render
 from anyparty.experiments.missing_blocks_results import SCORE, aggregate, difference, is_outside
-from anyparty.experiments.missing_blocks_run import MissingBlocksRun
-from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite
 from anyparty.experiments.suite import Selection
 
 

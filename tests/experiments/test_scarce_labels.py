@@ -28,8 +28,7 @@ from anyparty.experiments.missing_blocks_results import (
     published_ratios,
     ratios,
 )
-from anyparty.experiments.missing_blocks_run import RunRows
-from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.missing_blocks_suite import MissingBlocksSuite, RunRows
 from anyparty.experiments.party_tables import mechanism_of
 from anyparty.experiments.suite import Selection
 from anyparty.tables.partition import columns

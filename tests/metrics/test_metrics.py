@@ -517,6 +517,7 @@ def test_the_score_of_a_constant_answer():
     text = shown(answers, torch.tensor([0, 1, 0, 1]), everybody)
     assert f"always answering {TWO.classes[0]!r}, the commonest of these rows: accuracy 0.6667" in text
     assert "scores are of the 3 of 4 rows that got an answer" in text
+    assert "client_accuracy and client_f1: mean over parties of the score on the rows that the party has" in text
 
 
 def test_tables_say_how_many_rows_have_rarer_patterns():

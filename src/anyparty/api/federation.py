@@ -26,9 +26,9 @@ from rich.table import Table as RichTable
 from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.api import arguments
+from anyparty.api.arguments import TrainOptions
 from anyparty.api.local_training import train
 from anyparty.api.model import Model
-from anyparty.api.train_options import TrainOptions
 from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.declared_types import checked

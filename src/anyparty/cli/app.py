@@ -116,7 +116,7 @@ def train(
         of = f"train.test = {resolved.train.test:g} of {int(federation.labeled.sum()):,} labelled rows"
         console.print(f"\nNo rows were held out ({of}): score others with anyparty evaluate RUN --table ...",
                       soft_wrap=True)  # fmt: skip
-    console.print(f"\nThe run is in {folder}", soft_wrap=True)
+    console.print(f"\nThe run is in {folder}\nNext:    anyparty report {shlex.quote(str(folder))}", soft_wrap=True)
     console.result(lambda: {
         "run": folder, "task": federation.predicted(), "overlap": federation.overlap.to_json(),
         "evaluation": scored and scored.to_json(),

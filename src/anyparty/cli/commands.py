@@ -113,7 +113,7 @@ def report(
     """
     from anyparty.report import page
     from anyparty.report.recorded_runs import find_runs
-    from anyparty.report.traffic import render_costs, render_ledger
+    from anyparty.report.traffic import render_ledger
 
     console, code = screen(as_json=as_json), allowed_modules(allow_code)
     single = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
@@ -124,8 +124,6 @@ def report(
     found = find_runs(runs)
     for run in found:
         console.print(render_ledger(run))
-        for table in render_costs(run):
-            console.print(table)
     figures = f", its figures are in {written.parent / 'figures'}" if folder.suffix.lower() not in page.PAGES else ""
     console.print(f"\nThe page is {written}{figures}", soft_wrap=True)
     console.result(lambda: {

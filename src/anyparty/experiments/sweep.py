@@ -108,7 +108,7 @@ def sweep(
         folder: folder of the runs; by default ``file`` without its suffix.
 
     Returns:
-        The columns of ``api.run_frame.frame``: status, settings, scores and costs of each run.
+        The columns of ``api.runs.frame``: status, settings, scores and costs of each run.
 
     Raises:
         ConfigError: a setting is unknown or out of range, a finished run exists and ``if_done`` is "error", or the same

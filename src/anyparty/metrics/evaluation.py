@@ -205,6 +205,8 @@ class Evaluation:
         for name, value in self.constant.items():
             one = f"{self.commonest!r}, the commonest of these rows" if self.commonest else "their mean"
             yield f"always answering {one}: {name} {_shown(name, value)}"
+        if self.clients:
+            yield f"{' and '.join(self.clients)}: mean over parties of the score on the rows that the party has"
         if (share := self.overall["coverage"]) < 1:
             rows = self.overall["rows"]
             yield f"scores are of the {share * rows:,.0f} of {rows:,.0f} rows that got an answer"

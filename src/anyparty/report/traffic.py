@@ -176,16 +176,6 @@ def cost_tables(run: RecordedRun) -> list[PageTable]:
 # Tables for the terminal
 
 
-def render_costs(run: RecordedRun) -> list[Table]:
-    """Return the tables of ``cost_tables`` in the terminal's format, without empty tables."""
-    tables = [
-        (EXCHANGE_HEADERS, 3, f"Messages of {run.method}", _exchange_rows(run)),
-        (FORMULA_HEADERS, 2, "Costs by the formulas of Irureta et al., appendix E",
-         [each.cells for each in compare_with_formulas(run)]),
-    ]  # fmt: skip
-    return [_terminal_table(title, headers, texts, rows) for headers, texts, title, rows in tables if rows]
-
-
 def render_ledger(run: RecordedRun) -> RenderableType:
     """Return tables of a run's messages by sender, receiver and tag, and by pair of parties.
 
