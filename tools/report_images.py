@@ -1,9 +1,9 @@
-"""Draw the pictures of the report in the documentation: docs/images/report.png and report-several.png.
+"""Draw the pictures of the report in the documentation: docs/images/report.png, report-several.png and dark ones.
 
     python -m tools.report_images    # needs a headless Chromium; takes about a minute
 
 The runs learn scikit-learn's handwritten digits. Four parties each hold a quarter of every picture, and each passive
-party lacks 30 % of the rows, at random.
+party lacks 30 % of the rows, at random.  A picture ends before the page's second section.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from sklearn.datasets import load_digits
-from tools.browser import screenshot
+from tools.browser import SCHEMES, evaluate, screenshot
 
 from anyparty import Federation
 from anyparty.report import page
@@ -24,6 +24,8 @@ PARTIES = ("north-west", "north-east", "south-west", "south-east")
 METHODS = ("laser", "ensemble", "local")
 SEEDS = (0, 1, 2)
 LACKING = 0.3
+WIDTH = 1000
+FIRST_SECTION = "return Math.floor(document.querySelectorAll('h2')[1].getBoundingClientRect().top) - 16"
 
 
 def write_tables(folder: Path) -> dict[str, Path]:
@@ -43,9 +45,16 @@ def write_tables(folder: Path) -> dict[str, Path]:
     return tables
 
 
+def draw(page: Path, name: str) -> None:
+    """Write the picture of a page's first section in both schemes: ``name``.png and ``name``-dark.png."""
+    height = int(evaluate(page, FIRST_SECTION, width=WIDTH))
+    for scheme in SCHEMES:
+        out = ROOT / "docs" / "images" / f"{name}{'-dark' if scheme == 'dark' else ''}.png"
+        screenshot(page, out, width=WIDTH, height=height, scheme=scheme)
+
+
 def main() -> None:
     """Train the runs, write both pages, and take their pictures."""
-    images = ROOT / "docs" / "images"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         federation = Federation.from_tables(write_tables(folder), id="id", label="digit", task="classification")
@@ -54,8 +63,8 @@ def main() -> None:
                 federation.train(method, folder=folder / f"digits-{method}-{seed}", epochs=20, seed=seed)
         runs = [folder / f"digits-{method}-{seed}" for method in METHODS for seed in SEEDS]
         one, several = (page.write(paths, folder / f"{len(paths)}.html", model=True) for paths in (runs[:1], runs))
-        screenshot(one, images / "report.png", width=1000, height=900)
-        screenshot(several, images / "report-several.png", width=1000, height=900)
+        draw(one, "report")
+        draw(several, "report-several")
 
 
 if __name__ == "__main__":

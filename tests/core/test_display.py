@@ -42,6 +42,13 @@ def test_print_shows_how_columns_were_read(federation: Federation) -> None:
     assert "\x1b" not in text
 
 
+def test_print_shows_rows_and_scores(federation: Federation, model: Model) -> None:
+    for each in (str(federation.overlap), str(model.evaluate())):
+        assert "│ bank" in each
+        assert "patterns=" not in each
+    assert "client_accuracy" in str(model.evaluate())
+
+
 def test_notebooks_show_tables(federation: Federation, model: Model) -> None:
     shown = [each._repr_html_() for each in (federation, federation.overlap, federation.reading, model)]
     shown.append(model.evaluate()._repr_html_())

@@ -151,6 +151,13 @@ class TestSeedsAreAlike:
         assert row(text, "Weak").endswith("| **60.0** | 1 to 2 (0-1) |")
         assert row(text, "Extra") == "| Extra | **65.0** | | 1 (0) |"
 
+    def test_pages_by_number_of_parties_have_the_reached_missing_rates(self):
+        records = scored("weak", "MCAR 2", (60, 50), parties=2) | scored("weak", "MCAR 2", (60, 50))
+        records["weak-2-MCAR 2-0"] |= {"missing": 0.1}  # with two parties, more rows would lose all blocks
+        text = page(records, parties=[2, 3])
+        rates = "Share of blocks that is missing: training K = 2: 10.0%, K = 3: 20.0%; test K = 2: 20.0%, K = 3: 20.0%."
+        assert f"\n\n{rates}\n\n" in text
+
     def test_a_figure_says_it_in_its_legend(self, tmp_path):
         render(made(), self.UNEVEN, {}).plot(tmp_path / "plot")
         drawn = (tmp_path / "plot.svg").read_text()
@@ -197,6 +204,10 @@ class TestRatios:
         text = page(records, layout="ratios", published_ratios=self.PAPER)
         assert row(text, "Weak") == "| Weak | 100.0 | **100.0** | 2 (0-1) |"
         assert row(text, "Own-1") == "| Own-1 | **60.0** | 60.0 | 1 (0) |"
+        assert "Ratios are of `accuracy` of all test rows together; in the CSV the columns `metric` and" in text
+        csv = render(made(layout="ratios", published_ratios=self.PAPER), records, {}).csv.splitlines()
+        assert csv[0].startswith("dataset,method,test_missing,metric,ratio,")
+        assert csv[1].startswith("breast-cancer,weak,MCAR 0,accuracy,100.000,")
 
     def test_leads_are_counted_among_the_methods_that_have_run(self):
         """In the paper, Own-1 leads Weak once in two columns, and leads nowhere if Strong is included."""

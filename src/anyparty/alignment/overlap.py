@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anyparty.alignment.alignment import ROW_KINDS, Alignment, hint, nearly, rows_of
-from anyparty.core.display import html_of, new_axes
+from anyparty.core.display import html_of, new_axes, text_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,6 +164,10 @@ class Overlap:
         axes.set_xlabel("rows")
         axes.set_title("rows by the parties that have them")
         return axes
+
+    def __str__(self) -> str:
+        """Return the report as text, for ``print``."""
+        return text_of(self.render())
 
     def _repr_html_(self) -> str:
         """Return the report as HTML, for notebooks."""

@@ -100,14 +100,14 @@ def _metric_text(metric: str) -> str:
     return f"{METRIC[metric]} (`{metric}`)" if metric in METRIC else f"`{metric}` of all test rows together"
 
 
-def _reached(here: Sequence[Cell]) -> list[str]:
+def _reached(here: Sequence[Cell], *, by_parties: bool = False) -> list[str]:
     """Return a line with the shares of blocks that are missing in training and at test.
 
     The shares are below the mechanism's p, because every row keeps at least one block.
     """
     texts = []
     for part, fact, measure in (("training", "missing", "missing_in_training"), ("test", "test", "missing_at_test")):
-        rates = {cell[fact]: cell.mean(measure) for cell in here}
+        rates = {f"K = {cell['parties']}" if by_parties else cell[fact]: cell.mean(measure) for cell in here}
         texts.append(f"{part} " + ", ".join(f"{name}: {rate:.1%}" for name, rate in rates.items()))
     return [f"Share of blocks that is missing: {'; '.join(texts)}.", ""]
 
@@ -189,7 +189,11 @@ def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[C
                      for title in dict.fromkeys(title for title, _ in at)]  # fmt: skip
             columns = [{"parties": parties} for parties in several]
             lines += [f"## {dataset}, missing {missing} → {test}: {suite.datasets[dataset].unit}", ""]
-            lines += [*_score_table(suite, dataset, cells, columns, heads, seconds=False), ""]
+            lines += [
+                *_score_table(suite, dataset, cells, columns, heads, seconds=False),
+                "",
+                *_reached(cells, by_parties=True),
+            ]
             lines += [f"CPU seconds of a training epoch, {dataset}, missing {missing}:", ""]
             lines += [*markdown_table(heads, times, text_columns=len(heads)), ""]
     return lines
@@ -336,6 +340,7 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
         here = [cell for cell in cells if cell["dataset"] == dataset]
         if results.training_pairs(suite, here):
             lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_ratio_table(suite, dataset, here), ""]
+            lines += [f"Ratios are of {_metric_text(entry.metric)}; in the CSV the columns `metric` and `ratio`.", ""]
     lines += [RATIO_LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
     return [
         *lines,
@@ -393,9 +398,10 @@ def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
         results.comparable_ratios(suite, cells),
         results.published_ratios(suite),
     )
-    names = ["dataset", "method", "test_missing", "ratio", "seeds", "ratio_compared", "paper_ratio"]
+    names = ["dataset", "method", "test_missing", "metric", "ratio", "seeds", "ratio_compared", "paper_ratio"]
     return csv_text(names, (
-        [*at, fixed(ratio, 3), len(shared_seeds(pairs[at], SCORE)), fixed(compared.get(at), 3), theirs.get(at, "")]
+        [*at, suite.datasets[at[0]].metric, fixed(ratio, 3), len(shared_seeds(pairs[at], SCORE)),
+         fixed(compared.get(at), 3), theirs.get(at, "")]
         for at, ratio in results.ratios(suite, cells).items()
     ))  # fmt: skip
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from anyparty.core.display import html_of, new_axes
+from anyparty.core.display import html_of, new_axes, text_of
 from anyparty.core.predictions import Predictions, members
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
@@ -171,6 +171,10 @@ class Evaluation:
         if rows is None or not len(rows.y):
             raise ConfigError(f"{drawing} needs rows with a label and an answer; this evaluation has none")
         return rows
+
+    def __str__(self) -> str:
+        """Return the tables as text, for ``print``."""
+        return text_of(self.render())
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for notebooks."""
