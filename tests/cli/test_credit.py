@@ -85,6 +85,7 @@ def test_it_learns_and_answers_from_the_shell(credit: Path) -> None:
     assert float(line.split()[3]) > 0.7  # 0.5 is a guess
 
 
+@pytest.mark.filterwarnings("ignore:.* standard deviations from their mean")  # one payment is far above all others
 @pytest.mark.parametrize(
     "parties", [set_ for size in (1, 2, 3, 4) for set_ in combinations(PARTIES, size)], ids="-".join
 )

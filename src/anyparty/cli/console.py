@@ -326,7 +326,10 @@ def needed_parties(can: Capabilities) -> str:
 
 
 def _default_parameters(of: Any) -> dict[str, str]:
-    """Return the default of each parameter that settings can store, by name; parameters for functions are left out."""
+    """Return the default of each parameter that a settings file can store, by the parameter's name.
+
+    A parameter whose value is a function is left out.
+    """
     from anyparty.core.declared_types import takes
 
     values = {name: each.default for name, each in inspect.signature(of).parameters.items()}

@@ -213,7 +213,7 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits until the job is submitted, because only then it can be aborted
+            if submitting.exception() is None:  # waits until the job is submitted, because it can be aborted only then
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}

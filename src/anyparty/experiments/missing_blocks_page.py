@@ -96,7 +96,7 @@ def _score_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 
 def _metric_text(metric: str) -> str:
-    """Return a text that names a metric as the records do, and explains a metric of the parties' own heads."""
+    """Return a metric's name in the records; for a metric that scores the parties' own heads, also an explanation."""
     return f"{METRIC[metric]} (`{metric}`)" if metric in METRIC else f"`{metric}` of all test rows together"
 
 
@@ -388,10 +388,11 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return a CSV with one line for each ratio of scores after a method's two trainings.
+    """Return a CSV with a line for each ratio of two scores of a method, one for each of the suite's two trainings.
 
-    The column ``ratio`` is over the seeds that the method's two trainings share.  The column ``ratio_compared`` is over
-    the seeds that all methods with the same data set and test mechanism share.
+    The trainings use the suite's first and last missingness mechanism: see ``training_pairs``. The column ``ratio``
+    covers the seeds that both trainings share. The column ``ratio_compared`` covers the seeds that all methods with the
+    same data set and test mechanism share.
     """
     pairs, compared, theirs = (
         results.training_pairs(suite, cells),

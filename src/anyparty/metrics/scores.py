@@ -423,7 +423,7 @@ def _counted(predictions: Predictions, observed: Tensor, labeled: Tensor | None)
 
 
 def _present(predictions: Predictions, observed: Tensor) -> Tensor:
-    """Return O_n, [n, K] bool: the parties that hold row n and were asked."""
+    """Return a mask [N, K] bool: for each row, the parties that hold it and that were asked for a prediction."""
     if observed.shape != predictions.took_part.shape:
         n, K = predictions.took_part.shape
         raise PredictionError(f"observed is {tuple(observed.shape)}; {n} predictions of {K} parties need {(n, K)}")

@@ -372,7 +372,11 @@ def _comparable(run: RecordedRun, key: tuple[str, ...], value: Any) -> str:
 
 
 def _without_duplicates(flat: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """Return the settings without those of a user-defined method that ``method.own`` repeats, completed by defaults."""
+    """Return the settings without duplicates.
+
+    For a user-defined method, ``method.own`` has all settings of the method, including defaults. The same settings
+    under ``method`` are left out.
+    """
     own = {part for key in flat if key[:2] == ("method", "own") for part in key[2:]}
     return {key: each for key, each in flat.items() if key[0] != "method" or key[1] == "own" or key[1] not in own}
 

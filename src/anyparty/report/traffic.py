@@ -107,7 +107,10 @@ FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaComparison:
-    """The costs of one passive party by a formula, and the messages sent; ``party`` is "" for all parties together."""
+    """A passive party's rounds and bytes as a formula predicts them, beside those of the messages that were sent.
+
+    ``party`` is "" for all parties together.
+    """
 
     party: str
     equation: str

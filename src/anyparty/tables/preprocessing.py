@@ -385,7 +385,7 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # the exact value of training, without rounding
+            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its exact value
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 

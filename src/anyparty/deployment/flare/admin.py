@@ -111,7 +111,7 @@ def command_line(kit: Path, command: str, **arguments: Any) -> list[str]:
 
 
 def answers(kit: Path, command: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Connect with an administrator's kit, and yield the answers to a command."""
+    """Connect to the server with the credentials of an administrator's kit; yield the server's answers to a command."""
     from nvflare.fuel.flare_api.flare_api import new_secure_session  # noqa: PLC0415 - takes seconds, only needed here
 
     name = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]["username"]

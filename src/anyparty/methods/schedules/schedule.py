@@ -175,7 +175,7 @@ class PBCD(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return one local iteration for every party."""
+        """Return the number of local iterations of each party in a round: always 1."""
         return dict.fromkeys(parties, 1)
 
 

@@ -259,7 +259,7 @@ class RunningMeans(torch.autograd.Function):
         B, K, M, D = products.shape
         row = torch.arange(B, device=order.device).view(B, 1, 1)
         head = torch.arange(M, device=order.device).view(1, M, 1)
-        place = (row * K + order) * M + head  # index of W_m f_k in the flat products, in order
+        place = (row * K + order) * M + head  # index of the product of head m and party k in the flattened ``products``
         ctx.save_for_backward(place)
         counts = torch.arange(1, K + 1, device=order.device, dtype=products.dtype).view(K, 1)
         return products.reshape(-1, D)[place.flatten()].view(B, M, K, D).cumsum(dim=2).div_(counts)
