@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from anyparty import Federation, config
+from anyparty import Federation
 from anyparty.cli import demo_data
-from anyparty.core.types import Capabilities
 from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
+from anyparty.methods.split.rule import Fusion, Rule
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.objective import losses
 
@@ -23,11 +22,6 @@ from anyparty.networks.objective import losses
 @dataclass(frozen=True, kw_only=True)
 class Maximum(Rule):
     """One predictor on the maximum of the embeddings h [B, K, H] of the parties that have a row."""
-
-    @property
-    def can(self) -> Capabilities:
-        return Capabilities(title="Maximum", paper="none yet", trains_on="all labelled rows", predicts_for="any row",
-                            needs="any", messages=(EMBEDDING, GRADIENT))  # fmt: skip
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         draws = torch.rand(observed.shape, generator=batch.generator("stays"))  # on the CPU, like every generator
@@ -48,7 +42,7 @@ def maximum(h: Tensor, present: Tensor) -> Tensor:
 def main(folder: Path) -> None:
     """Train it and LASER-VFL on the demo's tables; print accuracies on the test rows for every set of parties."""
     demo_data.write(folder)
-    federation = Federation.from_config(config.load(folder / "federation.toml"))
+    federation = Federation.from_config(folder / "federation.toml")
     tests = {name: folder / "test" / f"{name}.csv" for name in demo_data.PARTIES}
     for method in (Split(rule=Maximum(), embedding=32), None):  # None: the method of the settings
         model = federation.train(method)

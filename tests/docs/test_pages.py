@@ -218,6 +218,17 @@ def test_the_method_of_ones_own_is_the_examples() -> None:
     assert imported(imports) <= imported(example)
 
 
+def test_a_method_of_ones_own_needs_at_most_eight_concepts() -> None:
+    """The example's imports from anyparty, and those of the page's file, are the names that a reader has to learn."""
+    example = imported((ROOT / "examples" / "your_own_method.py").read_text(encoding="utf-8"))
+    names = {name for module, name in example if module.partition(".")[0] == "anyparty"}
+    assert {"Rule", "Split"} <= names
+    assert len(names) <= 8, sorted(names)
+    (page,) = (block.text for block in blocks("how-to/your-method.md") if block.how == "file")
+    method = {name for module, name in imported(page) if module.partition(".")[0] == "anyparty"}
+    assert len(method | {"Split", "h", "observed"}) <= 8, sorted(method)
+
+
 def imported(source: str) -> set[tuple[str, str]]:
     """Return the modules and names that a source imports."""
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -28,7 +28,7 @@ MESSAGES = (EMBEDDING, GRADIENT)
 
 def rule(**changed):
     """Replace some parts of Maximum."""
-    return type("Mine", (Maximum,), changed)()
+    return type("Mine", (Maximum,), {"can": Maximum().can} | changed)()
 
 
 PARTS = ("can", *REQUIRED)
@@ -173,7 +173,7 @@ class TestWithoutInheritance:
         assert adapted(given) is given
 
     def test_what_a_rule_must_have_is_named(self):
-        with pytest.raises(TypeError, match="abstract methods can, loss, outputs"):
+        with pytest.raises(TypeError, match="abstract methods loss, outputs"):
             type("Mine", (Rule,), {})()
 
 

@@ -13,7 +13,7 @@ heads, another loss or another combination of answers, write a ``Rule`` (``anypa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from anyparty.core.types import Capabilities, Roster
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
+from anyparty.methods.split.rule import Fusion, Rule
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.objective import losses
 
@@ -44,14 +44,7 @@ class ModuleRule(Rule):
     @property
     def can(self) -> Capabilities:
         """The capabilities: the method trains on, and predicts for, any row that at least one party has."""
-        return Capabilities(
-            title=self.title,
-            paper="user-defined",
-            trains_on="labelled rows that at least one party has",
-            predicts_for="any row",
-            needs="any",
-            messages=(EMBEDDING, GRADIENT),
-        )
+        return replace(super().can, title=self.title)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """Return the number of heads, 1, and the width of its input: K embeddings, and K numbers for presence."""

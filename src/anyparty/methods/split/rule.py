@@ -141,8 +141,8 @@ class Rule(ABC):
     """A split method's definition of its heads, its loss and its answers.
 
     A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding.
-    A subclass must define ``can``, ``loss`` and ``outputs``. The defaults of all other functions are for one head that
-    reads every party's embedding.
+    A subclass must define ``loss`` and ``outputs``. The defaults of all other functions are for one head that reads
+    every party's embedding, and that needs no particular party.
 
     ``without_limit`` names an alternative without a limit on the number of parties, for rules that set
     ``can.most_parties``.
@@ -151,9 +151,16 @@ class Rule(ABC):
     without_limit: ClassVar[str] = "LASER-VFL"
 
     @property
-    @abstractmethod
     def can(self) -> Capabilities:
-        """The capabilities of the method, and its messages."""
+        """The capabilities of the method, and its messages: by default embeddings, gradients and hosts' outputs."""
+        return Capabilities(
+            title=type(self).__name__,
+            paper="user-defined",
+            trains_on="labelled rows that at least one party has",
+            predicts_for="any row",
+            needs="any",
+            messages=MESSAGES,
+        )
 
     # Topology
 
