@@ -3,7 +3,7 @@
 The active party assigns its labelled rows to these three parts. By default ("stratified"), the part of a row depends on
 the row's id, on the labels and on the seed. It depends neither on the order of the rows nor on which parties hold the
 row. Each part gets the same share of every class. Rows without a label are for training. A row that no party holds is
-not used, and its label does not change the parts of other rows.
+not used.
 
 At a site, the random draws also depend on a secret of the active party. Without the secret, a party that knows the seed
 and the ids of its rows could infer something about a row's class from the row's part.
@@ -86,8 +86,7 @@ def assign(
         return split(usable, plan.validation, plan.test, Seeds(seeds.root))
     seen = np.zeros(len(table), dtype=np.bool_)
     seen[position[held & observed.any(axis=1)]] = True
-    labelled = labelled & seen
-    rows = _OwnRows(table, labelled, _classes(table, labelled, plan), plan, seeds)
+    rows = _OwnRows(table, labelled, seen, _classes(table, plan), plan, seeds)
     if plan.kind == "stratified":
         part = rows.stratified(_patterns(position, observed, len(table)) if plan.parties else None)
     else:
@@ -104,15 +103,14 @@ def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
-def _classes(table: Table, labelled: NDArray[np.bool_], plan: SplitPlan) -> pl.Series | None:
-    """Return the class of each ``labelled`` row as text, null for other rows; ``None`` if the labels are numbers."""
+def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
+    """Return the class of each row as text, null without a label; ``None`` if the labels are numbers."""
     assert table.label is not None
-    label = table.label.zip_with(pl.Series(labelled), table.label.clear(len(table)))
     try:
-        task = infer_task(label, party=table.party, kind=plan.task, without=True)
+        task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
     except TableError:  # ``task_of`` later raises the same error with more details
         return None
-    return names_of(label) if task.kind == "classification" else None
+    return names_of(table.label) if task.kind == "classification" else None
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
@@ -129,7 +127,8 @@ class _OwnRows:
 
     Attributes:
         table: the active party's table.
-        labelled: [n], True if the row has a label, and a party has a cell of the row.
+        labelled: [n], True if the row has a label.
+        seen: [n], True if a party has a cell of the row.
         classes: [n], the class of each row as text; ``None`` if the labels are numbers.
         plan: the kind and the shares of the split.
         seeds: the random streams.
@@ -137,6 +136,7 @@ class _OwnRows:
 
     table: Table
     labelled: NDArray[np.bool_]
+    seen: NDArray[np.bool_]
     classes: pl.Series | None
     plan: SplitPlan
     seeds: Seeds
@@ -168,17 +168,24 @@ class _OwnRows:
 
         With ``patterns`` [n], each part also gets its share of the rows of every set of parties within a class.
         """
+        usable = self.labelled
+        part = self._stratified(usable, patterns)
+        if self.lacks(np.where(self.seen, part, UNUSED)):  # in a part, a class has only rows that no party holds
+            part = self._stratified(usable & self.seen, patterns)
+        return part
+
+    def _stratified(self, usable: NDArray[np.bool_], patterns: NDArray[np.int64] | None) -> Part:
         codes, names = self.codes()
         part = np.full(len(self.table), TRAIN, dtype=np.int8)
         key = self.keys(self.table.ids)
-        sizes = np.bincount(codes[self.labelled], minlength=len(names))
+        sizes = np.bincount(codes[usable], minlength=len(names))
         present = np.flatnonzero(sizes)
         if not len(present):
             return part
         self._check_sizes(sizes[present], [names[c] for c in present])
         tests, validations = counts_of(sizes[present], self.plan.test, self.plan.validation)
         for c, test, validation in zip(present, tests, validations, strict=True):
-            rows = np.flatnonzero(self.labelled & (codes == c))
+            rows = np.flatnonzero(usable & (codes == c))
             order = key[rows] if patterns is None else _balanced(key[rows], patterns[rows])
             rows = rows[np.lexsort((key[rows], order))]
             part[rows[:test]] = TEST
@@ -209,12 +216,12 @@ class _OwnRows:
             return []
         numbers = {"training": TRAIN, "validation": VALIDATION, "test": TEST}
         wanted = [(name, numbers[name]) for name in self.plan.shares]
-        known = np.unique(codes[self.labelled])
+        known = np.unique(codes[self.labelled & self.seen])
         return [
             (names[c], name)
             for c in known[known >= 0]
             for name, number in wanted
-            if not (self.labelled & (codes == c) & (part == number)).any()
+            if not (self.labelled & self.seen & (codes == c) & (part == number)).any()
         ]
 
     def by_group(self) -> Part:
@@ -228,7 +235,7 @@ class _OwnRows:
         self._check_complete(groups)
         distinct = groups.unique().sort()
         place = groups.replace_strict(distinct, list(range(len(distinct))), return_dtype=pl.Int64).to_numpy()
-        sizes = np.bincount(place[self.labelled], minlength=len(distinct))
+        sizes = np.bincount(place[self.labelled & self.seen], minlength=len(distinct))
         lacking: list[tuple[str, str]] = []
         for attempt in range(ATTEMPTS):
             part: Part = self._fill(sizes, self.keys(distinct, "group", attempt))[place]
@@ -265,7 +272,7 @@ class _OwnRows:
             TableError: a row has no time, or its time cannot be read.
         """
         time = self._times(self.column())
-        known = np.sort(time[self.labelled])
+        known = np.sort(time[self.labelled & self.seen])
         part = np.full(len(self.table), TRAIN, dtype=np.int8)
         if not len(known):
             return part
