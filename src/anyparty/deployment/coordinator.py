@@ -161,8 +161,8 @@ def predict(
         timeout_s: the maximum time to wait for the end of the prediction, in seconds.
 
     Returns:
-        The result of the job, and the path of the file of predictions. The path is None if the active party's kit is on
-        another machine.
+        The result of the job, and the path of the file of predictions. The second result is ``None`` if the active
+        party's kit is on another machine.
 
     Raises:
         ConfigError: the settings are invalid.

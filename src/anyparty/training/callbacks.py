@@ -241,7 +241,7 @@ class Bar(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
-            TextColumn("{task.description}", markup=False),  # brackets in parties' names are no markup
+            TextColumn("{task.description}", markup=False),  # brackets in a party's name stay as they are
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[seen]}", markup=False),
