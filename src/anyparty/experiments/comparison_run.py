@@ -30,8 +30,8 @@ from anyparty.artifacts.record import versions
 from anyparty.config import TrainSettings
 from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.missingness import MCAR
+from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod
 from anyparty.experiments.suite import SuiteRun

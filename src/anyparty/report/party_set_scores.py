@@ -24,7 +24,7 @@ from anyparty.api.runs import federation_of_run, hold_out, model_for_run
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import PredictionError
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline

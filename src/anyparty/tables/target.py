@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor
 
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import TableError, nearest, remark, some
@@ -27,6 +25,9 @@ from anyparty.tables.column_types import (
     notation_of,
 )
 from anyparty.tables.label_cells import check_classes, class_key, names_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
@@ -110,6 +111,8 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
         TableError: a class did not occur in training, or a regression label is not a number or overflows when
             standardized.
     """
+    import torch  # noqa: PLC0415 - only training needs tensors; reading tables does not wait for torch
+
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
         numbers = _numbers(label, where).to_numpy()  # null becomes NaN

@@ -24,8 +24,8 @@ from anyparty.core.object_description import described
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.blocks import TRAIN, VALIDATION, Rows, own_rows
-from anyparty.data.splits import assign, restricted
+from anyparty.data.blocks import Rows, own_rows
+from anyparty.data.splits import TRAIN, VALIDATION, assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.method import Method, PartyContext

@@ -34,7 +34,7 @@ from anyparty.config.label_columns import check_features, labels_asked
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
-from anyparty.data.blocks import TEST
+from anyparty.data.splits import TEST
 from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
