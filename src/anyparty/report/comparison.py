@@ -39,7 +39,7 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which class is positive; AUROC does not depend on it
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which of two classes is positive
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that have no influence on which rows are test rows."""

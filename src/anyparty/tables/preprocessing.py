@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # the mean is not used, because it may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # minimum and maximum, because a mean may be rounded
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -385,7 +385,7 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its exact value
+            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its value without rounding
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 

@@ -169,7 +169,7 @@ for _hook in (
 class Absences(Callback):
     """A callback that counts the epochs in which each party was absent."""
 
-    # by stage and epoch, the absent parties
+    # The keys are (stage, epoch), and the values are the absent parties.
     epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:

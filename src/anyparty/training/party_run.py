@@ -156,7 +156,7 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Receive the mask of labelled rows, [N] bool, from the party ``name``, which hosts heads."""
+    """Return the mask of labelled rows, [N] bool, received from the party ``name``, which hosts heads."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 

@@ -39,7 +39,7 @@ class _FederationFile(Settings):
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Read ``federation.toml`` in a federation's folder: the parties, and the server's address.
+    """Read ``federation.toml`` in a federation's folder; return the parties and the server's address by name.
 
     Raises:
         ConfigError: the file does not exist, or is invalid.

@@ -138,7 +138,7 @@ class JobRun:
 
     @classmethod
     def at(cls, context: FLContext) -> JobRun:
-        """Read the settings of the site and of the job."""
+        """Return the job at one party, with the settings of the site and of the job, which are read from files."""
         engine, job = context.get_engine(), context.get_job_id()
         workspace = engine.get_workspace()
         config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")

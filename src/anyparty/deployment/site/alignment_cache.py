@@ -83,7 +83,7 @@ class StoredAlignment:
 
     @classmethod
     def read(cls, path: Path) -> StoredAlignment:
-        """Read the alignment stored at ``path``.
+        """Return the alignment that is stored at ``path``.
 
         Raises:
             ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.

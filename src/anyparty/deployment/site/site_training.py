@@ -71,7 +71,7 @@ class SiteParty:
 
     @classmethod
     def of(cls, site: SiteSettings, config: Config, *, resume: bool = False) -> SiteParty:
-        """Read the party's table and prepare the run.
+        """Return the party, with its table read from the file and its run prepared.
 
         Raises:
             ConfigError: the party's own settings do not name a table. Or the job's settings lack a label, name an
@@ -129,7 +129,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
-        if not leads:  # the active party's notes are shown with the overlap
+        if not leads:  # the active party's notes are reported later, with the overlap
             remarked(home.table, *summary.notes(home.table))
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
@@ -166,7 +166,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         else:
             recorder.ledger.add(
                 Flow(site.party, site.active, "finished"), 0
-            )  # the message is sent below, after the record is written
+            )  # counts the message that is sent below, after the record is written
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return told
