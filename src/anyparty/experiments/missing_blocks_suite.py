@@ -149,7 +149,7 @@ class RunRows:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the blocks that mechanisms read, normalised by the training rows if the suite defines mechanisms."""
+        """Return the blocks that mechanisms read: normalised by training rows if the suite defines mechanisms."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
@@ -213,7 +213,7 @@ class MissingBlocksMethod(Settings):
         title: title in tables and figures.
         name: the method's name in the registry of methods.
         when: by training mechanism, the settings that replace these settings if blocks are missing by this mechanism.
-        batch_size: number of rows of a batch, in place of the data set's.
+        batch_size: number of rows of a batch, in place of the data set's batch size.
         labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
             further party with all labels and no columns.
         own: whether the paper introduces this method.
@@ -251,7 +251,7 @@ class MissingBlocksDataset(SuiteDataset):
     """Settings of one data set.
 
     Attributes:
-        parties: number of parties, in place of the suite's.
+        parties: number of parties, in place of the suite's numbers of parties.
         labelled: numbers of labelled rows; by default all training rows are labelled.
         rows: number of training rows to draw; by default all rows.
         repeats: for objects with several views, two numbers: how often each training object, and how often each test
@@ -319,8 +319,8 @@ class MissingBlocksSuite(Suite):
     def with_own_methods(self, names: Sequence[str]) -> Self:
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
-        On each data set, they are trained with the settings of LASER-VFL.  If the suite does not train LASER-VFL on the
-        data set, the settings of the first method are used.
+        On each data set, the additional methods are trained with the settings of LASER-VFL.  If the suite does not
+        train LASER-VFL on the data set, the settings of the first method are used.
         """
         if not names:
             return self

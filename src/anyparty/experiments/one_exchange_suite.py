@@ -295,7 +295,7 @@ class OneExchangeSuite(Suite):
         return f"1/{QUICK} of the epochs"
 
     def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:
-        """Yield the runs of the selected data sets and methods, ordered by seed; each seed repeats all of them."""
+        """Yield the runs of the selected data sets and methods, ordered by seed; every seed has the same runs."""
         wanted = select("method", selection.methods, self.methods)
         for seed in range(selection.seeds):
             for dataset in self.selected_datasets(selection):

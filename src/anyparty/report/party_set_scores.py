@@ -24,7 +24,7 @@ from anyparty.api.runs import federation_of_run, hold_out, model_for_run
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import PredictionError
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
@@ -193,7 +193,7 @@ class PartySetScores:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals to show, from the score of all parties or, if that is 0, of the empty set."""
+        """The number of decimals to show; it depends on the score of all parties or, if it is 0, of the empty set."""
         return decimal_places(
             self.metric, float(self.values(self.all_parties)[0]) or float(self.values(frozenset())[0])
         )

@@ -272,7 +272,7 @@ class RequestChannel:
         return queue.popleft()
 
     async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
-        """Check at the deadline whether ``queue`` has a message.
+        """Return True if ``queue`` has a message at the deadline.
 
         A busy event loop notices the deadline before it has read messages that arrived in time.  The loop therefore
         gets some turns to read these messages, so that their sender is not blamed for the delay.

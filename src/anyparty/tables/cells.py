@@ -177,7 +177,7 @@ def _cast(series: pl.Series) -> pl.Series:
 
 
 def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
-    """Replace true by 1 and false by 0, in upper and lower case."""
+    """Replace the texts true by 1 and false by 0, whatever their case."""
     return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
 
 

@@ -23,7 +23,7 @@ EMPTY = "are empty except for the id"
 
 UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the column may be in another notation or unit
 FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
-VERY_FAR = 50  # a single number is reported if it lies more than this many standard deviations from that mean
+VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
 FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
 MANY = 3  # the largest number of columns that a sentence names
 

@@ -121,7 +121,7 @@ def feature(
 
     Raises:
         TableError: the column has no name or an unusable type; it has numbers, and a cell that is infinite or not a
-            number; or its text looks like quantities in another notation, or like dates in doubtful order.
+            number; or its text looks like quantities that are not plain numbers, or like dates in doubtful order.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -235,7 +235,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers if ``bad`` marks a cell that is not a number; ``why`` replaces the usual advice."""
+    """Reject a column of numbers if ``bad`` marks a cell that is not a number; the error gives ``why``, or advice."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:
@@ -270,7 +270,7 @@ def _not_numbers(
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
         stop_at_limits(column, limited, where)
-    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers (0.1 is not exact as a float)
+    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; in whole numbers, because 0.1 is not exact
         offer = missing_offer(column.name, text.filter(bad))
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
                          f"{OR_CATEGORY}{offer}")  # fmt: skip
@@ -487,7 +487,7 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
 
 
 def _numeric(column: pl.Series, where: str) -> pl.Series:
-    """Return a numeric column with null for missing cells. Integers and truth values keep their type."""
+    """Return a numeric column with null for missing cells. Integers and booleans keep their type."""
     if column.dtype.is_float():
         return _finite(column.fill_nan(None), where)
     return column if column.dtype.is_integer() or column.dtype == pl.Boolean else cells.as_numbers(column)[0]

@@ -305,7 +305,7 @@ class CsvFile:
     def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
         """Read cells as text, so that errors can quote them as they are in the file.
 
-        The columns ``drop`` are checked as the others are, but never in memory as a whole.
+        The columns ``drop`` are checked like all other columns, but are never held in memory as a whole.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.

@@ -2,7 +2,7 @@
 
 Two spellings are one class if they differ in case, surrounding or repeated spaces, invisible or compatibility
 characters, the composed or decomposed form of Unicode, or in how a whole number is written. Spellings that may be two
-classes are not merged. ``check_classes`` rejects them, and names the settings that decide.
+classes are not merged. ``check_classes`` rejects them, and names the settings that decide whether they are one class.
 """
 
 from __future__ import annotations
@@ -179,11 +179,11 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
 
 
 def _names(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the class of each text: a number or truth value in plain form, or else the most frequent spelling."""
+    """Return the class of each text: a number or boolean in plain form, or else the most frequent spelling."""
     keys = {text: class_key(text) for text in counts}
     alone = set(keys.values()) if len(set(keys.values())) == 1 else set()
     if len({tidy(text) for text in counts}) > 1 and any(not WHOLE.fullmatch(key) for key in alone):
-        return {text: tidy(text) for text in counts}  # the case is all that distinguishes the labels
+        return {text: tidy(text) for text in counts}  # only upper and lower case distinguish the labels
     spellings: dict[str, dict[str, int]] = {}
     for text, count in counts.items():
         written = spellings.setdefault(keys[text], {})

@@ -6,7 +6,7 @@ categorical column, missing cells are a level of their own. A category that did 
 date becomes several numbers, such as its year, which are then treated as numeric columns.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
-class. Loading it therefore creates only objects of the classes below.
+class. Loading the file therefore creates only objects of the classes below.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ class Prepare(BaseModel):
             values: [..., width], preprocessed rows in original units; NaN stays NaN.
             centers: [..., width], the weights of the levels. Negative weights are used as 0. If no weight is positive,
                 the level with the largest weight is chosen.
-            truths: numeric columns that hold truth values. They become 1 with the probability in ``centers``, else 0.
+            truths: numeric columns that hold booleans. They become 1 with the probability in ``centers``, else 0.
             random: the generator of random numbers.
         """
         out, cells = values.copy(), values.shape[:-1]

@@ -187,7 +187,8 @@ def read(
 ) -> RawTable:  # fmt: skip
     """Read a file, the files of a folder or of a pattern such as "part-*.csv", standard input ("-"), or a data frame.
 
-    The columns ``drop`` of a CSV or Parquet file are not kept in memory, and may be kept from another source.
+    The columns ``drop`` of a CSV or Parquet file are not kept in memory.  The columns ``drop`` of any other source may
+    be kept.
 
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.

@@ -1,6 +1,6 @@
 """Read numbers with marks, and dates, in text; the rules by which one party's cells are read.
 
-A model stores the rules for prediction, which applies the same rules.
+A model stores these reading rules, so that prediction reads cells as training did.
 
 Marks of numbers are percent signs, currencies, marks between thousands, decimal commas and limits. A column has one
 format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a

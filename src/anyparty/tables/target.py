@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor
 
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import TableError, nearest, remark, some
@@ -28,6 +26,9 @@ from anyparty.tables.column_types import (
 )
 from anyparty.tables.label_cells import check_classes, class_key, names_of
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
 MANY_VALUES = 1000  # classes are rejected if they are more than this number, and more than half of the labels
@@ -42,11 +43,11 @@ def infer_task(
 ) -> Task:  # fmt: skip
     """Infer the task from the labels.
 
-    "auto" reads text and truth values as classes, and also whole numbers if they have at most 20 distinct values.
-    Floats without a fraction are whole numbers, because pandas stores integers as floats if the column has missing
-    cells. Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come
-    from all known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from
-    training rows.
+    "auto" reads text and booleans as classes, and also whole numbers if they have at most 20 distinct values. Floats
+    without a fraction are whole numbers, because pandas stores integers as floats if the column has missing cells.
+    Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come from all
+    known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from training
+    rows.
 
     >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
     ('0', '1', '10')
@@ -110,6 +111,8 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
         TableError: a class did not occur in training, or a regression label is not a number or overflows when
             standardized.
     """
+    import torch  # noqa: PLC0415 - only training needs tensors; reading tables does not wait for torch
+
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
         numbers = _numbers(label, where).to_numpy()  # null becomes NaN

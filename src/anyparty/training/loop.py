@@ -50,7 +50,9 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
     Raises:
         ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
-        PartyLost, MessageError, Diverged: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        MessageError: a received message does not match its declaration.
+        Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
     stages, state, progress, best = await _begin(part, net)
     try:

@@ -111,7 +111,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a warning for each party that missed epochs; it also tells if its part of the model is not saved."""
+        """Return a warning for each party that missed epochs; it also says if the party's model was not saved."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:

@@ -138,7 +138,8 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
     The result is ``rows``.  At the active party, it has the masks of the other hosts in ``Rows.labeled_at``.
 
     Raises:
-        PartyLost, MessageError: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a host left, or did not answer in time.
+        MessageError: a received mask does not match its declaration.
     """
     hosts = hosts_of(method, roster)
     if hosts == (roster.active,):

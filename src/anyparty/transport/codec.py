@@ -35,7 +35,8 @@ DTYPES = frozenset({
 class Header:
     """The identity of a message.
 
-    ``frm`` is the sender and ``to`` the receiver.  ``number`` counts the messages with the same other fields from 0.
+    ``frm`` is the sender and ``to`` the receiver.  ``number`` counts, from 0, the messages whose four other fields are
+    equal.
     """
 
     run: str

@@ -1,8 +1,9 @@
 """The channel that sends only messages that the method declares, and validates received messages.
 
-Bounds reject numbers far beyond the sender's earlier ones. ``anyparty.core.types.check`` rejects NaN and infinity, but
-a finite number such as 1e30 can also ruin a model. In training, the receiver records the maximum absolute value of each
-received tensor, by sender, tag and tensor name. The bound for the next tensor with the same sender, tag and name is:
+Bounds reject numbers far beyond the sender's earlier numbers. ``anyparty.core.types.check`` rejects NaN and infinity,
+but a finite number such as 1e30 can also ruin a model. In training, the receiver records the maximum absolute value of
+each received tensor, by sender, tag and tensor name. The bound for the next tensor with the same sender, tag and name
+is:
 
     first message            MOST
     second to eighth         FACTOR x the largest recorded value
@@ -150,7 +151,7 @@ class ContractChannel:
         MessageError: from ``send``, if the tag or direction is not declared or a tensor cannot be sent between
             processes; from ``recv``, if a tensor's name, shape or dtype differs from the expected one or a tensor holds
             NaN or infinity.
-        ExtremeMessage: from ``recv``, if numbers are far beyond the sender's earlier ones.
+        ExtremeMessage: from ``recv``, if numbers are far beyond the sender's earlier numbers.
         PartyLost: from ``recv``, instead of ``ExtremeMessage``, if the sender is excluded.
     """
 

@@ -48,7 +48,7 @@ class Envelope:
         answers: in a report of all messages and pieces that have arrived, the number of the receiver's latest receipt
             request; 0 in other packets.
         bye: the reason why the sender leaves; it will send nothing more.
-        gone: the reason why the sender has given the receiver up.
+        gone: the reason why the sender has given up on the receiver.
         wait: True if the sender does not accept messages yet, because the receiver still has to be readmitted.
         tag: the tag of the message to which the piece in the packet belongs; empty if the packet has no piece.
         number: the number of the message among the messages with its tag.

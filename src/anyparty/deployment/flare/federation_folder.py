@@ -165,7 +165,7 @@ def _write_job(
 
 
 def public(config_toml: str) -> str:
-    r"""Remove the private settings of parties: paths and trackers.
+    r"""Return settings, given as TOML text, without the parties' private settings: paths and trackers.
 
     >>> print(public('[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
     [parties.bank]
@@ -215,7 +215,7 @@ def keeps(folder: Path, party: str) -> Path | None:
 
 
 def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: bool = False) -> tuple[str, SignedFile]:
-    """Sign a party's request for a certificate; return the party's name and the approval, to send back.
+    """Sign a party's request for a certificate; return the party's name and the approval, a file to send back.
 
     Raises:
         ConfigError: ``folder`` has no federation, or the request cannot be signed.

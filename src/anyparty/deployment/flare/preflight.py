@@ -21,7 +21,7 @@ from typing import Any
 
 from anyparty.errors import ConfigError, RunError, needing
 
-SOON = timedelta(days=30)  # warn of certificates that expire within this time
+SOON = timedelta(days=30)  # a certificate that expires within this time causes a warning
 TRY_S = 5.0
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 RENEW = "see 'Certificates' in docs/how-to/two-machines.md: new kits for all parties, by 'anyparty federate init'"
@@ -120,7 +120,7 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
 
 
 def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) -> None:
-    """Check that a kit's private key is readable; ``say`` is called if other users can read the key, too.
+    """Check that a kit's private key is readable; ``say`` is called with a warning if other users can read it, too.
 
     Many programs lose file permissions when they pack or unpack a ZIP file.
 

@@ -33,7 +33,7 @@ from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.errors import ConfigError, needing
 
 PROJECT, PROFILE = "anyparty", "profile.json"
-DAYS = 360  # validity of the authority and its certificates
+DAYS = 360  # days for which the authority and its certificates are valid
 
 
 def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
@@ -89,7 +89,7 @@ FLARE's default also lets jobs bring code (byoc) and the administrator read a si
 
 
 def server_name(host: str) -> str:
-    """Return the name of the server that its certificate contains, for a server at ``host``."""
+    """Return the name in the certificate of a server at ``host``: "localhost" for a loopback address, else ``host``."""
     return "localhost" if host in LOOPBACK else host
 
 
@@ -308,7 +308,7 @@ def approve(
         federation: the contents of its ``federation.toml``.
         file: the request, PARTY.request.zip.
         fingerprint: the key's fingerprint as reported by the party; a different one is an error.
-        again: approve a party again.
+        again: approve a party that has an approval already.
 
     Raises:
         ConfigError: the folder lacks the authority's key, the request is not from a passive party, the fingerprint
@@ -399,7 +399,7 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         shutil.copytree(new, kit, dirs_exist_ok=True)
         own = {key: about[key] for key in ("party", "active", "parties")}
         dress(kit, None if known else own)
-        kit.chmod(0o700)  # copying a folder also copies its mode
+        kit.chmod(0o700)  # the copy above has also set the mode of the temporary folder
     shutil.rmtree(place)  # the key is now only in the kit
     return str(made["rootca_fingerprint_sha256"])
 

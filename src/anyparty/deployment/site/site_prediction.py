@@ -70,7 +70,8 @@ class StoredPart:
         ``config`` may name a user-defined method and encoder, if the party's own settings allow them.
 
         Raises:
-            ConfigError: the method or the encoder is not allowed, or ``config`` does not name it.
+            ConfigError: the party's settings do not allow the user-defined method or encoder, or ``config`` does not
+                name it.
             ModelError: no model was trained here, or files are damaged.
         """
         about, me = ModelSummary.load(site.folder / "model.json"), site.party
@@ -98,8 +99,11 @@ async def predict_at_home(
     each list contains all parties.
 
     Raises:
-        ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
-            party's share of the model is of another run.
+        ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
+            training.
+        TableError: the party's table cannot be used.
+        PredictionError: ``asked`` names an unknown party, or no party in ``asked`` that has columns is online.
+        ConfigError: the job's settings or the active party's request do not fit this party.
         PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """
     ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()

@@ -34,7 +34,7 @@ from anyparty.config.label_columns import check_features, labels_asked
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
-from anyparty.data.blocks import TEST
+from anyparty.data.splits import TEST
 from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
@@ -74,9 +74,8 @@ class SiteParty:
         """Read the party's table and prepare the run.
 
         Raises:
-            ConfigError: the party's own settings do not name a table. Or the job's settings do not name a label, or
-                they name a party that the site does not know, or they name code or a column that the party's own
-                settings do not allow.
+            ConfigError: the party's own settings do not name a table. Or the job's settings lack a label, name an
+                unknown party, or name code or a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)
@@ -97,7 +96,8 @@ def roster_of(site: SiteSettings, config: Config) -> Roster:
     """Return the parties as the job's settings and the site's settings describe them; no table is read.
 
     Raises:
-        ConfigError: the settings name a party that the site does not know, no label, or a label that no party has.
+        ConfigError: the job's settings lack a label, name a label that no party has, or name a party that the site does
+            not know.
     """
     for name in config.parties:
         if name not in site.parties:
@@ -159,7 +159,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         recorder.finish(outcome.trained, scores)
         recorder.record.shape = dict(vars(sizes_of(outcome)))
         told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
-        if leads:  # formulas that need the other parties' shapes are evaluated later, from those parties' records
+        if leads:  # costs that depend on the other parties' shapes are computed later, from those parties' records
             own = {site.party: outcome}
             recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
@@ -205,7 +205,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 
 def remarked(table: Table, *notes: str) -> Table:
-    """Report ``notes`` about the party's data at its site, by default those from reading it; return the table."""
+    """Report ``notes`` about the party's table as remarks, by default those made in reading it; return the table."""
     for note in notes or table.notes:
         remark(note)
     return table
