@@ -297,7 +297,7 @@ def build_index(
 
 
 def _id_columns(places: Mapping[str, int], tables: Sequence[Table]) -> pl.DataFrame:
-    """Return the id columns of all rows in ``places``, in its order.
+    """Return the id columns of all rows in ``places``, in the order of ``places``.
 
     The ids of a row that several tables hold are taken from the first of these tables.
     """

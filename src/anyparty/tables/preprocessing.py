@@ -1,9 +1,9 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
 scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``)
-and free text (``HashingVectorizer``). It is imported only in functions, because its import takes about a second. In a
-categorical column, missing cells are a level of their own. A category that did not occur in training becomes zeros. A
-date becomes several numbers, such as its year, which are then treated as numeric columns.
+and free text (``HashingVectorizer``). scikit-learn is imported only in functions, because its import takes about a
+second. In a categorical column, missing cells are a level of their own. A category that did not occur in training
+becomes zeros. A date becomes several numbers, such as its year, which are then treated as numeric columns.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
 class. Loading the file therefore creates only objects of the classes below.

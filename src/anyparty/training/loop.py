@@ -239,7 +239,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return the entry of an epoch's record with a local stage's loss on the ``wanted`` rows that the party holds."""
+    """Return a local stage's loss on the ``wanted`` rows that the party holds, as an entry of an epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():

@@ -133,7 +133,7 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send the mask of labelled rows, if this party hosts heads, to the active party, or receive it there.
+    """If this party hosts heads, send its mask of labelled rows to the active party, which receives all masks.
 
     The result is ``rows``.  At the active party, it has the masks of the other hosts in ``Rows.labeled_at``.
 

@@ -210,7 +210,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
 
     Args:
         kit: the organisation's start-up kit.
-        wait_s: how long to wait for the server, at a passive party.
+        wait_s: at a passive party, the longest wait for the server, in seconds.
         say: function that shows a line to the user.
 
     Raises:
