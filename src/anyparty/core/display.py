@@ -30,7 +30,7 @@ COLUMNS = 110  # the width in characters of a table shown as text
 
 
 def text_of(*shown: RenderableType) -> str:
-    """Return tables or other objects of the package rich as text, as on a terminal without colours.
+    """Return objects of the package rich, such as tables, as the text that a terminal without colours would show.
 
     >>> table = Table("party", "rows")
     >>> table.add_row("bank", "3")
@@ -62,7 +62,7 @@ class TextTable(Table):
 
 
 def new_axes() -> Axes:
-    """Return the axes of a new figure."""
+    """Return the axes of a new matplotlib figure."""
     from matplotlib import pyplot as plt  # noqa: PLC0415 - the import is slow, and only figures need it
 
     return plt.subplots(layout="constrained")[1]
