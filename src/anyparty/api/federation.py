@@ -422,7 +422,7 @@ class Federation:
             Diverged: the loss became infinite or NaN.
 
         """
-        # Reading and aligning tables does without torch, which takes seconds to import.  Training imports it here.
+        # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
         from anyparty.api import arguments, local_training  # noqa: PLC0415
 
         check_not_forked()

@@ -67,7 +67,7 @@ class Standard(Rule):
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and the width of its input: one mean embedding, or all K side by side."""
+        """Return the number of heads (1), and the width of its input: a mean, or K embeddings side by side."""
         return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
