@@ -300,7 +300,7 @@ def _is_odd_word(name: str, others: list[str]) -> bool:
 
 
 def _is_odd_number(name: str, others: list[str]) -> bool:
-    """Return whether a class is a number among words, the only negative number, or one far from the rest, such as 99."""
+    """Return True if a class is a number among words, the only negative number, or far from all others, such as 99."""
     number = _number(name)
     if number is None:
         return False
