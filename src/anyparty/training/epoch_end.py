@@ -13,7 +13,7 @@ from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.types import Channel
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
 from anyparty.methods.method import Stage, State
-from anyparty.networks.coverage import TrainedParties
+from anyparty.networks.heads import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision

@@ -39,12 +39,11 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
-from anyparty.methods.split.exchange import ExchangePart, Gathered, moment
+from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
 from anyparty.methods.split.topology import Hosting, Topology
-from anyparty.networks.coverage import TrainedParties
 from anyparty.networks.encoders import Factory, build
-from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP
+from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 
 UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"
@@ -151,7 +150,7 @@ class Split:
             heads, taught = state.modules["heads"], state.modules["taught"]
         assert isinstance(heads, StackedMLP | ModuleHeads)
         assert isinstance(taught, TrainedParties | None)
-        everyone = tuple(chain.from_iterable(topology.hosts.values()))
+        everyone = sorted(chain.from_iterable(topology.hosts.values()))
         return Fusion(
             heads=heads,
             owners=torch.tensor(topology.hosts[host], dtype=torch.int64, device=seat.device),
@@ -225,7 +224,7 @@ class Split:
         with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
             h: Tensor = state.modules["encoder"](x)
         if not finite(h.detach()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch.place}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
@@ -313,7 +312,7 @@ class Split:
             loss = weight * loss
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
+            raise Diverged(f"the loss is {value} at {batch.place}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
