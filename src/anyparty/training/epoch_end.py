@@ -127,7 +127,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
         yield sentence
     taught = state.modules.get("taught")
     if isinstance(taught, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        yield from untaught(part, taught.missed)
+        yield from untaught(part, state.topology, taught.missed)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
 

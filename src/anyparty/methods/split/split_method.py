@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar
@@ -72,6 +72,8 @@ class Split:
 
     schedule_conflict: ClassVar[str] = ""
 
+    _topologies: dict[Roster, Topology] = field(default_factory=dict, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         check_rule(self.rule)
         for name, hint in (("embedding", int), ("head_hidden", tuple[int, ...])):
@@ -118,18 +120,23 @@ class Split:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Resolve which parties of a roster encode, which host each head, and which hosts read each embedding.
+        """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
+
+        The topology of a roster is resolved once.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
         """
+        if roster in self._topologies:
+            return self._topologies[roster]
         can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
             raise ConfigError(f"{can.title} with these settings supports at most {can.most_parties} parties, but "
                               f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        return rule.topology(roster, self.embedding, self.hosting)
+        self._topologies[roster] = found = rule.topology(roster, self.embedding, self.hosting)
+        return found
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
         """Return new, untrained heads for a host."""
