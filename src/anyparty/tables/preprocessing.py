@@ -109,7 +109,7 @@ class Numeric(BaseModel):
             numbers[:, self.constant_at] = 0.0
         return numbers
 
-    @cached_property
+    @property
     def constant_at(self) -> NDArray[np.bool_]:
         """The mask [d] of columns that were constant in training."""
         return np.array([name in self.constant for name in self.columns], dtype=np.bool_)
