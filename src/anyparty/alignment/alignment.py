@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from torch import Tensor
 
-from anyparty.core.predictions import take_rows
+from anyparty.core.display import take_rows
 from anyparty.errors import AlignmentError, some
 from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
 from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
 from anyparty.tables.readers import check_not_forked
 from anyparty.tables.table import Table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RowKind = Literal["any", "active", "all"]
 ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)

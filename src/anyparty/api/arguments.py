@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import polars as pl
 from torch import nn
 
-from anyparty.config import ClockSettings, Config, TrainSettings, load
+from anyparty.config import ClockSettings, Config, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties
 from anyparty.config.user_code import AllowedCode
 from anyparty.core.storage import user_path
@@ -45,20 +45,6 @@ class TrainOptions(TypedDict, total=False):
     extreme: Literal["stop", "drop"]
     require: int | Literal["all"] | None
     device: str
-
-
-def settings(config: Any) -> Config:
-    """Return ``config`` if it is a ``Config``; otherwise load the settings file that it names.
-
-    Raises:
-        ConfigError: ``config`` is neither a ``Config`` nor a file name, or the file's settings cannot be used.
-    """
-    if isinstance(config, str | Path):
-        return load(config)
-    if not isinstance(config, Config):
-        raise ConfigError(f'config: expected the name of a settings file, or config.load("FILE.toml"), got '
-                          f"{type(config).__name__}; Config.of(...) makes settings of a mapping")  # fmt: skip
-    return config
 
 
 def over(
@@ -192,6 +178,27 @@ def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
             raise ConfigError(f"party {name!r}: encoder should be a function of (inputs, outputs) that makes one, such "
                               f"as MLP(hidden=(64,)), got {one!r}")  # fmt: skip
     return each
+
+
+def split_by(
+    split: Any, tables: Mapping[str, Table], active: str, config: Config
+) -> tuple[Mapping[str, Table], Config]:
+    """Apply the argument ``split`` of ``Federation.train``: return the tables and the settings for this training.
+
+    Raises:
+        ConfigError: an id, a part or a kind of split cannot be used.
+    """
+    if split is None:
+        return tables, config
+    if isinstance(split, Mapping) and split.keys() & PARTS.keys():
+        known = pl.concat([table.ids.alias("id") for table in tables.values()])
+        table = replace(tables[active], part_by=listed_parts(split, tables[active], known))
+        return {**tables, active: table}, config.model_copy(update={"split": SplitSettings(kind="ids")})
+    kinds = Config.of({"split": {"kind": split} if isinstance(split, str) else split}, "train").split
+    if kinds.column != config.split.column:
+        raise ConfigError(f"split: column {kinds.column!r} is read with the tables: give this split to "
+                          "Federation.from_tables, or write it in the settings")  # fmt: skip
+    return tables, config.model_copy(update={"split": kinds})
 
 
 def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl.Series:

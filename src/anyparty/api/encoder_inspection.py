@@ -17,8 +17,7 @@ import numpy as np
 from anyparty.api.federation import Federation
 from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
-from anyparty.data.blocks import TEST
-from anyparty.data.splits import UNUSED
+from anyparty.data.splits import TEST, UNUSED
 from anyparty.data.task import task_of
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.encoder_check import EncoderEpoch, inspect

@@ -16,42 +16,43 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
+from anyparty import config as run_settings
 from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
-from anyparty.api import arguments
-from anyparty.api.arguments import TrainOptions
-from anyparty.api.local_training import train
-from anyparty.api.model import Model
-from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.splits import PARTS, assign, restricted
+from anyparty.data.splits import assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
-from anyparty.methods.method import Method
-from anyparty.networks.encoders import Factory
-from anyparty.networks.objective import Loss
-from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
-from anyparty.training.callbacks import Callback
 
-OptimizerOption = Optimizer | MakeOptimizer | str
+if TYPE_CHECKING:
+    from anyparty.api.arguments import TrainOptions
+    from anyparty.api.model import Model
+    from anyparty.config import Config, TrainSettings
+    from anyparty.methods.method import Method
+    from anyparty.networks.encoders import Factory
+    from anyparty.networks.objective import Loss
+    from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
+    from anyparty.training.callbacks import Callback
+
+    OptimizerOption: TypeAlias = Optimizer | MakeOptimizer | str
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Federation:
             "max_cell_bytes": max_cell_bytes,
         }
         chosen = {} if split is None else {"split": {"kind": split} if isinstance(split, str) else split}
-        config = Config.of({"federation": asked, "parties": parties} | chosen)
+        config = run_settings.Config.of({"federation": asked, "parties": parties} | chosen)
         return cls.from_config(config, tables)
 
     @classmethod
@@ -245,7 +246,7 @@ class Federation:
             ConfigError: a setting cannot be used, a party is unknown, or a party has no table.
 
         """
-        config = arguments.settings(config)
+        config = run_settings.config_of(config)
         check_parties(tables or {}, config.parties, "tables")
         found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
         for name, source in found.items():
@@ -420,15 +421,18 @@ class Federation:
             Diverged: the loss became infinite or NaN.
 
         """
+        # Reading and aligning tables does without torch, which takes seconds to import.  Training imports it here.
+        from anyparty.api import arguments, local_training  # noqa: PLC0415
+
         check_not_forked()
         arguments.check_kinds(method, watch)
         if resume and folder is None:
             raise ConfigError("resume = True needs the folder of the run; give folder, too")
         config = arguments.over(self.config, method, parameters, schedule, clock, settings)
-        tables, config = self._split_by(split, config)
+        tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
         for note in self.overlap.notes:
             remark(note)
-        return train(
+        return local_training.train(
             tables,
             self.roster,
             self.alignment,
@@ -444,21 +448,6 @@ class Federation:
             progress=progress,
         )
 
-    def _split_by(self, split: Any, config: Config) -> tuple[Mapping[str, Table], Config]:
-        """Apply the argument ``split`` of ``train``: return the tables and the settings for this training."""
-        if split is None:
-            return self.tables, config
-        active = self.roster.active
-        if isinstance(split, Mapping) and split.keys() & PARTS.keys():
-            known = pl.concat([table.ids.alias("id") for table in self.tables.values()])
-            table = replace(self.tables[active], part_by=arguments.listed_parts(split, self.tables[active], known))
-            return {**self.tables, active: table}, config.model_copy(update={"split": SplitSettings(kind="ids")})
-        kinds = Config.of({"split": {"kind": split} if isinstance(split, str) else split}, "train").split
-        if kinds.column != config.split.column:
-            raise ConfigError(f"split: column {kinds.column!r} is read with the tables: give this split to "
-                              "Federation.from_tables, or write it in the settings")  # fmt: skip
-        return self.tables, config.model_copy(update={"split": kinds})
-
 
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
     """Read a party's table from ``source``, a file or a data frame, as the settings describe.
@@ -472,7 +461,7 @@ def read_party(config: Config, name: str, source: Any, label: str | None, *, lea
     Raises:
         TableError: the table cannot be used.
     """
-    own = config.parties.get(name, PartySettings())
+    own = config.parties.get(name, run_settings.PartySettings())
     return read_table(
         source, party=name, label=label, drop=own.drop, types=own.types, expect=None if own.columns else {},
         rules=config.rules_of(name), part_by=config.split.column if leads else None, **config.reading(name),

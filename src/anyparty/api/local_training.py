@@ -23,7 +23,8 @@ from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.object_description import described, name_of
 from anyparty.core.types import Roster
-from anyparty.data.blocks import TEST, row_keys
+from anyparty.data.blocks import row_keys
+from anyparty.data.splits import TEST
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method

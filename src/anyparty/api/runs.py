@@ -28,7 +28,8 @@ from anyparty.config.user_code import allowing
 from anyparty.core.declared_types import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
-from anyparty.data.blocks import TEST, assemble
+from anyparty.data.blocks import assemble
+from anyparty.data.splits import TEST
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, Evaluation

@@ -44,8 +44,7 @@ from anyparty.config import Config
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
-from anyparty.data.blocks import TEST, TRAIN
-from anyparty.data.splits import UNUSED
+from anyparty.data.splits import TEST, TRAIN, UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods import description
 from anyparty.methods.method import Method

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyparty.config import Config
 from anyparty.errors import ConfigError, TableError, nearest, some
 from anyparty.tables import readers
 from anyparty.tables.file_content import DETECT
+
+if TYPE_CHECKING:
+    from anyparty.config import Config
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:

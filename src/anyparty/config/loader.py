@@ -50,6 +50,20 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
     return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
 
 
+def config_of(config: Any) -> Config:
+    """Return ``config`` if it is a ``Config``; otherwise load the settings file that it names.
+
+    Raises:
+        ConfigError: ``config`` is neither a ``Config`` nor a file name, or the file's settings cannot be used.
+    """
+    if isinstance(config, str | Path):
+        return load(config)
+    if not isinstance(config, Config):
+        raise ConfigError(f'config: expected the name of a settings file, or config.load("FILE.toml"), got '
+                          f"{type(config).__name__}; Config.of(...) makes settings of a mapping")  # fmt: skip
+    return config
+
+
 def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: str, folder: Path) -> Config:
     """Apply ``changes`` to settings in nested dicts, validate them, and resolve relative paths against ``folder``.
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial, wraps
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -208,10 +208,12 @@ def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserErr
 
 @cache
 def _adapters(function: Callable[..., Any], by_hand: tuple[str, ...] = ()) -> dict[str, TypeAdapter[Any]]:
-    hints = get_type_hints(function)
-    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
-    return {name: adapter_of(hints[name]) for name, kind in kinds.items()
-            if name in hints.keys() - set(by_hand) and kind is not inspect.Parameter.VAR_KEYWORD}  # fmt: skip
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    declared = {each.name: each.annotation for each in parameters
+                if each.name not in by_hand and each.annotation is not each.empty}  # fmt: skip
+    # only these are resolved: the other annotations may name types that are imported for type checkers only
+    hints = get_type_hints(SimpleNamespace(__annotations__=declared), inspect.unwrap(function).__globals__)
+    return {name: adapter_of(hint) for name, hint in hints.items()}
 
 
 def adapter_of(hint: Any) -> TypeAdapter[Any]:

@@ -14,7 +14,9 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from rich.console import Console, RenderableType
 from rich.table import Table
 
@@ -111,6 +113,15 @@ def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False)
             f"quote (') in front, so that a spreadsheet does not run it. Such an id no longer equals the table's own: "
             f"write a .parquet file to join, or keep the text with --raw-csv (raw_csv=True in Python)"
         )
+
+
+def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
+    """Return the rows of a data frame at the positions ``rows`` [b].
+
+    The rows are taken from one column after another, because ``frame[rows]`` uses the threads of polars.  A forked
+    process would wait for these threads for ever.
+    """
+    return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def escape_formulas(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:

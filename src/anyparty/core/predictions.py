@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.core.display import write_frame
+from anyparty.core.display import take_rows, write_frame
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
@@ -204,15 +204,6 @@ class Predictions:
             StorageError: the disk is full, or the folder is not writable.
         """
         write_frame(self.frame(), path, raw_csv=raw_csv)
-
-
-def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
-    """Return the rows of a data frame at the positions ``rows`` [b].
-
-    The rows are taken from one column after another, because ``frame[rows]`` uses the threads of polars.  A forked
-    process would wait for these threads for ever.
-    """
-    return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:

@@ -25,12 +25,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Generator
 
-_Device = torch.device  # an alias, because the name ``torch`` is a method in the classes below
+if TYPE_CHECKING:  # the split of rows needs no torch, which takes seconds to import; methods that need it import it
+    import torch as pytorch  # ``torch`` is a method in the classes below
+    from torch import Generator
+
 _DRAWING = threading.RLock()  # held while drawing, because all threads share torch's default stream
 _WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
 _WORDS_AT = 24  # the offset of these numbers (8 bytes each) in torch's serialized state, after a seed and two counters
@@ -59,19 +61,25 @@ class Seeds:
 
     def torch(self, *name: str | int) -> Generator:
         """Return a fresh torch generator (CPU) for the stream ``name``."""
-        return torch.Generator().manual_seed(self.number(*name))
+        from torch import Generator  # noqa: PLC0415
+
+        generator = Generator()
+        self._begin(generator, *name)
+        return generator
 
     def numpy(self, *name: str | int) -> np.random.Generator:
         """Return a fresh numpy generator for the stream ``name``."""
         return np.random.default_rng(self.number(*name))
 
     @contextmanager
-    def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
+    def drawing(self, *name: str | int, device: pytorch.device | None = None) -> Iterator[None]:
         """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
         The block must not contain an await. Torch's default stream is restored after the block. On the CPU, a thread
         waits at the beginning of its block until the blocks of other threads have ended.
         """
+        import torch  # noqa: PLC0415
+
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):
                 torch.manual_seed(self.number(*name))
@@ -99,15 +107,12 @@ class _Own(Seeds):
     could be guessed.
     """
 
-    def torch(self, *name: str | int) -> Generator:
-        generator = Generator()
-        self._begin(generator, *name)
-        return generator
-
     def numpy(self, *name: str | int) -> np.random.Generator:
         return np.random.default_rng(int.from_bytes(self.key(*name), "little"))
 
     def _begin(self, generator: Generator, *name: str | int) -> None:
+        import torch  # noqa: PLC0415
+
         generator.manual_seed(self.number(*name))  # resets the counters, so that no number of the state is skipped
         state = generator.get_state()
         if len(state) != _BYTES:
@@ -128,6 +133,8 @@ def usual_torch() -> Iterator[None]:
     this with ``torch.set_default_dtype``, ``torch.set_default_device``, ``torch.no_grad()`` or
     ``torch.inference_mode()``, which would change or break training.
     """
+    import torch  # noqa: PLC0415
+
     dtype = torch.get_default_dtype()
     with ExitStack() as stack:
         if dtype != torch.float32:

@@ -13,17 +13,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from anyparty.errors import ConfigError, MessageError
 
+if TYPE_CHECKING:  # tables and alignment share these types, and do without torch, which takes seconds to import
+    import torch
+    from torch import Tensor
+
 MOST_LETTERS = 100
 
-Tensors = Mapping[str, Tensor]
+Tensors: TypeAlias = Mapping[str, "Tensor"]
 LabelType = Literal["text", "integer", "number", "boolean"]
 
 
@@ -217,6 +219,12 @@ class Capabilities:
         return (self.trains_with or self.needs) == "all"
 
 
+def _float32() -> torch.dtype:
+    import torch  # noqa: PLC0415 - see the top of this file
+
+    return torch.float32
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """The shape and dtype of one tensor that a receiver expects.
@@ -226,7 +234,7 @@ class TensorSpec:
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = field(default_factory=_float32)
     squares: bool = False
 
 
@@ -268,7 +276,7 @@ def finite(tensor: Tensor) -> bool:
 
     If the sum is finite, all numbers are. The sum is tested first, because this takes a tenth of the time.
     """
-    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
+    return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())
 
 
 def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> None:

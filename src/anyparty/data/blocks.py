@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.alignment.alignment import Alignment
-from anyparty.core.seeds import Seeds
 from anyparty.core.types import Roster
 from anyparty.tables.preprocessing import Features
 
@@ -123,33 +122,6 @@ def patterns(observed: Tensor) -> Tensor:
     """
     numbers: Tensor = torch.unique(observed, dim=0, return_inverse=True)[1]
     return numbers
-
-
-TRAIN, VALIDATION, TEST = 0, 1, 2
-FEWEST = 4  # from this number of usable rows on, every share above 0 has a row
-
-
-def _rows_of(share: float, n: int) -> int:
-    """Return round(share * n), but at least 1 if the share is above 0 and n is at least ``FEWEST``."""
-    return max(round(share * n), int(share > 0 and n >= FEWEST))
-
-
-def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
-    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
-
-    All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 has at least one row,
-    because validation metrics, early stopping and test scores need a row. Rows without a label, and rows that no party
-    holds, are not usable for validation or test. A method may still learn from them.
-
-    >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
-    3
-    """
-    use = np.full(len(usable), TRAIN, dtype=np.int8)
-    rows = seeds.numpy("split").permutation(np.flatnonzero(usable))
-    tests, validations = (_rows_of(share, len(rows)) for share in (test, validation))
-    use[rows[:tests]] = TEST
-    use[rows[tests : tests + validations]] = VALIDATION
-    return use
 
 
 PartyLabels = Mapping[str, tuple[Tensor, Tensor]]

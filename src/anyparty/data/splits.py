@@ -20,7 +20,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION, split
 from anyparty.errors import TableError
 from anyparty.tables import cells, reading_rules
 from anyparty.tables.column_types import as_dates
@@ -31,6 +30,8 @@ from anyparty.tables.target import AskedKind, infer_task
 Kind = Literal["stratified", "random", "group", "time", "file", "ids"]
 Part = NDArray[np.int8]
 
+TRAIN, VALIDATION, TEST = 0, 1, 2
+FEWEST = 4  # from this number of usable rows on, every share above 0 has a row
 # the use of rows in no part: unlabelled rows in held-out groups, times or parts, and rows that ``train.rows`` excludes
 UNUSED = 3
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
@@ -95,6 +96,29 @@ def assign(
     part[~seen] = TRAIN  # rows that no party holds: they have no cells, and no labels for training
     use = np.full(len(position), TRAIN, dtype=np.int8)
     use[held] = part[position[held]]
+    return use
+
+
+def _rows_of(share: float, n: int) -> int:
+    """Return round(share * n), but at least 1 if the share is above 0 and n is at least ``FEWEST``."""
+    return max(round(share * n), int(share > 0 and n >= FEWEST))
+
+
+def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
+    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
+
+    All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 has at least one row,
+    because validation metrics, early stopping and test scores need a row. Rows without a label, and rows that no party
+    holds, are not usable for validation or test. A method may still learn from them.
+
+    >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
+    3
+    """
+    use = np.full(len(usable), TRAIN, dtype=np.int8)
+    rows = seeds.numpy("split").permutation(np.flatnonzero(usable))
+    tests, validations = (_rows_of(share, len(rows)) for share in (test, validation))
+    use[rows[:tests]] = TEST
+    use[rows[tests : tests + validations]] = VALIDATION
     return use
 
 

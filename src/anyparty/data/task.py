@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
 from anyparty.core.types import Task
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import TableError, some
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
@@ -130,6 +129,6 @@ def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], t
     """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)
-    own = torch.from_numpy(position[(position >= 0) & (use == TRAIN)])
-    counts = torch.bincount(y[own][labeled[own]], minlength=task.outputs)
+    own = position[(position >= 0) & (use == TRAIN)]
+    counts = y[own][labeled[own]].bincount(minlength=task.outputs)
     return tuple((counts.sum() / ((counts > 0).sum() * counts.clamp(min=1))).tolist())

@@ -49,7 +49,9 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
     Raises:
         ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
-        PartyLost, MessageError, Diverged: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        MessageError: a received message does not match its declaration.
+        Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
     stages, state, progress, best = await _begin(part, net)
     try:
@@ -85,7 +87,7 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    # by point that all parties reach together, the (stage, epoch) of this party's latest checkpoint
+    # Keys: points that all parties reach together.  Values: the (stage, epoch) of this party's latest checkpoint there.
     own = {meeting(stages, moment): moment for moment in moments}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
@@ -219,7 +221,7 @@ async def _decide(
     *,
     last: bool,
 ) -> control_messages.EpochDecision:
-    """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
+    """Add an epoch's validation scores to its record; return whether to keep its weights and whether to stop.
 
     All parties follow the active party's decision.  In a local stage, each party decides for itself.
     """
@@ -274,7 +276,7 @@ def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[
 
 
 def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
-    """Choose the rows that a stage trains on, validates on and scores; called at the active party."""
+    """Return the rows that a stage trains on, validates on and scores; called at the active party."""
     rows = part.rows
     assert part.training is not None
     assert part.validation is not None
@@ -296,7 +298,7 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Draw the training rows that are scored together with the validation rows; called at the active party."""
+    """Return a random sample of the training rows, to score with the validation rows; called at the active party."""
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -318,7 +320,7 @@ async def _epoch(
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
-    batches = list(drawn)  # every epoch has the same number of batches
+    batches = list(drawn)  # a list, so that the number of batches is known
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
@@ -395,7 +397,7 @@ async def predict_rows(
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
-    """Join the predictions for consecutive batches of rows into one, in the same order."""
+    """Return the predictions for consecutive batches of rows, joined in the same order."""
     first, offset = parts[0], 0
     if len(parts) == 1:
         return first
