@@ -34,7 +34,7 @@ class StackedLinear(nn.Module):
 
     def __init__(self, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(inputs)  # equals nn.Linear's kaiming_uniform_(a=sqrt(5))
+        bound = 1 / math.sqrt(inputs)  # the initial values of nn.Linear are uniform between -bound and bound
         self.weight = nn.Parameter(torch.empty(copies, outputs, inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(copies, outputs).uniform_(-bound, bound))
 
@@ -46,10 +46,10 @@ class StackedLinear(nn.Module):
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Reject inputs ``given`` whose shape does not fit the number and the input width of heads that a rule declares.
+    """Raise an error if the shape of ``given``, the input of heads, does not fit the heads that a rule declares.
 
-    The rule may be a user's own. ``form`` is "M" if each of the M heads reads its own input, and "F" if all heads read
-    the same F inputs.
+    The rule, which may be a user's own, declares ``copies`` heads with inputs of width ``inputs``. ``form`` is "M" if
+    each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
     """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
@@ -75,7 +75,7 @@ class StackedMLP(nn.Module):
         self.rest = nn.Sequential(*rest)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Apply copy m to u[:, m]. Rows that are not ``valid`` are computed too, because no row depends on another row.
+        """Apply copy m to u[:, m], also to rows that are not ``valid``, because no row depends on another row.
 
         Raises:
             ConfigError: u does not fit the number of copies or their input width.
@@ -84,7 +84,7 @@ class StackedMLP(nn.Module):
         return self.rest(self.first(u))  # type: ignore[no-any-return]
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D].
+        """Apply the first layer of every copy, without its bias, to each of F inputs: [B, F, I] -> [B, F, M, D].
 
         Raises:
             ConfigError: h has another width.
@@ -94,7 +94,7 @@ class StackedMLP(nn.Module):
         return nn.functional.linear(h, weight.flatten(0, 1)).view(*h.shape[:2], *weight.shape[:2])
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Compute the outputs from T means of ``products`` for each copy: [B, M, T, D] -> [B, M, T, C]."""
+        """Return the outputs of each copy for T means of its ``products``: [B, M, T, D] -> [B, M, T, C]."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
             return u
@@ -149,7 +149,8 @@ class ModuleHeads(nn.Module):
     def products(self, h: Tensor) -> Tensor:
         """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
 
-        ``finish`` applies the modules to means of these inputs. ``StackedMLP`` applies its first layer here.
+        A caller takes means of these inputs, to which ``finish`` applies the modules. In ``StackedMLP``, this function
+        applies the first layer.
 
         Raises:
             ConfigError: h has another width.
@@ -187,7 +188,7 @@ Heads = StackedMLP | ModuleHeads
 # Records of the parties, or sets of parties, on whose labelled rows heads have been trained
 
 Sets = Callable[[Tensor], Tensor]
-"""A function that marks the sets of parties whose predictors these rows train: observed [B, K] bool -> [T] bool."""
+"""A function that marks the sets of parties whose predictors a batch trains: observed [B, K] bool -> [T] bool."""
 
 
 class TrainedParties(nn.Module):
@@ -197,7 +198,8 @@ class TrainedParties(nn.Module):
 
     Args:
         parties: K, the number of parties with columns.
-        sets: T, and a function that marks the sets trained by given rows; ``None`` if sets have no predictors.
+        sets: the number T, and the function that marks the sets trained by given rows; ``None`` if the rule has no
+            predictors for sets.
 
     """
 
@@ -254,7 +256,7 @@ class Connectivity(nn.Module):
 
 
 def shared(observed: Tensor) -> Tensor:
-    """Return a mask of the pairs of parties that have rows in common: [N, K] bool -> [K, K] bool."""
+    """Return a mask of the pairs of parties that have a row in common: observed [N, K] bool -> [K, K] bool."""
     there = observed.float()
     return there.T @ there > 0
 
@@ -262,7 +264,8 @@ def shared(observed: Tensor) -> Tensor:
 def untied(together: Tensor, labelled: Tensor) -> list[int]:
     """Return the indices k of parties without a connection to a party with labels; empty if no row has a label.
 
-    Two parties are connected if they have common rows, or if a chain of parties with common rows lies between them.
+    Two parties are connected if they have common rows, or if a chain of parties connects them in which neighbours have
+    common rows. ``together`` [K, K] marks the pairs with common rows, and ``labelled`` [K] the parties with labels.
 
     >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
     [2]
