@@ -114,7 +114,7 @@ def train(
     _check_loss(loss, run.method)
     encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
     observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
-    kept = as_trained(config, method, run.answers, encoders, optimizers)
+    kept = as_trained(config, method, run.own, encoders, optimizers)
     callbacks, parts, live = CallbackList([]), {}, LiveEmbeddings(run.answers, alignment)
     for name in roster.names:
         position, leads = alignment.position[name], name == active
@@ -167,7 +167,7 @@ def train(
 
 
 def as_trained(
-    config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
+    config: Config, method: Method | None, own: Mapping[str, Any] | None, encoders: Mapping[str, Factory],
     optimizers: Mapping[str, Optimizer],
 ) -> Config:  # fmt: skip
     """Return the settings to record for a run, including the Python objects that replaced some of them.
@@ -179,7 +179,7 @@ def as_trained(
     Args:
         config: the settings.
         method: the method object that the caller passed in place of the settings' method; ``None`` if none was passed.
-        trained: the method that was trained, without its schedule.
+        own: the description of the settings' method without its schedule, if this method is user-defined.
         encoders: by party, the function that the caller passed to make its encoder.
         optimizers: by party, the optimizer that the caller passed.
 
@@ -191,7 +191,6 @@ def as_trained(
             changed["encoder"] = _encoder(encoders[name])
         parties[name] = party.model_copy(update=changed)
     if method is None:
-        own = described(trained) if settings_of(trained) is None else None
         chosen = config.method.model_copy(update={"own": own})
         return config.model_copy(update={"parties": parties, "method": chosen})
     known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}

@@ -297,12 +297,11 @@ class Prepare(BaseModel):
             if len(empty) == table.columns.width:
                 raise TableError(f"{sentence}, and there is no other column: leave the party out")
             remark(f"{sentence}, and is left out")
-        numeric, categorical, moments, texts = (
-            table.columns.select(
-                by_name([name for name, of in table.kinds.items() if of == kind and name not in empty])
-            )
-            for kind in KINDS
-        )
+        names: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
+        for name, kind in table.kinds.items():
+            if name not in empty:
+                names[kind].append(name)
+        numeric, categorical, moments, texts = (table.columns.select(by_name(of)) for of in names.values())
         of_dates = tuple(DateColumn.fit(column, rows) for column in moments.iter_columns())
         return cls(
             party=table.party,
@@ -312,7 +311,7 @@ class Prepare(BaseModel):
             words=Words(columns=tuple(texts.columns)),
         )
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each column that the model requires, numeric columns first, for ``read_table(..., expect=)``."""
         kinds: dict[str, Kind] = dict.fromkeys(self._numbers, "numeric")
@@ -320,7 +319,7 @@ class Prepare(BaseModel):
         kinds |= dict.fromkeys((each.name for each in self.dates), "date")
         return kinds | dict.fromkeys(self.words.columns, "text")
 
-    @property
+    @cached_property
     def _numbers(self) -> tuple[str, ...]:
         """The numeric columns of the party's table, without those that dates become."""
         return self.numeric.columns[: len(self.numeric.columns) - sum(len(each.parts) for each in self.dates)]
@@ -333,7 +332,7 @@ class Prepare(BaseModel):
         words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
         return (*self.numeric.columns, *hot, *words)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The number of output columns."""
         words = len(self.words.columns) * self.words.width

@@ -96,15 +96,16 @@ class Table:
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each feature column."""
-        return {column.name: self._kind(column) for column in self.columns.iter_columns()}
-
-    def _kind(self, column: pl.Series) -> Kind:
-        if column.dtype == pl.String:
-            return "text" if column.name in self.texts else "categorical"
-        return "date" if column.dtype.is_temporal() else "numeric"
+        found: dict[str, Kind] = {}
+        for name, dtype in self.columns.schema.items():
+            if dtype == pl.String:
+                found[name] = "text" if name in self.texts else "categorical"
+            else:
+                found[name] = "date" if dtype.is_temporal() else "numeric"
+        return found
 
     @cached_property
     def fingerprint(self) -> str:

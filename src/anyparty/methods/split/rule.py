@@ -23,8 +23,7 @@ from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch
 from anyparty.methods.split.topology import Hosting, Topology, resolve
-from anyparty.networks.coverage import Sets, TrainedParties
-from anyparty.networks.heads import Heads
+from anyparty.networks.heads import Heads, Sets, TrainedParties
 from anyparty.networks.objective import answers, losses
 
 SOME = 1e-6  # least divisor of a sum over rows, so that a mean over no rows is 0
@@ -66,7 +65,7 @@ class Fusion:
     Attributes:
         heads: M networks.
         owners: [M] int64, the party k that each head belongs to; empty if heads belong to no party.
-        everyone: the owners of the heads at all hosts together.
+        everyone: the owners of the heads at all hosts together, in ascending order.
         task: the prediction task.
         k: the host's index among the K parties; -1 if the host holds no columns.
         taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
