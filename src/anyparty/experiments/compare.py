@@ -162,7 +162,7 @@ def _searched(
 
 
 def _without_optimizer_object(federation: Federation, training: dict[str, Any]) -> tuple[Federation, dict[str, Any]]:
-    """Move an ``Optimizer`` from the arguments into the settings, so that a search can change its values."""
+    """Return settings and arguments with an ``Optimizer`` moved from the arguments into the settings."""
     if not isinstance(training.get("optimizer"), Optimizer):
         return federation, training
     config = federation.config

@@ -180,7 +180,7 @@ def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[
 
 
 def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Yield the sets of ``count`` parties, at most ``SETS_PER_COUNT``: if there are more, a fixed random choice.
+    """Yield all sets of ``count`` parties, or ``SETS_PER_COUNT`` random but fixed ones if there are more.
 
     >>> list(party_sets(["a", "b", "c"], 2))
     [('a', 'b'), ('a', 'c'), ('b', 'c')]

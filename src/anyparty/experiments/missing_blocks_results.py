@@ -209,7 +209,7 @@ def _ratio(less: Cell, more: Cell, seeds: Sequence[int]) -> float | None:
 
 
 def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
-    """Return the ratios that the paper prints, in per cent: scores after one training by those after another."""
+    """Return the ratios that the paper prints, in per cent; a ratio compares a method's scores after two trainings."""
     return {
         (dataset, method, test): ratio
         for dataset, methods in suite.published_ratios.items()

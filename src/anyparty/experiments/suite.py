@@ -186,7 +186,7 @@ class Suite(BaseModel, ABC):
         """Return the names of the selected data sets, in the suite's order.
 
         Raises:
-            ConfigError: the suite does not have a selected data set, or it does not have a selected mechanism.
+            ConfigError: a selected data set or mechanism is not in the suite.
         """
         select("mechanism of missing blocks", selection.missing, getattr(self, "train_missing", ()))
         light = [name for name, entry in self.datasets.items() if not entry.heavy]

@@ -1,9 +1,9 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
 scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``)
-and free text (``HashingVectorizer``). It is imported only in functions, because its import takes about a second. In a
-categorical column, missing cells are a level of their own. A category that did not occur in training becomes zeros. A
-date becomes several numbers, such as its year, which are then treated as numeric columns.
+and free text (``HashingVectorizer``). scikit-learn is imported only in functions, because its import takes about a
+second. In a categorical column, missing cells are a level of their own. A category that did not occur in training
+becomes zeros. A date becomes several numbers, such as its year, which are then treated as numeric columns.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
 class. Loading the file therefore creates only objects of the classes below.
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # the mean is not used, because it may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # minimum and maximum, because a mean may be rounded
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -297,12 +297,11 @@ class Prepare(BaseModel):
             if len(empty) == table.columns.width:
                 raise TableError(f"{sentence}, and there is no other column: leave the party out")
             remark(f"{sentence}, and is left out")
-        numeric, categorical, moments, texts = (
-            table.columns.select(
-                by_name([name for name, of in table.kinds.items() if of == kind and name not in empty])
-            )
-            for kind in KINDS
-        )
+        names: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
+        for name, kind in table.kinds.items():
+            if name not in empty:
+                names[kind].append(name)
+        numeric, categorical, moments, texts = (table.columns.select(by_name(of)) for of in names.values())
         of_dates = tuple(DateColumn.fit(column, rows) for column in moments.iter_columns())
         return cls(
             party=table.party,
@@ -312,7 +311,7 @@ class Prepare(BaseModel):
             words=Words(columns=tuple(texts.columns)),
         )
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each column that the model requires, numeric columns first, for ``read_table(..., expect=)``."""
         kinds: dict[str, Kind] = dict.fromkeys(self._numbers, "numeric")
@@ -320,7 +319,7 @@ class Prepare(BaseModel):
         kinds |= dict.fromkeys((each.name for each in self.dates), "date")
         return kinds | dict.fromkeys(self.words.columns, "text")
 
-    @property
+    @cached_property
     def _numbers(self) -> tuple[str, ...]:
         """The numeric columns of the party's table, without those that dates become."""
         return self.numeric.columns[: len(self.numeric.columns) - sum(len(each.parts) for each in self.dates)]
@@ -333,7 +332,7 @@ class Prepare(BaseModel):
         words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
         return (*self.numeric.columns, *hot, *words)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The number of output columns."""
         words = len(self.words.columns) * self.words.width
@@ -385,7 +384,7 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its exact value
+            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its value without rounding
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 

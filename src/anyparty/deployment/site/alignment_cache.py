@@ -83,7 +83,7 @@ class StoredAlignment:
 
     @classmethod
     def read(cls, path: Path) -> StoredAlignment:
-        """Read the alignment stored at ``path``.
+        """Return the alignment that is stored at ``path``.
 
         Raises:
             ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.
@@ -149,8 +149,8 @@ async def aligned(
     If all parties have stored the same alignment, it is used.  If not, the parties make a new one.
 
     A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
-    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
-    some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` allows
+    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties; by
+    default, all parties are online.  A stored alignment can be used while parties are offline.  ``apart`` allows
     parties that have no row in common, as in prediction.
 
     If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is
