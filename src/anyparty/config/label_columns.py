@@ -26,7 +26,6 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     ``found`` has, by party, the table or the name of its file. The function finds the active party if the settings do
     not name it.
 
-
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
             uses ``federation.label``.

@@ -168,10 +168,10 @@ def inspect(
     x: ArrayLike,
     y: ArrayLike,
     *,
-    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - frozen
+    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - immutable
     embedding: int = 64,
     activation: str = "selu",
-    optimizer: Optimizer = Optimizer(),  # noqa: B008 - frozen
+    optimizer: Optimizer = Optimizer(),  # noqa: B008 - immutable
     epochs: int = 200,
     every: int = 1,
     batch_size: int = 128,
