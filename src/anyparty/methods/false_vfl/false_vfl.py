@@ -290,7 +290,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the mean of z given only the block, [B_k, D]."""
+        """Return the positions in ``places`` of rows that the party has, and the mean of z given its block [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)

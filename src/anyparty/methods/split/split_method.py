@@ -253,7 +253,7 @@ class Split:
         return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and, for each party, its gradient with respect to the party's embeddings.
+        """Return the loss and, for each party, the loss's gradient with respect to the party's embeddings.
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
         batch has no row to learn from.
