@@ -422,7 +422,7 @@ class CsvFile:
 
 
 def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
+    """Drop empty unnamed columns, and an unnamed first column of row numbers; return the other columns, and remarks.
 
     The frame's name of an unnamed column is ``UNNAMED`` and the column's place in the file.
 

@@ -267,7 +267,7 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
                                        fl_ctx: FLContext) -> None:  # fmt: skip
-        """Ignore a result that arrives after the job has stopped waiting for it."""
+        """Ignore a party's result, because the job no longer waits for this party."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Start the job at the other parties, do this party's work, then wait until the other parties have ended."""
