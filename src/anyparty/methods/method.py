@@ -102,6 +102,14 @@ class Batch:
     share: float = 1.0
     held_out: Tensor | None = None
 
+    @property
+    def place(self) -> str:
+        """The stage, epoch and number of the batch as text, for an error message."""
+        if len(self.moment) != 3:
+            return "prediction"
+        stage, epoch, step = self.moment
+        return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
+
     def generator(self, name: str) -> torch.Generator:
         """Return the random stream ``name`` of this step; all parties that request this stream get equal numbers."""
         return self.seeds.torch(name, *self.moment)

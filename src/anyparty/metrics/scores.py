@@ -170,11 +170,7 @@ def _area(scores: Tensor, positive: Tensor) -> float:
 
 
 def _log_loss(rows: LabelledPredictions) -> float:
-    return _mean_log_loss(rows, rows.scores)
-
-
-def _mean_log_loss(rows: LabelledPredictions, scores: Tensor) -> float:
-    p = scores.gather(1, rows.y[:, None]).double()
+    p = rows.scores.gather(1, rows.y[:, None]).double()
     return float(-p.clamp_min(EPSILON).log().mean())
 
 
@@ -187,9 +183,9 @@ def _mae(rows: LabelledPredictions) -> float:
 
 
 def _loss(rows: LabelledPredictions) -> float:
-    classification = rows.task.kind == "classification"
-    own = weighted(rows.task, rows.scores) if classification else rows.scores
-    return _mean_log_loss(rows, own) if classification else float((rows.errors / rows.task.scale).square().mean())
+    if rows.task.kind == "regression":
+        return float((rows.errors / rows.task.scale).square().mean())
+    return _log_loss(replace(rows, scores=weighted(rows.task, rows.scores)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,8 +67,8 @@ from anyparty.methods.false_vfl.passive_party import MESSAGES, BatchTurn, PartyB
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered, predictions
 from anyparty.methods.split.rule import RuleAnswer
-from anyparty.networks.coverage import Connectivity, shared, untied
 from anyparty.networks.encoders import MLP, Factory, build
+from anyparty.networks.heads import Connectivity, shared, untied
 from anyparty.networks.optimizer import Optimizer
 
 PRETRAIN, TRAIN = "pretrain", "train"
