@@ -89,7 +89,7 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float, known: Tensor | None = None) -> Tensor:
-        """Return the log-density [...] of x, and store its gradient by the outputs for ``backward``."""
+        """Return the log-density [...] of x, and store its gradient with respect to the outputs for ``backward``."""
         mean, raw = outputs.chunk(2, dim=-1)
         std = functional.softplus(raw).add_(floor)
         precise = std.reciprocal()
