@@ -209,8 +209,9 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
 def cut(x: AnyArray, how: str, parties: int) -> tuple[AnyArray, ...]:
     """Partition the features of a data set among K parties in a way that ``how`` selects by name.
 
-    ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis,
-    "rows" are horizontal strips, and "strips" are vertical strips.
+    ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis.
+    "quadrants" and "cells" are the cells of a grid over each image.  "rows" are horizontal strips of each image, and
+    "strips" are vertical strips.  "views" gives each party some of the views of an object.
 
     >>> [block.shape for block in cut(np.zeros((2, 23)), "columns", 4)][0]
     (2, 5)
