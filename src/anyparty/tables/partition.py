@@ -110,7 +110,7 @@ def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
 
 
 def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64], ...]:
-    """Divide each group of columns into K blocks of equal width, as ``columns`` does; each party gets a block of each.
+    """Divide each group of columns into K equally wide blocks, as ``columns`` does; a party gets a block of each group.
 
     LASER-VFL partitions its clinical tables in this way: each of four parties gets a quarter of the charts, of the
     conditions and of the demographics. A group [m] lists m columns. A group [m, T] lists m variables with T columns
