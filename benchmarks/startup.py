@@ -1,4 +1,4 @@
-"""Time until anyparty is ready: imports and quick commands, beside the libraries below: python -m benchmarks.startup.
+"""Time until anyparty is ready, for imports and quick commands, beside its libraries: python -m benchmarks.startup.
 
 Every start is a process of its own. The contenders take turns in a new order in every round, after one warm-up start of
 each, which compiles its modules and fills the file cache.
@@ -29,7 +29,7 @@ STARTS: dict[str, tuple[list[str], float | None]] = {
 
 
 def start(words: list[str], compiled: str) -> tuple[float, float]:
-    """Start Python with ``words`` and return its wall-clock and its CPU seconds; ``compiled`` keeps the bytecode."""
+    """Run Python with the arguments ``words``; return wall-clock and CPU seconds.  ``compiled`` keeps the bytecode."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = compiled
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -34,12 +34,15 @@ METHODS_FILE = Path(anyparty.cli.__file__).parent / "methods.json"
 MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALL_METHODS = "all"
 NO_GRADIENTS = "nothing from gradients: none are sent"
-SHARED_PAGES = {"false-vfl-1": "false_vfl", "false-vfl-2": "false_vfl"}  # other methods have a page of their name
+SHARED_PAGES = {  # other methods: a page with their own name
+    **dict.fromkeys(("local", "standard", "ensemble", "combinatorial", "plug"), "baselines"),
+    **dict.fromkeys(("false-vfl-1", "false-vfl-2"), "false_vfl"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentedMessage:
-    """A message that may be sent, and the methods that send it; empty if every run may send it."""
+    """A message that may be sent, and the methods that send it; no methods if every run may send the message."""
 
     message: MessageSpec
     methods: tuple[str, ...] = ()

@@ -336,8 +336,12 @@ def test_one_cell_is_run_alone():
 def test_suites_of_another_kind_have_no_rates_and_take_no_own_methods(suite):
     with pytest.raises(ConfigError, match=r"the suite has no mechanism of missing blocks '0\.1'"):
         list(suites.load(suite).runs(Selection(missing=["0.1"])))
-    with pytest.raises(ConfigError, match=f"suite '{suite}' takes no method of your own, such as 'mine:Mine'"):
+    with pytest.raises(ConfigError, match=f"suite '{suite}' takes no method of your own") as refused:
         experiments.run(suite, methods=["mine:Mine"])
+    takers = [name for name in suites.names() if isinstance(suites.load(name), MissingBlocksSuite)]
+    assert all(name in str(refused.value) for name in takers)
+    assert "'mine:Mine'" in str(refused.value)
+    assert "anyparty compare" in str(refused.value)
 
 
 MINE = """

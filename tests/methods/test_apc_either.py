@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange.apc import Apc
 from tests import worlds

@@ -23,7 +23,8 @@ from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
 from anyparty.core.object_description import described, name_of
 from anyparty.core.types import Roster
-from anyparty.data.blocks import TEST, row_keys
+from anyparty.data.blocks import row_keys
+from anyparty.data.splits import TEST
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
@@ -44,7 +45,7 @@ def check(config: Config) -> None:
     """Validate the method, its parameters, the schedule, the device and ``train.extreme`` before any table is read.
 
     Raises:
-        ConfigError: one of them is invalid; the error names it.
+        ConfigError: one of these settings is invalid; the error names it.
     """
     scheduled(chosen(config), config)
     device_of(config.train.device)
@@ -124,7 +125,7 @@ def train(
             hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # The settings are valid now.  The recorder locks the run's folder, and only recorder.open() unlocks it.
+    # Begin the record now, after all settings are checked: begin() locks the folder, and only open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers,
@@ -171,9 +172,9 @@ def as_trained(
 ) -> Config:  # fmt: skip
     """Return the settings to record for a run, including the Python objects that replaced some of them.
 
-    A method, an encoder or an optimizer is recorded as settings if settings can make an equal one.  A user-defined
-    method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is recorded as
-    ``module:function``, even if this name cannot be imported.
+    A method, an encoder or an optimizer is recorded as settings if an equal object can be made from settings.  A
+    user-defined method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is
+    recorded as ``module:function``, even if this name cannot be imported.
 
     Args:
         config: the settings.

@@ -1,4 +1,4 @@
-"""The steps that are the same in a run in one process and in a run at a party's own site: prepare, train, save.
+"""The steps that a run in one process and a run at a party's own site share: prepare, train, save.
 
 1. ``TrainingRun.of`` validates the settings and describes the method.
 2. ``TrainingRun.party`` prepares one party, and returns the coroutine function that trains as this party.
@@ -86,7 +86,7 @@ class TrainingRun:
             table: the party's validated table.
             known: the index of each aligned row in the party's table; at the active party also which parties have it.
             folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
-            hooks: callbacks and values that the caller passes to this party's training.
+            hooks: callbacks and values that this party's training gets from its caller, such as the party's secret.
             encoder: the function that makes the party's network; by default the encoder of the settings.
             optimizer: the optimizer of the party's network; by default the optimizer of the settings.
 
@@ -118,7 +118,7 @@ class TrainingRun:
         )  # fmt: skip
 
     def about(self, outcome: PartyResult) -> ModelSummary:
-        """Return the facts that all parties know about the model, as far as the party of ``outcome`` knows them."""
+        """Return the facts about the model that all parties may know, as far as the party of ``outcome`` knows them."""
         return ModelSummary(
             method=settings_of(self.answers, whole=True),
             roster=self.roster,

@@ -144,7 +144,9 @@ def bench(
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="Some of the suite's methods; one of your own is module:name."),
+        typer.Option(
+            "--method", help="Some of the suite's methods; one of your own is module:name, in laser-... and false-..."
+        ),
     ] = None,
     missing: Annotated[
         list[str] | None, typer.Option("--missing", metavar="P", help="Some of the suite's missing rates in training.")

@@ -33,7 +33,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError
 from anyparty.tables import readers
 
 NAME = "anyparty"
-PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default port: the command that listens there
+PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # by default port, the command that listens at this port
 EXTRAS = {
     "pandas": "tables as pandas data frames", "flare": "parties in separate processes", "serve": "anyparty serve",
     "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow", "tune": "anyparty sweep",
@@ -48,7 +48,7 @@ class Finding:
 
     Attributes:
         check: name of the check.
-        level: "fine", "note" (may be intended) or "fix".
+        level: "fine"; "note" for a finding that may be intended; or "fix" for a problem.
         result: what was found.
         advice: what to do; empty if there is nothing to do, or if ``result`` already tells it.
     """
@@ -85,7 +85,7 @@ def examine(place: Path | str | None = None) -> list[Finding]:
 
 
 def _kits_in(folder: Path | None) -> list[Path]:
-    """Return the kits of parties in a federation's folder, or the folder itself if it is a kit."""
+    """Return the folders of the parties' kits in a federation's folder, or the folder itself if it is a party's kit."""
     if folder is None:
         return []
     if (folder / "startup").is_dir():
@@ -100,7 +100,7 @@ def _kits_in(folder: Path | None) -> list[Path]:
 
 
 def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
-    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of the error raised."""
+    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of its error."""
     try:
         result = run()
     except AnypartyError as error:
@@ -251,7 +251,7 @@ def check_data_sets() -> Iterator[Finding]:
 
 
 def check_settings(kit: Path) -> Iterator[Finding]:
-    """Check that the party's settings in its kit are valid, and that its table exists."""
+    """Check that the party's settings in its kit are valid, and that the party's table exists."""
     check, path = f"{kit.name}: settings", kit / "local" / FILE
     try:
         site = SiteConfig.read(kit)
@@ -335,8 +335,8 @@ def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
 def check_clocks(kit: Path) -> Iterator[Finding]:
     """Check how far the other parties' clocks differed from the active party's when they last reported their time.
 
-    Only the active party's kit has these reports; any other kit has no finding.  The measured difference includes the
-    time that the message takes, usually less than a second.
+    Only the active party's kit has these reports, so the function yields no finding for any other kit.  The measured
+    difference includes the time that the message takes, usually less than a second.
     """
     try:
         serves = ServerAddress.of(kit).serves

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyparty.config import Config
 from anyparty.errors import ConfigError, TableError, nearest, some
 from anyparty.tables import readers
 from anyparty.tables.file_content import DETECT
+
+if TYPE_CHECKING:
+    from anyparty.config import Config
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
@@ -19,11 +21,11 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label column of each party that holds labels, by party, with the active party first.
+    """Return, by party, the label column of each party that holds labels; the active party is first.
 
-    ``found`` has, by party, the table or the name of its file.
+    ``found`` has, by party, the table or the name of its file. The function finds the active party if the settings do
+    not name it.
 
-    ``found`` has, by party, the table or the name of its file.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -50,10 +52,10 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return the label columns that the settings name, by party, with the active party first.
+    """Return, by party, the label column of each party that the settings name; the party ``active`` is first.
 
-    The active party uses ``parties.NAME.label``, or else ``federation.label``.  Other parties use
-    ``parties.NAME.label`` only.
+    The active party has the column ``parties.NAME.label``, or by default ``federation.label``.  All other parties have
+    only ``parties.NAME.label``.
 
     Raises:
         ConfigError: the active party has no label column, or no party uses ``federation.label``, so that the setting
@@ -72,7 +74,7 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
 
 
 def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
-    """Reject a party's table in which the label column ``federation.label`` would be used as a feature.
+    """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
     ``found`` has, by party, the table or the name of its file.
 
@@ -104,7 +106,7 @@ def _columns(config: Config, name: str, source: Any) -> set[str]:
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
-    """Return the only party in ``labels`` (label columns by party); raise an error if there is not exactly one."""
+    """Return the only key of ``labels``, which maps parties to label columns; raise an error unless it has one key."""
     if len(labels) == 1:
         return next(iter(labels))
     if not labels:

@@ -25,13 +25,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Generator
 
-_Device = torch.device  # an alias, because the name ``torch`` is a method in the classes below
-_DRAWING = threading.RLock()  # held while drawing, because all threads share torch's default stream
+if TYPE_CHECKING:  # torch takes seconds to import, so that only the functions that need it import it
+    import torch as pytorch  # under another name, because the classes below have a method ``torch``
+    from torch import Generator
+
+_DRAWING = threading.RLock()  # a thread that draws holds this lock, because all threads share torch's default stream
 _WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
 _WORDS_AT = 24  # the offset of these numbers (8 bytes each) in torch's serialized state, after a seed and two counters
 _BYTES = 5056  # the size of torch's serialized state
@@ -59,26 +61,32 @@ class Seeds:
 
     def torch(self, *name: str | int) -> Generator:
         """Return a fresh torch generator (CPU) for the stream ``name``."""
-        return torch.Generator().manual_seed(self.number(*name))
+        from torch import Generator  # noqa: PLC0415
+
+        generator = Generator()
+        self._begin(generator, *name)
+        return generator
 
     def numpy(self, *name: str | int) -> np.random.Generator:
         """Return a fresh numpy generator for the stream ``name``."""
         return np.random.default_rng(self.number(*name))
 
     @contextmanager
-    def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
+    def drawing(self, *name: str | int, device: pytorch.device | None = None) -> Iterator[None]:
         """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
         The block must not contain an await. Torch's default stream is restored after the block. On the CPU, a thread
         waits at the beginning of its block until the blocks of other threads have ended.
         """
+        import torch  # noqa: PLC0415
+
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):
                 torch.manual_seed(self.number(*name))
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # get_state and set_state are 40 times as fast as fork_rng
+            before = torch.default_generator.get_state()  # 40 times as fast as torch.random.fork_rng
             self._begin(torch.default_generator, *name)
             try:
                 yield
@@ -102,16 +110,13 @@ class _Own(Seeds):
     could be guessed.
     """
 
-    def torch(self, *name: str | int) -> Generator:
-        generator = Generator()
-        self._begin(generator, *name)
-        return generator
-
     def numpy(self, *name: str | int) -> np.random.Generator:
         return np.random.default_rng(int.from_bytes(self._digest(*name), "little"))
 
     def _begin(self, generator: Generator, *name: str | int) -> None:
-        generator.manual_seed(self.number(*name))  # resets the counters, so that no number of the state is skipped
+        import torch  # noqa: PLC0415
+
+        generator.manual_seed(self.number(*name))  # resets the counters, so that all numbers of a new state are used
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")
@@ -131,6 +136,8 @@ def usual_torch() -> Iterator[None]:
     this with ``torch.set_default_dtype``, ``torch.set_default_device``, ``torch.no_grad()`` or
     ``torch.inference_mode()``, which would change or break training.
     """
+    import torch  # noqa: PLC0415
+
     dtype = torch.get_default_dtype()
     with ExitStack() as stack:
         if dtype != torch.float32:
@@ -141,5 +148,5 @@ def usual_torch() -> Iterator[None]:
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
         if torch.get_default_device() != torch.device("cpu"):
-            stack.enter_context(torch.device("cpu"))  # only if needed, because it slows down every call of torch
+            stack.enter_context(torch.device("cpu"))  # only if necessary, because it slows down every call of torch
         yield

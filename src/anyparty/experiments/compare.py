@@ -17,9 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from anyparty.api import arguments
 from anyparty.api.federation import Federation
-from anyparty.config import Config
+from anyparty.config import Config, config_of
 from anyparty.core.declared_types import checked
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, RunError, some
@@ -88,7 +87,7 @@ def compare(
 
     """
     if not isinstance(federation, Federation):
-        federation = Federation.from_config(arguments.settings(federation))
+        federation = Federation.from_config(config_of(federation))
     chosen, rates, drawn = compared_methods(methods, parameters), _rates(missing), _seeds(seeds)
     _check(federation, chosen, training)
     shown = _metric(federation, metric)
@@ -133,7 +132,7 @@ def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
 ) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
-    """Try configurations with one seed; return the one with the best validation score by method and missing rate.
+    """Try configurations with one seed; return, by method and missing rate, the one with the best validation score.
 
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
@@ -163,7 +162,7 @@ def _searched(
 
 
 def _without_optimizer_object(federation: Federation, training: dict[str, Any]) -> tuple[Federation, dict[str, Any]]:
-    """Move an ``Optimizer`` from the arguments into the settings, so that a search can change its values."""
+    """Return settings and arguments with an ``Optimizer`` moved from the arguments into the settings."""
     if not isinstance(training.get("optimizer"), Optimizer):
         return federation, training
     config = federation.config

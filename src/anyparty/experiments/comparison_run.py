@@ -30,15 +30,15 @@ from anyparty.artifacts.record import versions
 from anyparty.config import TrainSettings
 from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.missingness import MCAR
+from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod
 from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
 
-SETS_PER_COUNT = 8  # the greatest number of sets of n parties that are scored, for each n
+SETS_PER_COUNT = 8  # at most so many sets of n parties are scored, for each number n
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[
     Args:
         model: the trained model.
         full: the federation before blocks were removed.
-        masked: the federation after blocks were removed, which was trained.
+        masked: the federation after blocks were removed, with which the model was trained.
 
     Returns:
         ``scores``: first an entry with ``present`` None, for the test rows with the run's missing blocks.  Then one
@@ -180,7 +180,7 @@ def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[
 
 
 def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Yield all sets of ``count`` parties; if there are more than ``SETS_PER_COUNT``, yield so many fixed random sets.
+    """Yield the sets of ``count`` parties, at most ``SETS_PER_COUNT``: if there are more, a fixed random choice.
 
     >>> list(party_sets(["a", "b", "c"], 2))
     [('a', 'b'), ('a', 'c'), ('b', 'c')]

@@ -388,11 +388,11 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return a CSV with a line for each ratio of two scores of a method, one for each of the suite's two trainings.
+    """Return a CSV with a line for each ratio: a method's score after one training, divided by its score after another.
 
-    The trainings use the suite's first and last missingness mechanism: see ``training_pairs``. The column ``ratio``
-    covers the seeds that both trainings share. The column ``ratio_compared`` covers the seeds that all methods with the
-    same data set and test mechanism share.
+    The score after training with the suite's last missingness mechanism is divided by that with the first mechanism.
+    The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared`` covers the seeds that
+    all methods with the same data set and test mechanism share.
     """
     pairs, compared, theirs = (
         results.training_pairs(suite, cells),

@@ -209,7 +209,7 @@ def _ratio(less: Cell, more: Cell, seeds: Sequence[int]) -> float | None:
 
 
 def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
-    """Return the ratios of scores after two trainings that the paper prints, in per cent."""
+    """Return the ratios that the paper prints, in per cent: scores after one training by those after another."""
     return {
         (dataset, method, test): ratio
         for dataset, methods in suite.published_ratios.items()

@@ -64,7 +64,7 @@ class OneExchangeRun(SuiteRun):
         Raises:
             ConfigError: the data set has too few rows, or it lacks a column that the suite names.
         """
-        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
         frames, test = party_frames(self, data)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -295,7 +295,7 @@ class OneExchangeSuite(Suite):
         return f"1/{QUICK} of the epochs"
 
     def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:
-        """Yield the runs of the selected data sets and methods, ordered by seed; each seed repeats all of them."""
+        """Yield the runs of the selected data sets and methods, ordered by seed; every seed has the same runs."""
         wanted = select("method", selection.methods, self.methods)
         for seed in range(selection.seeds):
             for dataset in self.selected_datasets(selection):

@@ -72,7 +72,7 @@ def mean_spread(values: Sequence[float]) -> MeanSpread:
 
 
 def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """Group records by the fields ``names`` of their runs; the keys are tuples of these fields' values."""
+    """Return the records grouped by the fields ``names`` of their runs; the keys are tuples of the fields' values."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records.values():
         groups.setdefault(tuple(record["run"][name] for name in names), []).append(record)
@@ -80,7 +80,7 @@ def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, float]:
-    """Convert pairs of a record and a value to a dict: the seed of the record's run -> the value."""
+    """Return a dict from the seeds of runs to values, made from pairs of a run's record and a value."""
     return {int(record["run"]["seed"]): value for record, value in values}
 
 

@@ -68,7 +68,7 @@ class SchedulesRun(SuiteRun):
 
         A training that diverges is a result, too. Its curve ends with the last finished epoch.
         """
-        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
         assert data.X_test is not None

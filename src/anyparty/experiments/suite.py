@@ -161,8 +161,10 @@ class Suite(BaseModel, ABC):
             ConfigError: suites of this kind do not accept further methods, or a name is not that of a method.
         """
         if names:
-            raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}; suites of "
-                              f"missing blocks do, such as laser-table1 and false-tables")  # fmt: skip
+            raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}: it compares "
+                              "schedules, or methods of one exchange; name one of laser-table1, laser-table3, "
+                              "laser-fig2, false-tables and false-table18, or compare on your own tables with "
+                              "`anyparty compare`")  # fmt: skip
         return self
 
     @abstractmethod

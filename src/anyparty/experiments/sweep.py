@@ -276,7 +276,7 @@ def _share(trials: int, part: int, parts: int) -> int:
 def _configurations(
     settings: SweepSettings, space: Mapping[str, NumberRange | Choices], distributions: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return all configurations of a grid or random search as Optuna's parameters; every process gets equal ones."""
+    """Return all configurations of a grid or random search as Optuna's parameters, the same in every process."""
     import optuna  # noqa: PLC0415
 
     if settings.sampler == "grid":

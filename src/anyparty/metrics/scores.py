@@ -1,4 +1,4 @@
-"""The usual metrics on rows with a label and an answer, and metrics by the parties present.
+"""The usual metrics on rows with a label and an answer, and metrics that average over the parties present.
 
 Notation  n rows, m of them with a label and an answer, C classes.
 
@@ -15,11 +15,11 @@ Notation  n rows, m of them with a label and an answer, C classes.
                 from log_loss only with ``train.balance``: then log_loss is computed from probabilities that are brought
                 back to the classes' shares of the training rows.
 
-Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
-the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and the macro F1 of
-rows of a single class, and the F1 of rows without a positive label. All other values equal scikit-learn's, as tests
-check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer
-than the metrics.
+Rows of a class that did not occur in training are wrong in all metrics. If the model knows two classes, f1 and auroc
+remain those of the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and
+the macro F1 of rows of a single class, and the F1 of rows without a positive label. All other values equal
+scikit-learn's, as tests check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its
+checks would take longer than the metrics.
 
 Metrics by the parties present average over parties, as in LASER-VFL's tables: Valdeira, Wang, Chi: "Vertical Federated
 Learning with Missing Features During Training and Inference", ICLR 2025, Appendix D, "Computing metrics", and section 5
@@ -56,7 +56,7 @@ from anyparty.core.types import Task
 from anyparty.errors import ConfigError, PredictionError, nearest
 
 ScoreTable = dict[str, float]
-"""Metrics by name, with ``coverage``, the share of rows with an answer, and ``rows``, the number of all rows."""
+"""Metrics by name. ``coverage`` is the share of rows with an answer, and ``rows`` is the number of all rows."""
 
 EPSILON = torch.finfo(torch.float32).eps
 NEAR_ONE = 1 - 2**-10
@@ -69,7 +69,7 @@ class LabelledPredictions:
     Attributes:
         task: the task.
         scores: [n, C] the predicted probabilities or, in a regression, numbers, as in ``Predictions``.
-        y: [n] int64 class, or float64 number in the label's own units.
+        y: [n] labels: int64 index of the class, or float64 number in the label's own units.
         answered: [n] bool, rows with an answer.
         unseen: the number of classes that did not occur in training. They are the last classes of the task.
     """
@@ -82,7 +82,7 @@ class LabelledPredictions:
 
     @classmethod
     def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> LabelledPredictions:
-        """Return the labelled rows with their predictions; in a regression, y is converted to the label's own units."""
+        """Return the labelled rows with their predictions; in a regression, convert ``y`` to the label's own units."""
         task = predictions.task
         if len(y) != len(predictions):
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
@@ -93,7 +93,7 @@ class LabelledPredictions:
         return rows if labeled is None else rows.where(labeled)
 
     def where(self, rows: Tensor) -> LabelledPredictions:
-        """Return the rows that a mask [n] or indices select."""
+        """Return the rows that ``rows``, a mask [n] or indices, selects."""
         return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
 
     @property
@@ -149,17 +149,18 @@ def _auroc(rows: LabelledPredictions) -> float:
 
 
 def _rank(p: Tensor, c: int) -> Tensor:
-    """Return values [m] that increase with the probability of class ``c`` in p [m, C]: log p, or -log(1 - p) near 1.
+    """Return values [m] that increase with the probability of class ``c``, p[:, c]: log p, or -log(1 - p) near 1.
 
-    In single precision, p rounds to 1 if the logit is 17 or more. Near 1, the sum of the other classes' probabilities
-    therefore replaces 1 - p. For smaller p this sum is not used, because its rounding would order rows with equal p.
+    In single precision, p rounds to 1 if the logit is 17 or more. If p is near 1, the sum of the other classes'
+    probabilities therefore replaces 1 - p. If p is smaller, this sum is not used, because its rounding errors would
+    order rows with equal p.
     """
     own, others = p[:, c], torch.cat([p[:, :c], p[:, c + 1 :]], dim=1).sum(dim=1)
     return torch.where(own < NEAR_ONE, own.log(), -others.log())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(positive row scores above negative row) + P(equal scores) / 2; NaN without positive or negative rows."""
+    """Return P(a positive row scores above a negative row) + P(equal scores) / 2; NaN if either kind has no rows."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -193,7 +194,7 @@ def _loss(rows: LabelledPredictions) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric: its function of answered rows, the tasks that it fits, and whether greater is better."""
+    """A metric: its function of answered rows, the tasks that it fits, and whether greater values are better."""
 
     of: Callable[[LabelledPredictions], float]
     kind: Literal["classification", "regression", "any"]
@@ -244,7 +245,7 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
 
 
 def constant_score(name: str, task: Task, y: Tensor) -> float:
-    """Return the best value of a metric that predicting one class for all rows reaches on the labels ``y`` [n] int64.
+    """Return the best value of the metric ``name`` on labels ``y`` [n] if one class is predicted for all rows.
 
     The result is minus infinity if the metric is undefined for every constant class.
 
@@ -259,7 +260,7 @@ def constant_score(name: str, task: Task, y: Tensor) -> float:
 
 
 def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names: Iterable[str]) -> ScoreTable:
-    """Return metrics by name on the rows with a label and an answer; NaN if there are no such rows.
+    """Return, by name, metrics on the rows with a label and an answer; NaN if there are no such rows.
 
     Args:
         predictions: predictions for n rows.
@@ -286,7 +287,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 def scores_of(rows: LabelledPredictions) -> ScoreTable:
     """Return every metric that fits the task, with ``coverage`` and ``rows``.
 
-    ``loss`` is left out, because it repeats the other metrics.
+    The metric ``loss`` is left out, because it repeats other metrics.
     """
     answered = _answered(rows)
     names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.trained)]
@@ -315,9 +316,9 @@ def metric_label(metric: str) -> str:
 def by_count(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None
 ) -> dict[int, ScoreTable]:
-    """Return the scores of rows by number of present parties, largest number first.
+    """Return, by number of present parties, the scores of the rows with this number; the largest number is first.
 
-    A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked.
+    A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked to take part.
     """
     rows, present = _labelled(predictions, y, observed, labeled)
     count = present.sum(dim=1)
@@ -328,9 +329,10 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return the scores of rows by set of present parties (``"bank + shop"``), most frequent set first.
+    """Return, by set of present parties (``"bank + shop"``), the scores of the rows with this set.
 
-    Only the ``most`` most frequent sets are returned. A party is present for a row if it holds the row and was asked.
+    The result has the ``most`` most frequent sets, most frequent first. A party is present for a row if it holds the
+    row (``observed`` [n, K] bool) and was asked to take part.
     """
     rows, present = _labelled(predictions, y, observed, labeled)
     distinct, which = patterns(present)
@@ -344,10 +346,10 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     """Return yhat^n(k), [n, K] int64: the class that party k predicts for row n.
 
     A party may have no answer of its own for a row, because it has no head, an untrained head, or a silent host. The
-    joint answer for the row then counts as its answer, even if it has its own answers for other rows. The result for a
-    row therefore does not depend on other rows. If there is no joint answer either, the class is a random guess,
-    uniform over the classes of training. One guess is always drawn for each row, so that two methods with the same seed
-    get the same guesses.
+    joint answer for the row then counts as the party's answer, even if the party has answers of its own for other rows.
+    The result for a row therefore does not depend on other rows. If there is no joint answer either, the class is a
+    random guess, drawn uniformly from the classes seen in training. One guess is always drawn for each row, so that two
+    methods with the same seed get the same guesses.
 
     Raises:
         ConfigError: the task is a regression.
@@ -423,7 +425,7 @@ def _counted(predictions: Predictions, observed: Tensor, labeled: Tensor | None)
 
 
 def _present(predictions: Predictions, observed: Tensor) -> Tensor:
-    """Return a mask [N, K] bool: for each row, the parties that hold it and that were asked for a prediction."""
+    """Return a mask [N, K] bool, True if party k holds row n and was asked for a prediction."""
     if observed.shape != predictions.took_part.shape:
         n, K = predictions.took_part.shape
         raise PredictionError(f"observed is {tuple(observed.shape)}; {n} predictions of {K} parties need {(n, K)}")

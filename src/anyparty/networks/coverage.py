@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 Sets = Callable[[Tensor], Tensor]
-"""A function that marks the sets of parties whose predictors these rows train: observed [B, K] bool -> [T] bool."""
+"""A function that marks the sets of parties whose predictors a batch trains: observed [B, K] bool -> [T] bool."""
 
 
 class TrainedParties(nn.Module):
@@ -24,7 +24,8 @@ class TrainedParties(nn.Module):
 
     Args:
         parties: K, the number of parties with columns.
-        sets: T, and a function that marks the sets trained by given rows; ``None`` if sets have no predictors.
+        sets: the number T, and the function that marks the sets trained by given rows; ``None`` if the rule has no
+            predictors for sets.
 
     """
 
@@ -81,7 +82,7 @@ class Connectivity(nn.Module):
 
 
 def shared(observed: Tensor) -> Tensor:
-    """Return a mask of the pairs of parties that have rows in common: [N, K] bool -> [K, K] bool."""
+    """Return a mask of the pairs of parties that have a row in common: observed [N, K] bool -> [K, K] bool."""
     there = observed.float()
     return there.T @ there > 0
 
@@ -89,7 +90,8 @@ def shared(observed: Tensor) -> Tensor:
 def untied(together: Tensor, labelled: Tensor) -> list[int]:
     """Return the indices k of parties without a connection to a party with labels; empty if no row has a label.
 
-    Two parties are connected if they have common rows, or if a chain of parties with common rows lies between them.
+    Two parties are connected if they have common rows, or if a chain of parties connects them in which neighbours have
+    common rows. ``together`` [K, K] marks the pairs with common rows, and ``labelled`` [K] the parties with labels.
 
     >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
     [2]

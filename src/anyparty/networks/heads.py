@@ -28,7 +28,7 @@ class StackedLinear(nn.Module):
 
     def __init__(self, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(inputs)  # equals nn.Linear's kaiming_uniform_(a=sqrt(5))
+        bound = 1 / math.sqrt(inputs)  # the initial values of nn.Linear are uniform between -bound and bound
         self.weight = nn.Parameter(torch.empty(copies, outputs, inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(copies, outputs).uniform_(-bound, bound))
 
@@ -45,10 +45,10 @@ class StackedLinear(nn.Module):
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Reject inputs ``given`` whose shape does not fit the number and the input width of heads that a rule declares.
+    """Raise an error if the shape of ``given``, the input of heads, does not fit the heads that a rule declares.
 
-    The rule may be a user's own. ``form`` is "M" if each of the M heads reads its own input, and "F" if all heads read
-    the same F inputs.
+    The rule, which may be a user's own, declares ``copies`` heads with inputs of width ``inputs``. ``form`` is "M" if
+    each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
     """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
@@ -74,7 +74,7 @@ class StackedMLP(nn.Module):
         self.rest = nn.Sequential(*rest)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Apply copy m to u[:, m]. Rows that are not ``valid`` are computed too, because no row depends on another row.
+        """Apply copy m to u[:, m], also to rows that are not ``valid``, because no row depends on another row.
 
         Raises:
             ConfigError: u does not fit the number of copies or their input width.
@@ -83,7 +83,7 @@ class StackedMLP(nn.Module):
         return self.rest(self.first(u))  # type: ignore[no-any-return]
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D].
+        """Apply the first layer of every copy, without its bias, to each of F inputs: [B, F, I] -> [B, F, M, D].
 
         Raises:
             ConfigError: h has another width.
@@ -92,7 +92,7 @@ class StackedMLP(nn.Module):
         return self.first.products(h)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Compute the outputs from T means of ``products`` for each copy: [B, M, T, D] -> [B, M, T, C]."""
+        """Return the outputs of each copy for T means of its ``products``: [B, M, T, D] -> [B, M, T, C]."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
             return u
@@ -147,7 +147,8 @@ class ModuleHeads(nn.Module):
     def products(self, h: Tensor) -> Tensor:
         """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
 
-        ``finish`` applies the modules to means of these inputs. ``StackedMLP`` applies its first layer here.
+        A caller takes means of these inputs, to which ``finish`` applies the modules. In ``StackedMLP``, this function
+        applies the first layer.
 
         Raises:
             ConfigError: h has another width.

@@ -224,7 +224,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     """Return the key numbers at the top of a run's part of the page, as (label, value)."""
     facts = []
     sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
-    # a recorded score covers only rows with an answer; the section with scores by set of parties covers all rows
+    # A recorded score covers only rows with an answer, but the scores by set of parties cover all rows.
     if name := recorded_metric(run, scores.metric):
         part = overall.get("coverage")
         of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
@@ -248,7 +248,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
 def render_page(
     articles: Sequence[RunArticle], comparison: Section | None, pictures: Mapping[Figure, bytes], files: Iterable[str]
 ) -> str:
-    """Render the page as HTML.
+    """Return the page as HTML.
 
     Args:
         articles: one for each run.

@@ -109,7 +109,7 @@ class CrossThreadChannel:
         return await self._call(self.channel.send(to, tag, tensors))
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive a message in the event loop to which the channel belongs."""
+        """Return the next message, which is received in the event loop to which the channel belongs."""
         return await self._call(self.channel.recv(frm, tag, expect))
 
     async def close(self) -> None:

@@ -233,7 +233,7 @@ def _as_in_tables(texts: Sequence[str], normalize: Sequence[str]) -> pl.Series:
 def load_party(
     site: SiteSettings, config: Config | None = None, source: Any = None
 ) -> tuple[LoadedParty, Table, alignment_cache.StoredAlignment]:
-    """Load a party's part of the model, and the party's table and alignment.
+    """Return a party's part of the model, its table and its alignment, which are read from its folder.
 
     Args:
         site: the party's own settings.
@@ -265,7 +265,7 @@ def load_party(
 def build_index(
     known: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
 ) -> RowIndex:
-    """Index the active party's rows by id.
+    """Return an index by id of the rows that a request to the active party may name.
 
     Args:
         known: the active party's view of the alignment.

@@ -231,7 +231,7 @@ class Responder:
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
         guarded = ContractChannel(
             channel, party.roster, party.method.can.messages, bounds=None
-        )  # no bounds here: the multiplexer checks values against its own bounds
+        )  # None, because the multiplexer checks values against bounds
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

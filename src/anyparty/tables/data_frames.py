@@ -191,7 +191,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert a pandas column of timestamps or durations to polars. Times with a time zone are converted to UTC."""
+    """Convert a pandas column of timestamps or durations to a polars series. Times with a time zone become UTC."""
     zone = getattr(column.dtype, "tz", None)
     if zone is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)

@@ -22,7 +22,7 @@ SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
 _DIGITS = 15  # the number of digits that a spreadsheet keeps
-_RARE, _FEWEST = 0.05, 20  # a type of at most the share _RARE is reported, in tables of at least _FEWEST rows
+_RARE, _FEWEST = 0.05, 20  # in _FEWEST rows or more, ids of a type with at most the share _RARE are reported
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def read_ids(
 
 
 def _column(column: pl.Series, where: str) -> pl.Series:
-    """Read one id column as text, and check it."""
+    """Return one id column as text, after checking its cells."""
     timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
     if not (cells.is_text(column) or cells.is_number(column) or timestamps):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")

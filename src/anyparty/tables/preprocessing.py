@@ -6,7 +6,7 @@ categorical column, missing cells are a level of their own. A category that did 
 date becomes several numbers, such as its year, which are then treated as numeric columns.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
-class. Loading it therefore creates only objects of the classes below.
+class. Loading the file therefore creates only objects of the classes below.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # the mean is not used, because it may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # minimum and maximum, because a mean may be rounded
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -385,7 +385,7 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its exact value
+            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its value without rounding
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 
@@ -415,7 +415,7 @@ class Prepare(BaseModel):
             values: [..., width], preprocessed rows in original units; NaN stays NaN.
             centers: [..., width], the weights of the levels. Negative weights are used as 0. If no weight is positive,
                 the level with the largest weight is chosen.
-            truths: numeric columns that hold truth values. They become 1 with the probability in ``centers``, else 0.
+            truths: numeric columns that hold booleans. They become 1 with the probability in ``centers``, else 0.
             random: the generator of random numbers.
         """
         out, cells = values.copy(), values.shape[:-1]

@@ -1,6 +1,6 @@
 """Read numbers with marks, and dates, in text; the rules by which one party's cells are read.
 
-A model stores the rules for prediction, which applies the same rules.
+A model stores these reading rules, so that prediction reads cells as training did.
 
 Marks of numbers are percent signs, currencies, marks between thousands, decimal commas and limits. A column has one
 format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a
@@ -97,9 +97,9 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # beside percentages, 0.5 may mean 0.5 % or 50 %
+    if format.unit in SHARES:  # a cell without %, such as 0.5, may mean 0.5 % or 50 %: not a number
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    # The pattern CELL does not match numbers such as 1e5.
+    # Read numbers such as 1e5 here, because the pattern CELL does not match them.
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)

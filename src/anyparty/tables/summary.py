@@ -56,7 +56,7 @@ class ColumnSummary:
 
 
 def columns(table: Table) -> tuple[ColumnSummary, ...]:
-    """Summarize how each feature column of a table was read.
+    """Return a summary of how each feature column of a table was read.
 
     >>> from anyparty.tables.table import read_table
     >>> shop = read_table(pl.DataFrame({"id": [1, 2], "town": ["Ulm", "Ulm"], "sum": [1.5, None]}), party="s", id="id")
@@ -68,7 +68,7 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 
 
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
-    """List possible mistakes in a table as sentences: its notes, numbers far from all others, and possible identifiers.
+    """Return possible mistakes in a table as sentences: its notes, numbers far from all others, and possible ids.
 
     The command line, Python and sites report the same sentences. ``kind`` is the requested kind of task, because labels
     that are classes are not compared as numbers.

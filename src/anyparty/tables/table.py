@@ -236,12 +236,12 @@ def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str
 
 
 def _copy(column: pl.Series) -> pl.Series:
-    """Copy the cells, because polars shares the memory of pandas frames and numpy arrays, which a user may edit."""
+    """Return a copy of the cells, because polars shares memory with pandas and numpy objects, which a user may edit."""
     return column.gather(pl.int_range(len(column), eager=True))
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
-    """Read the tables of the parties ``names``, and report the errors of all tables at once.
+    """Return the tables of the parties ``names``, or report the errors of all tables at once.
 
     Raises:
         TableError: one or more tables cannot be used, with the reason for each.

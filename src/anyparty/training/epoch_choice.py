@@ -20,7 +20,7 @@ from typing import Any
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision
 
-SHORT = 5  # remarks need more scored epochs than this, because the first of a few epochs may well be the best
+SHORT = 5  # no remarks up to this many scored epochs, because the first of a few epochs may well be the best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ OWN_LOSS = Criterion(metric="loss")  # the epochs of a stage with a loss of its 
 def judge(
     criterion: Criterion, patience: int | None, progress: RunPosition, record: Mapping[str, Any]
 ) -> EpochDecision:
-    """Decide from an epoch's validation scores whether to keep the weights and whether to stop.
+    """Return the decision, from an epoch's validation scores, whether to keep the weights and whether to stop.
 
     Args:
         criterion: the comparison of epochs.

@@ -32,7 +32,9 @@ async def verdict(
     validates: bool,
     last: bool,
 ) -> EpochDecision:
-    """Return the decision on an epoch: the active party makes and sends it, another party receives it.
+    """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
+
+    The active party makes the decision and sends it; every other party receives it.
 
     No party rejoins after the ``last`` epoch of a stage, because the networks of a party that rejoins
     could not catch up.
@@ -95,7 +97,7 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
 
 
 def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
-    """Check that the run was not stopped from outside, at the active party or at another party.
+    """Check that no user and no other program stopped the run, at the active party or at another party.
 
     Without this check, the active party would save an epoch that other parties did not save.  A busy server reports
     the end of a job late, so the reasons why parties are absent are also checked.
@@ -133,7 +135,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
 
 
 def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:
-    """Return a remark if no epoch of a stage had a validation score; otherwise an empty string."""
+    """Return a remark if no epoch of a stage had a validation score, and an empty string if an epoch had one."""
     judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
     if not judged or part.settings.keep != "best":
         return ""

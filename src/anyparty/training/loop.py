@@ -50,7 +50,9 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
     Raises:
         ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
-        PartyLost, MessageError, Diverged: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        MessageError: a received message does not match its declaration.
+        Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
     stages, state, progress, best = await _begin(part, net)
     try:
@@ -86,7 +88,7 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    # by point that all parties reach together, the (stage, epoch) of this party's latest checkpoint
+    # Keys: points that all parties reach together.  Values: the (stage, epoch) of this party's latest checkpoint there.
     own = {meeting(stages, moment): moment for moment in moments}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
@@ -220,7 +222,7 @@ async def _decide(
     *,
     last: bool,
 ) -> control_messages.EpochDecision:
-    """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
+    """Add an epoch's validation scores to its record; return whether to keep its weights and whether to stop.
 
     All parties follow the active party's decision.  In a local stage, each party decides for itself.
     """
@@ -275,7 +277,7 @@ def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[
 
 
 def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
-    """Choose the rows that a stage trains on, validates on and scores; called at the active party."""
+    """Return the rows that a stage trains on, validates on and scores; called at the active party."""
     rows = part.rows
     assert part.training is not None
     assert part.validation is not None
@@ -297,7 +299,7 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Draw the training rows that are scored together with the validation rows; called at the active party."""
+    """Return a random sample of the training rows, to score with the validation rows; called at the active party."""
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -323,7 +325,7 @@ async def _epoch(
     state.train(True)
     for optimizer in state.optimizers.values():
         (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
-    batches = list(_batches(part, stage, epoch, plan))  # every epoch has the same number of batches
+    batches = list(_batches(part, stage, epoch, plan))  # a list, so that the number of batches is known
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
@@ -400,7 +402,7 @@ async def predict_rows(
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
-    """Join the predictions for consecutive batches of rows into one, in the same order."""
+    """Return the predictions for consecutive batches of rows, joined in the same order."""
     first, offset = parts[0], 0
     if len(parts) == 1:
         return first

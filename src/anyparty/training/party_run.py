@@ -138,7 +138,8 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
     The result is ``rows``.  At the active party, it has the masks of the other hosts in ``Rows.labeled_at``.
 
     Raises:
-        PartyLost, MessageError: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a host left, or did not answer in time.
+        MessageError: a received mask does not match its declaration.
     """
     hosts = hosts_of(method, roster)
     if hosts == (roster.active,):
@@ -155,7 +156,7 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Receive the mask of labelled rows, [N] bool, from the party ``name``, which hosts heads."""
+    """Return the mask of labelled rows, [N] bool, received from the party ``name``, which hosts heads."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 

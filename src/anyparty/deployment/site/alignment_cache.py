@@ -61,7 +61,8 @@ class StoredAlignment:
     """One party's knowledge of the alignment of rows, as stored in its folder.
 
     Attributes:
-        known: the positions of the party's rows; at the active party also which party has which row.
+        known: the positions of the party's rows among the aligned rows; at the active party also which party has which
+            row.
         number: [16] uint8, the random number that identifies the alignment.
         table: the fingerprint of the aligned table.
         rows: the number of rows of the aligned table.
@@ -82,7 +83,7 @@ class StoredAlignment:
 
     @classmethod
     def read(cls, path: Path) -> StoredAlignment:
-        """Read the alignment stored at ``path``.
+        """Return the alignment that is stored at ``path``.
 
         Raises:
             ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.
@@ -111,7 +112,7 @@ class StoredAlignment:
         })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
-        """Return True if ``table`` is the table that was aligned, also if rows were added at its end."""
+        """Return True if ``table`` is the table that was aligned, even if rows were added at its end."""
         if table.fingerprint == self.table:
             return True
         n = self.rows

@@ -109,7 +109,7 @@ SECRET, SIZE = "secret", 32
 
 
 def secret_in(folder: Path) -> bytes:
-    """Read the secret in a party's folder; create the file if it does not exist.
+    """Return the secret in a party's folder; create the file with the secret if it does not exist.
 
     Raises:
         ConfigError: the file does not have 32 bytes.

@@ -78,7 +78,7 @@ LEARNS = {
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "concatenated mean and standard deviation"
-AT_ONCE = 2**22  # maximum number of values of z in one message of a prediction (16 MiB)
+AT_ONCE = 2**22  # in a prediction, a message has at most this number of values of z (16 MiB)
 ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
 ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
 UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
@@ -185,7 +185,7 @@ class FalseVFL(ABC):
         }
 
     def learns(self, stage: str) -> tuple[str, ...]:
-        """Return the names of the networks that a stage trains."""
+        """Return the names of the networks that the stage ``stage`` trains."""
         return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
 
     def _optimizer(self, seat: PartyContext, stage: str) -> Optimizer:
@@ -194,7 +194,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
-        """Return the ``BatchTurn`` with which a party processes a batch in prediction."""
+        """Return the ``BatchTurn`` by which a party processes a batch in prediction, with ``L`` samples per row."""
         draws = state.modules.get("draws")
         return BatchTurn(
             net=net,
@@ -385,7 +385,7 @@ def labelled_rows(at: Rows) -> Tensor:
 
 
 def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark if all rows of stage 1 have labels or some parties have every row; else return an empty text."""
+    """Return a remark if all rows of stage 1 have labels, or if some parties have every row; else return ""."""
     assert at.observed is not None
     always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
     known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""

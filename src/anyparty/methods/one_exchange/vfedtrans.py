@@ -63,13 +63,13 @@ class VFedTrans:
         embedding: M, the width of the representation for each data party, which limits the number of singular vectors.
             The paper uses the number of columns of both parties together.
         student_hidden: hidden widths of the students' encoders if the active party's encoder is a multilayer
-            perceptron; dropout and normalisation are those of that perceptron. An encoder of another kind is used as
-            the students' encoder.
+            perceptron. Its dropout and normalisation are used for the students too. An encoder of another kind is used
+            as the students' encoder.
         activation: activation after the hidden layers.
         distillation: lambda, the weight of the distance to the singular vectors.
         distance: distance of a student's embedding to the singular vectors: "mse" or "mae".
         reduction: "sum" over a row's numbers, or their "mean".
-        append: whether the classifier reads x in addition to the representations.
+        append: whether the classifier reads x, the active party's columns, in addition to the representations.
         classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
@@ -174,7 +174,7 @@ class VFedTrans:
                 raise ConfigError(f"vfedtrans: {role} = {name!r} holds columns or labels; name a party that has none")
 
     def roles(self, roster: Roster, data: str) -> fedsvd.Roles:
-        """Return the roles of the parties in the decomposition with a data party."""
+        """Return the role of each party in the decomposition with the data party ``data``."""
         return fedsvd.Roles(
             task=roster.active, data=data, server=self.server or roster.active, keys=self.key_generator or data
         )

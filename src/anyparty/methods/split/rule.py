@@ -68,7 +68,7 @@ class Fusion:
         owners: [M] int64, the party k that each head belongs to; empty if heads belong to no party.
         everyone: the owners of the heads at all hosts together.
         task: the prediction task.
-        k: the host's index among the K parties; -1 if it holds no columns.
+        k: the host's index among the K parties; -1 if the host holds no columns.
         taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
             heads.
         chosen_from: [B*, K] bool. In the stage of pseudo-labels, a loss is over some of B* rows, and this mask has the
@@ -96,7 +96,8 @@ class HeadOutputs:
         valid: [B, M] bool, whether the head answers the row.
         owners: [M] int64, as in ``Fusion``.
         observed: [B, K] bool, the blocks that the valid answers use.
-        key: [B] int64, a number that identifies each row, for random choices that do not depend on a row's place.
+        key: [B] int64, a number that identifies each row, for random choices that do not depend on the row's place in a
+            batch.
         k: the active party's index among the K parties; -1 if it holds no columns.
 
     """
@@ -126,7 +127,7 @@ class RuleAnswer:
         answered: [B] bool, whether the row has an answer.
         took_part: [B, K] bool, the parties whose blocks the answer uses.
         by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
-        reason: the reason given for rows that at least one party has but that get no answer.
+        reason: the reason for rows that at least one party has, but that get no answer.
 
     """
 
@@ -138,14 +139,14 @@ class RuleAnswer:
 
 
 class Rule(ABC):
-    """A split method's definition of its heads, its loss and its answers.
+    """The definition of a split method's heads, loss and answers.
 
-    A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding.
-    A subclass must define ``loss`` and ``outputs``. The defaults of all other functions are for one head that reads
-    every party's embedding, and that needs no particular party.
+    A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding. A
+    subclass must define ``loss`` and ``outputs``. The defaults of all other functions describe one head that reads the
+    embeddings of all present parties, and that needs no particular party.
 
-    ``without_limit`` names an alternative without a limit on the number of parties, for rules that set
-    ``can.most_parties``.
+    If a rule limits the number of parties by ``can.most_parties``, ``without_limit`` is the name of a method without
+    such a limit, for error messages.
     """
 
     without_limit: ClassVar[str] = "LASER-VFL"
@@ -177,7 +178,7 @@ class Rule(ABC):
         return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the number of heads if they belong to no party, and the width of a head's input.
+        """Return the number of heads, which counts only if heads belong to no party, and the width of a head's input.
 
         ``width`` is H, the width of an embedding.
         """
@@ -201,11 +202,11 @@ class Rule(ABC):
     # Training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a mask of the rows to train on, given the parties that have each row: [N, K] -> [N] bool."""
+        """Return a mask of the rows to train on, from a mask of the parties that have each row: [N, K] -> [N] bool."""
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with a predictor, and a function that marks the sets that rows train.
+        """Return the number of sets of parties with a predictor, and a function that marks the sets trained by rows.
 
         A set's predictor gives no answer before a row has trained it. ``None`` means that the rule has no predictors
         for sets of parties.
@@ -299,7 +300,7 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
 
 
 def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
-    """Return a mask [N] of the rows to train on, given the parties that have each row, observed [N, K].
+    """Return a mask [N] of the rows to train on; ``observed`` [N, K] marks the parties that have each row.
 
     Raises:
         ConfigError: the rule returns a value of another type or shape.
@@ -465,7 +466,7 @@ def check_weights(rule: object) -> None:
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) for each attribute of an object and its classes, and for each item of a container."""
+    """Yield (name, value) for each attribute of an object and its classes, and for each item of their containers."""
     slots = [name for kind in type(rule).__mro__ for name in getattr(kind, "__slots__", ()) if len(name) > 1]
     own = {name: getattr(rule, name, None) for name in slots} | _own(rule)
     for name, value in chain(own.items(), *(vars(kind).items() for kind in type(rule).__mro__[:-1])):
@@ -481,6 +482,6 @@ def _own(rule: object) -> dict[str, object]:
 
 def _is_weights(value: object) -> bool:
     if isinstance(value, nn.Module):
-        begun = "_modules" in vars(value)  # without nn.Module.__init__, a module has no ``_modules``
+        begun = "_modules" in vars(value)  # a module whose nn.Module.__init__ has not run has no ``_modules``
         return begun and next(chain(value.parameters(), value.buffers()), None) is not None
     return isinstance(value, Tensor) and value.requires_grad

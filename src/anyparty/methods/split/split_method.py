@@ -57,8 +57,8 @@ class Split:
     Attributes:
         rule: defines the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: where heads are. "active": all at the active party. "labelers": each head at its own party if that
-            party holds labels, else at the active party.
+        hosting: the parties that host heads. "active": the active party hosts all heads. "labelers": a party with
+            labels hosts its own head, and the active party hosts all other heads.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
             the rule: no hidden layer, but [64] for LASER-VFL in regression.
         make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
@@ -164,7 +164,7 @@ class Split:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the one stage of a split method."""
+        """Return the single stage of a split method's training."""
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
@@ -210,7 +210,7 @@ class Split:
             state: the party's networks.
             rows: the party's rows.
             batch: the batch.
-            taken: the result of ``rows.block.take``, if the caller already has it because it encodes the batch again.
+            taken: the result of ``rows.block.take`` for this batch, if the caller already has it.
             draws: whether modules may draw random numbers for dropout, as in training.
 
         Raises:
@@ -230,7 +230,7 @@ class Split:
         return held, h
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
-        """Return the positions in ``places`` of the party's rows, and the embeddings that it sends in prediction."""
+        """Return the positions in ``places`` of rows that the party has, and the embeddings sent in prediction."""
         with torch.no_grad():
             return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
 
@@ -243,7 +243,7 @@ class Split:
         mine: ExchangePart | None,
         asked: Sequence[str] | None = None,
     ) -> Gathered:
-        """Wait at a host for the embeddings of a batch, by default from all parties that the host reads."""
+        """Wait at a host for the embeddings of a batch, by default from all parties whose embeddings the host reads."""
         topology = state.topology
         assert topology is not None
         asked = topology.blocks if asked is None else asked
@@ -270,11 +270,11 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # zeros if no row is left or heads ignore h
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None if no row is left or heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label, or ``None`` if no row has one; compute its gradients.
+        """Return the loss of the rows with a known label, ``None`` without such rows; compute the loss's gradients.
 
         The gradients are stored in ``grad`` of the embeddings ``h`` [B, K, H] and of the heads' parameters.
 
@@ -339,7 +339,7 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        # do not await inside no_grad: it would also apply to other parties' coroutines on this thread
+        # do not await inside no_grad, which would also apply to other parties' coroutines on this thread
         with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)
