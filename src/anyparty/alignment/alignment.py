@@ -70,7 +70,7 @@ class Alignment:
     id_columns: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
-        self.blocks.update({name: at for name, at in self.position.items() if name not in self.blocks})
+        self.blocks.update(self.position | self.blocks)
         assert all(at.shape == (self.n,) and at.dtype == np.int64 for at in self.position.values())
         assert self.ids is None or len(self.ids) == self.n
 
@@ -160,8 +160,7 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
     check_not_forked()
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
-    _check_names(tables)
-    _check_widths(tables)
+    _check(tables)
     ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.has_content) for table in tables]
     union = pl.concat(ids).unique().sort()
     if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
@@ -201,15 +200,12 @@ def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Tabl
     return pl.DataFrame(columns)
 
 
-def _check_names(tables: Sequence[Table]) -> None:
+def _check(tables: Sequence[Table]) -> None:
+    """Reject two tables of one party, and parties with different numbers of id columns."""
     twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
     if twice:
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
-
-
-def _check_widths(tables: Sequence[Table]) -> None:
-    """Reject parties with different numbers of id columns."""
     names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
     if len({len(each) for each in names.values()}) > 1:
         listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())

@@ -40,6 +40,7 @@ class TrainingRun:
         roster: the parties in their fixed order, and which of them is active.
         resume: whether to resume from checkpoints.
         answers: the method without its schedule; it makes the predictions.
+        named: the name and all parameters of ``answers``; ``None`` if this method is user-defined.
         own: the description of the method ``answers`` before training, if this method is user-defined.
 
     """
@@ -49,6 +50,7 @@ class TrainingRun:
     roster: Roster
     resume: bool
     answers: Method
+    named: dict[str, Any] | None
     own: Mapping[str, Any] | None = field(repr=False)
 
     @classmethod
@@ -60,8 +62,9 @@ class TrainingRun:
         """
         check_require(config.train.require, roster.names)
         answers = method.split if isinstance(method, Scheduled) else method
-        own = described(answers) if settings_of(answers) is None else None
-        return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, own=own)
+        named = settings_of(answers, whole=True)
+        own = described(answers) if named is None else None
+        return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, named=named, own=own)
 
     @property
     def messages(self) -> tuple[MessageSpec, ...]:
@@ -120,7 +123,7 @@ class TrainingRun:
     def about(self, outcome: PartyResult) -> ModelSummary:
         """Return the facts about the model that all parties may know, as far as the party of ``outcome`` knows them."""
         return ModelSummary(
-            method=settings_of(self.answers, whole=True),
+            method=self.named,
             roster=self.roster,
             task=outcome.seat.task,
             seed=self.config.train.seed,

@@ -26,7 +26,6 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     ``found`` has, by party, the table or the name of its file. The function finds the active party if the settings do
     not name it.
 
-
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
             uses ``federation.label``.
@@ -37,7 +36,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     own = {name: party.label for name, party in config.parties.items() if party.label}
     if federation.label is None and not own:
         raise ConfigError('no label: name the column to predict, federation.label = "column"')
-    columns = {name: _columns(config, name, source) for name, source in found.items()}
+    columns = columns_of(config, found)
     have = {name for name, held in columns.items() if federation.label in held}
     labels = dict.fromkeys(have, str(federation.label)) | own
     active = federation.active or _only(labels, federation.label, set().union(*columns.values()))
@@ -47,7 +46,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
         raise TableError(
             f"party {active!r} is the active party, but its table has no label column {federation.label!r}; {where}"
         )
-    check_features(config, active, found)
+    check_features(config, active, found, columns)
     return labels_asked(config, active)
 
 
@@ -73,10 +72,13 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
     return {active: first} | {name: column for name, column in own.items() if name != active}
 
 
-def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
+def check_features(
+    config: Config, active: str, found: Mapping[str, Any], columns: Mapping[str, Collection[str]]
+) -> None:
     """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
-    ``found`` has, by party, the table or the name of its file.
+    ``found`` has, by party, the table or the name of its file. ``columns`` has the names of its columns
+    (``columns_of``).
 
     Raises:
         TableError: a party's table has such a column; the message names the party.
@@ -85,7 +87,7 @@ def check_features(config: Config, active: str, found: Mapping[str, Any]) -> Non
     for name in sorted(found):
         party = config.parties.get(name)
         own = (party and party.label) or (label if name == active else None)
-        if label == own or label not in _columns(config, name, found[name]):
+        if label == own or label not in columns[name]:
             continue
         told = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
         if own is not None:
@@ -99,10 +101,17 @@ def check_features(config: Config, active: str, found: Mapping[str, Any]) -> Non
         )
 
 
-def _columns(config: Config, name: str, source: Any) -> set[str]:
-    party = config.parties.get(name)
-    settings = DETECT if party is None else party.file
-    return set(readers.names(source, name, settings)) - set(party.drop if party else ())
+def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return, by party, the names of the columns of its table that the settings do not drop.
+
+    ``found`` has, by party, the table or the name of its file.
+    """
+    columns = {}
+    for name, source in found.items():
+        party = config.parties.get(name)
+        named = readers.names(source, name, DETECT if party is None else party.file)
+        columns[name] = set(named) - set(party.drop if party else ())
+    return columns
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:

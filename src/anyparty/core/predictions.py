@@ -36,7 +36,7 @@ class Predictions:
 
     Attributes:
         task: the task.
-        blocks: the K parties that hold columns, in order.
+        blocks: the K parties that hold columns, in the roster's order.
         scores: [n, C]: class probabilities, float32, or the predicted number in the label's own unit, float64; NaN for
             a row without an answer.
         by_party: [n, K, C]: the answer of each party's own predictor (LASER-VFL, Algorithm 2), in the form of
@@ -233,28 +233,19 @@ def refuse_without_labels(task: Task) -> None:
         )
 
 
-def most_probable(scores: Tensor) -> Tensor:
-    """Return the index of the class with the highest score: [..., C] -> [...] int64.
-
-    If several classes have the highest score, the first of them wins. The result is -1 if one of the C scores is NaN.
-
-    >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
-    tensor([ 1,  0, -1])
-    """
-    return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
-
-
 def predicted_class(task: Task, scores: Tensor) -> Tensor:
     """Return the index of the predicted class from class probabilities: [..., C] -> [...] int64.
 
     Without class weights, the predicted class is the most probable one.  With class weights, it is the class with the
-    greatest product of weight and probability, so that rare classes count as much as frequent ones.  The result is -1
-    if one of the C probabilities is NaN.
+    greatest product of weight and probability, so that rare classes count as much as frequent ones.  The first of
+    several such classes wins.  The result is -1 if one of the C probabilities is NaN.
 
     >>> predicted_class(Task(kind="classification", classes=("a", "b"), weights=(0.5, 5.0)), torch.tensor([[0.8, 0.2]]))
     tensor([1])
     """
-    return most_probable(weighted(task, scores))
+    if task.weights:
+        scores = _reweighted(scores, task, 1)
+    return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
 
 
 def weighted(task: Task, scores: Tensor) -> Tensor:

@@ -170,11 +170,7 @@ def _area(scores: Tensor, positive: Tensor) -> float:
 
 
 def _log_loss(rows: LabelledPredictions) -> float:
-    return _mean_log_loss(rows, rows.scores)
-
-
-def _mean_log_loss(rows: LabelledPredictions, scores: Tensor) -> float:
-    p = scores.gather(1, rows.y[:, None]).double()
+    p = rows.scores.gather(1, rows.y[:, None]).double()
     return float(-p.clamp_min(EPSILON).log().mean())
 
 
@@ -187,9 +183,9 @@ def _mae(rows: LabelledPredictions) -> float:
 
 
 def _loss(rows: LabelledPredictions) -> float:
-    classification = rows.task.kind == "classification"
-    own = weighted(rows.task, rows.scores) if classification else rows.scores
-    return _mean_log_loss(rows, own) if classification else float((rows.errors / rows.task.scale).square().mean())
+    if rows.task.kind == "regression":
+        return float((rows.errors / rows.task.scale).square().mean())
+    return _log_loss(replace(rows, scores=weighted(rows.task, rows.scores)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +260,7 @@ def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.
         names: names in ``METRICS`` of metrics that fit the task.
     """
@@ -278,7 +274,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
     """
     return scores_of(LabelledPredictions.of(predictions, y, labeled))
@@ -372,7 +368,7 @@ def client_accuracy(
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 classes.
+        y: [n] labels: int64 index of the class.
         observed: [n, K] bool, True if party k holds row n.
         guess: the generator of guesses for rows without an answer.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.

@@ -125,12 +125,21 @@ def read_ids(
     Raises:
         TableError: an id is missing, has control characters, or was shortened by a spreadsheet or by a float column.
     """
-    texts = {name: _column(raw[name], where) for name in names}
-    notes = tuple(note for name, text in texts.items() for note in _remarks(text, raw[name], where))
-    columns = pl.DataFrame([texts[name] if cells.is_text(raw[name]) else raw[name] for name in names])
-    changed = [_normalized(text, normalize, where) for text in texts.values()]
-    joined = changed[0] if len(names) == 1 else pl.select(pl.concat_str(changed, separator=JOINT)).to_series()
-    return joined.alias(names[0] if len(names) == 1 else "id"), columns, notes
+    columns, parts, notes = list[pl.Series](), list[pl.Series](), list[str]()
+    for name in names:
+        text = _column(raw[name], where)
+        notes += _remarks(text, raw[name], where)
+        columns.append(text if cells.is_text(raw[name]) else raw[name])
+        changed = normalized(text, normalize)
+        if (empty := changed == "").any():
+            raise TableError(
+                f"{where}: id_normalize = {list(normalize)} leaves nothing of ids in column {name!r}: "
+                f"{cells.cited(text, empty, SHOWN)}; leave a change out"
+            )
+        parts.append(changed)
+    if len(names) > 1:
+        parts = [pl.select(pl.concat_str(parts, separator=JOINT)).to_series().alias("id")]
+    return parts[0], pl.DataFrame(columns), tuple(notes)
 
 
 def _column(column: pl.Series, where: str) -> pl.Series:
@@ -179,16 +188,6 @@ def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
     for odd, what, others in ((~whole, "not whole numbers", "all others are"), (whole, "whole numbers", "no other is")):
         if 0 < odd.sum() <= _RARE * len(ids):
             yield f"{where}: {odd.sum():,} of {len(ids):,} ids are {what}, {others}: {cells.cited(ids, odd, SHOWN)}"
-
-
-def _normalized(text: pl.Series, normalize: Sequence[str], where: str) -> pl.Series:
-    changed = normalized(text, normalize)
-    if (empty := changed == "").any():
-        raise TableError(
-            f"{where}: id_normalize = {list(normalize)} leaves nothing of ids in column {text.name!r}: "
-            f"{cells.cited(text, empty, SHOWN)}; leave a change out"
-        )
-    return changed
 
 
 def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:

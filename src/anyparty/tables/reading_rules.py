@@ -235,7 +235,7 @@ def with_order(text: pl.Series, order: str) -> Moments:
 
 
 def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
-    """Read text cells [n] as dates in one of ``ORDERS``. ``parts`` has the groups of ``DATE_CELL`` in each cell."""
+    """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has the groups of the pattern ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
     if order != "year-first":

@@ -1,4 +1,4 @@
-"""The membership of a run: the parties that are gone or wait to rejoin, and those that took part.
+"""The membership of a run: the parties that are gone, that wait to rejoin, and that took part.
 
 A party that returns is a new process with the name of the lost party.  As at the start of a run, the process sends a
 number that identifies its alignment, and the stages and epochs of its checkpoints.  The active party readmits the party

@@ -258,12 +258,12 @@ class Incoming:
         return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
 
     def _reject(self, key: Key, size: int, limit: int, source: str) -> None:
-        """Record a message for which there is no room.
+        """Record a message that was rejected, because there is no room for it.
 
-        A sender that runs this code waits when ``MOST_ON_THE_WAY`` bytes and one message are unacknowledged.
+        A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
 
         Raises:
-            MessageError: the rejected messages have more than twice as many bytes.
+            MessageError: the rejected messages have more than twice the bytes that such a sender leaves unacknowledged.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):

@@ -30,7 +30,7 @@ from anyparty.artifacts.model_files import write_model
 from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
 from anyparty.artifacts.run_folder import alone
 from anyparty.config import Config
-from anyparty.config.label_columns import check_features, labels_asked
+from anyparty.config.label_columns import check_features, columns_of, labels_asked
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
@@ -84,7 +84,8 @@ class SiteParty:
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         label = labels_asked(config, site.active).get(site.party)
-        check_features(config, site.active, {site.party: site.table})
+        own = {site.party: site.table}
+        check_features(config, site.active, own, columns_of(config, own))
         leads = site.party == site.active
         table = read_party(config, site.party, site.table, label, leads=leads)
         read = [*table.columns.columns, *([config.split.column] if leads and config.split.column else [])]

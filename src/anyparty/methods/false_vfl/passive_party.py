@@ -34,7 +34,6 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import Diverged, remark
 from anyparty.methods.false_vfl.distributions import FeatureNetworks, SampleStreams, balanced
 from anyparty.methods.method import Batch, PartyContext
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
 FALLEN, MANY = 1.1, 0.5  # give a remark if over half of the standard deviations are below 1.1 times their bound
@@ -148,7 +147,6 @@ class BatchTurn:
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
                 ``home`` is the party's data of the batch.
 
-
         Raises:
             Diverged: the returned gradient is not finite.
         """
@@ -215,7 +213,7 @@ class BatchTurn:
             Diverged: the tensor contains NaN or infinity.
         """
         if not finite(tensor.detach()):
-            raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
+            raise Diverged(f"{what} no longer numbers at {self.batch.place}: lower the learning rate, or look for "
                            f"extreme values in the parties' columns")  # fmt: skip
         return tensor
 

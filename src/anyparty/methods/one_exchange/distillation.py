@@ -21,7 +21,6 @@ from anyparty.core.types import Roster
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import AlignmentError, ConfigError, Diverged, some
 from anyparty.methods.method import Batch, PartyContext, State
-from anyparty.methods.split.exchange import moment
 from anyparty.networks.encoders import MLP, Autoencoder, Factory
 
 Distance = Literal["mse", "mae"]
@@ -228,7 +227,7 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
         value = loss()
     found = value.item()
     if not math.isfinite(found):
-        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {moment(batch)}: lower its learning "
+        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {batch.place}: lower its learning "
                        f"rate, or look for extreme values in its columns")  # fmt: skip
     (batch.share * value).backward()  # type: ignore[no-untyped-call]
     optimizer.step()

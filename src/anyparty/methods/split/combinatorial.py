@@ -23,7 +23,7 @@ from torch import Tensor
 from anyparty.core.types import Capabilities, Roster
 from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, means
-from anyparty.networks.coverage import Sets
+from anyparty.networks.heads import Sets
 from anyparty.networks.objective import losses
 
 MOST = 8

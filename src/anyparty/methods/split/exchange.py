@@ -178,13 +178,12 @@ def predictions(
 ) -> Predictions:
     """Return a rule's answers, the parties that took part in them, and a reason for each row without an answer."""
     assert seat.task is not None
-    numbers = ~answer.scores.isnan().any(dim=1)
+    answered = (answer.answered & ~answer.scores.isnan().any(dim=1)).unsqueeze(1)
     known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
     reasons = {
         n: NOBODY if not known[n] else NO_NUMBER if said[n] else answer.reason or NO_ANSWER
-        for n in (~(answer.answered & numbers)).nonzero().squeeze(1).tolist()
+        for n in (~answered).nonzero()[:, 0].tolist()
     }
-    answered = (answer.answered & numbers).unsqueeze(1)
     return Predictions(
         task=seat.task,
         blocks=seat.roster.blocks,
@@ -196,11 +195,3 @@ def predictions(
         predictor=predictor,
         reasons=reasons,
     )
-
-
-def moment(batch: Batch) -> str:
-    """Return the stage, epoch and number of a batch as text, for an error message."""
-    if len(batch.moment) != 3:
-        return "prediction"
-    stage, epoch, step = batch.moment
-    return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"

@@ -48,7 +48,6 @@ from anyparty.core.types import Capabilities, Channel, MessageSpec, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.pretraining import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT
 from anyparty.methods.split.split_method import Split
@@ -239,7 +238,7 @@ class FedHSSL(SelfSupervised):
             loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.descend(state.optimizers[STAGE], batch.share * loss)
         self.follow(state.modules)

@@ -150,9 +150,8 @@ class Laser(Rule):
 
         A head's orders therefore do not depend on the host at which the head is.
         """
-        everyone = fusion.everyone.sort().values
-        orders = draw_order(observed, everyone, generator)
-        return orders if len(everyone) == len(fusion.owners) else orders[:, torch.searchsorted(everyone, fusion.owners)]
+        orders, owners = draw_order(observed, fusion.everyone, generator), fusion.owners
+        return orders if len(fusion.everyone) == len(owners) else orders[:, torch.searchsorted(fusion.everyone, owners)]
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return the weight a_i of (8) for every row, head and set size i: [B, M, T].

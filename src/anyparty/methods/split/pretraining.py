@@ -42,7 +42,6 @@ from anyparty.core.types import Capabilities, Channel, Roster
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
 from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.topology import Topology
 from anyparty.networks.optimizer import Optimizer
@@ -242,7 +241,7 @@ class Pretrained:
         loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.first.descend(state.optimizers[STAGE], batch.share * loss)
         self.first.follow(state.modules)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar
@@ -39,12 +39,11 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
-from anyparty.methods.split.exchange import ExchangePart, Gathered, moment
+from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
 from anyparty.methods.split.topology import Hosting, Topology
-from anyparty.networks.coverage import TrainedParties
 from anyparty.networks.encoders import Factory, build
-from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP
+from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 
 UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"
@@ -73,6 +72,8 @@ class Split:
 
     schedule_conflict: ClassVar[str] = ""
 
+    _topologies: dict[Roster, Topology] = field(default_factory=dict, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         check_rule(self.rule)
         for name, hint in (("embedding", int), ("head_hidden", tuple[int, ...])):
@@ -96,7 +97,7 @@ class Split:
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
-    # Set-up
+    # Functions that make the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizers."""
@@ -119,18 +120,23 @@ class Split:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Resolve which parties of a roster encode, which host each head, and which hosts read each embedding.
+        """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
+
+        The topology of a roster is resolved once.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
         """
+        if roster in self._topologies:
+            return self._topologies[roster]
         can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
             raise ConfigError(f"{can.title} with these settings supports at most {can.most_parties} parties, but "
                               f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        return rule.topology(roster, self.embedding, self.hosting)
+        self._topologies[roster] = found = rule.topology(roster, self.embedding, self.hosting)
+        return found
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
         """Return new, untrained heads for a host."""
@@ -151,7 +157,7 @@ class Split:
             heads, taught = state.modules["heads"], state.modules["taught"]
         assert isinstance(heads, StackedMLP | ModuleHeads)
         assert isinstance(taught, TrainedParties | None)
-        everyone = tuple(chain.from_iterable(topology.hosts.values()))
+        everyone = sorted(chain.from_iterable(topology.hosts.values()))
         return Fusion(
             heads=heads,
             owners=torch.tensor(topology.hosts[host], dtype=torch.int64, device=seat.device),
@@ -161,7 +167,7 @@ class Split:
             taught=taught,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the single stage of a split method's training."""
@@ -225,7 +231,7 @@ class Split:
         with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
             h: Tensor = state.modules["encoder"](x)
         if not finite(h.detach()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch.place}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
@@ -253,7 +259,7 @@ class Split:
         return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and, for each party, its gradient with respect to the party's embeddings.
+        """Return the loss and, for each party, the loss's gradient with respect to the party's embeddings.
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
         batch has no row to learn from.
@@ -313,7 +319,7 @@ class Split:
             loss = weight * loss
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
+            raise Diverged(f"the loss is {value} at {batch.place}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
@@ -327,7 +333,7 @@ class Split:
         state.optimizers["encoder"].zero_grad()
         h.backward(total)  # type: ignore[no-untyped-call]
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
