@@ -154,7 +154,7 @@ class Model:
         """The number of test rows of the training run that the model holds in memory."""
         return 0 if self.held_out is None else len(self.held_out[2])
 
-    # Prediction
+    # Functions for prediction
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
@@ -389,7 +389,7 @@ class Model:
         assert isinstance(answered, Predictions)
         return answered
 
-    # Files
+    # Functions that save and load the model
 
     @usual_torch()
     @checked(by_hand=("folder",))

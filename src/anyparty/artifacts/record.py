@@ -74,7 +74,7 @@ MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
     "track.experiment", "train.require",
 }  # fmt: skip
-"""Settings that may change when a run is resumed.  Runs that differ only in these settings are the same variant."""
+"""Settings that may change when a run is resumed.  Reports treat runs that differ only in them as one variant."""
 
 
 class Entry(Settings):

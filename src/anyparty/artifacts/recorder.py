@@ -191,7 +191,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # earlier versions did not record the loss
+            if old.get("loss", loss) != loss:  # any loss is accepted if an earlier version recorded none
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip

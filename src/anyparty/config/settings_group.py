@@ -1,4 +1,4 @@
-"""The base class of all settings groups: frozen, validated, with clear error messages."""
+"""The base class of all settings groups, which are immutable and validated, with clear error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anyparty.tables.reading_rules import Limits, check_order, texts
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that rejects unknown keys."""
+    """An immutable group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

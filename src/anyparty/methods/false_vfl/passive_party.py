@@ -147,7 +147,6 @@ class BatchTurn:
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
                 ``home`` is the party's data of the batch.
 
-
         Raises:
             Diverged: the returned gradient is not finite.
         """

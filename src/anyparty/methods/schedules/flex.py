@@ -166,8 +166,8 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
     """Set the party's learning rate and return it.
 
     A passive party receives its rate from the active party. The active party first sends a rate to each party in
-    ``others``, the passive parties that take part in the round. ``mine`` is the
-    party's own report [tau_k, wbar_k, A_k].
+    ``others``, the passive parties that take part in the round. ``mine`` is the party's own report
+    [tau_k, wbar_k, A_k].
     """
     seat = state.seat
     if seat.me != seat.roster.active:

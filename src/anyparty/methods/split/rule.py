@@ -163,7 +163,7 @@ class Rule(ABC):
             messages=MESSAGES,
         )
 
-    # Topology
+    # Functions that define the heads and the parties that they read
 
     def copies(self, roster: Roster) -> int:  # noqa: ARG002
         """Return the number of encoders of each party."""
@@ -199,7 +199,7 @@ class Rule(ABC):
             reads=partial(self.reads, roster), width=width, hosting=hosting,
         )  # fmt: skip
 
-    # Training
+    # Functions for training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
         """Return a mask of the rows to train on, from a mask of the parties that have each row: [N, K] -> [N] bool."""
@@ -222,7 +222,7 @@ class Rule(ABC):
         random numbers must therefore take their shape from ``observed``.
         """
 
-    # Prediction
+    # Functions for prediction
 
     @abstractmethod
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
