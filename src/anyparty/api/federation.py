@@ -86,7 +86,7 @@ class Federation:
         cls,
         tables: Mapping[str, Any],
         *,
-        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the user's word
+        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the setting is called id
         id_normalize: Sequence[str] = (),
         duplicates: str | Mapping[str, str] = "error",
         label: str | None = None,
@@ -274,7 +274,7 @@ class Federation:
                               "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
-    # Alignment, labels and task
+    # Functions of the alignment, the labels and the task
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -312,7 +312,7 @@ class Federation:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
         The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
-        rows that ``settings.rows`` selects: rows of any party, rows of the active party, or rows of all parties.
+        rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
@@ -364,7 +364,7 @@ class Federation:
         """A printable table of the columns and labels that may be wrong; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
-    # Training
+    # Functions for training
 
     @usual_torch()
     @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))

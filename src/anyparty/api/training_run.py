@@ -28,7 +28,7 @@ from anyparty.artifacts.recorder import LocalRecorder, counted_costs
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder, PartySettings
 from anyparty.config.method_factory import chosen, scheduled
-from anyparty.core.object_description import described, name_of
+from anyparty.core.object_description import code_hashes, described, name_of
 from anyparty.core.types import Channel, MessageSpec, Roster
 from anyparty.data.blocks import row_keys
 from anyparty.data.splits import TEST
@@ -39,7 +39,7 @@ from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss, custom_loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
@@ -242,7 +242,8 @@ def train(
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers,
-        loss="" if loss is None else name_of(loss), resume=resume,
+        loss="" if loss is None else name_of(loss),
+        code=code_hashes(_functions(config, roster, encoders, optimizers, loss)), resume=resume,
     )  # fmt: skip
     ledger = Ledger() if recorder is None else recorder.ledger
     wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)
@@ -277,6 +278,20 @@ def train(
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
                 recorder.finish(lead.trained, scores["evaluation"], model.costs)
     return model
+
+
+def _functions(
+    config: Config, roster: Roster, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer],
+    loss: Loss | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return, by use such as "encoder of bank", the functions and classes that training calls and users may define."""
+    found: dict[str, Any] = {"loss": loss}
+    for name in roster.blocks:
+        found[f"encoder of {name}"] = encoders.get(name) or config.encoder_of(name)
+    for name, each in optimizers.items():
+        if isinstance(each, CustomOptimizer):
+            found |= {f"optimizer of {name}": each.make, f"scheduler of {name}": each.scheduler}
+    return found
 
 
 def as_trained(

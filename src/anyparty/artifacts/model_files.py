@@ -143,7 +143,7 @@ class ModelSummary:
             chosen by validation scores.
         parts: by party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own site
             knows only its own hash.  A party that was lost before training ended has no hash.
-        own: the description of a user-defined method by ``methods.description``; ``None`` for a built-in method, or if
+        own: the description of a user-defined method by ``described``; ``None`` for a built-in method, or if
             an earlier version saved the model.
 
     """

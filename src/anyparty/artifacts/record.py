@@ -13,6 +13,7 @@ Fields of every record:
     history: one entry per epoch
     best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if none was chosen
     loss: "module:name" of a custom loss; empty for the built-in loss
+    code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source
     ledger: the numbers of messages and bytes by sender, receiver and tag
     evaluation: the test scores, in the form of ``Evaluation.to_json``
     costs: the rounds and bytes of messages: "sent" as counted, and "published" by the formulas of the APC-VFL paper
@@ -73,7 +74,7 @@ MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
     "track.experiment", "train.require",
 }  # fmt: skip
-"""Settings that may change when a run is resumed.  Runs that differ only in these settings are the same variant."""
+"""Settings that may change when a run is resumed.  Reports treat runs that differ only in them as one variant."""
 
 
 class Entry(Settings):
@@ -205,6 +206,7 @@ class RunRecord(StatusEntry):
     declared: list[MessageEntry] = []
     best_epoch: int = 0
     loss: str = ""
+    code: dict[str, str] = {}
     costs: dict[str, Any] = {}
     evaluation: EvaluationEntry | None = None
     party: str = ""

@@ -121,7 +121,8 @@ class LocalRecorder(Recorder):
     @classmethod
     def begin(
         cls, folder: Path, config: Config, *, tables: Mapping[str, str], overlap: Overlap, active: str,
-        can: Capabilities, own: Method | None = None, loss: str = "", resume: bool = False,
+        can: Capabilities, own: Method | None = None, loss: str = "", code: Mapping[str, str] | None = None,
+        resume: bool = False,
     ) -> LocalRecorder:  # fmt: skip
         """Begin the record of a run, and lock the run's folder until the ``with`` block of ``open`` ends.
 
@@ -134,6 +135,7 @@ class LocalRecorder(Recorder):
             can: the method's capabilities.
             own: the method, if it is user-defined.
             loss: "module:name" of a custom loss; empty for the built-in loss.
+            code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source.
             resume: whether to resume the run in the folder.
 
         Raises:
@@ -146,7 +148,7 @@ class LocalRecorder(Recorder):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         lock = take(folder)
         try:
-            return cls._begin(folder, config, lock, tables, overlap, active, can, own, loss, resume=resume)
+            return cls._begin(folder, config, lock, tables, overlap, active, can, own, loss, code or {}, resume=resume)
         except BaseException:
             lock.release()
             raise
@@ -154,7 +156,7 @@ class LocalRecorder(Recorder):
     @classmethod
     def _begin(
         cls, folder: Path, config: Config, lock: FileLock, tables: Mapping[str, str], overlap: Overlap, active: str,
-        can: Capabilities, own: Method | None, loss: str, *, resume: bool,
+        can: Capabilities, own: Method | None, loss: str, code: Mapping[str, str], *, resume: bool,
     ) -> LocalRecorder:  # fmt: skip
         path, settings = folder / FILE, folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
@@ -180,6 +182,7 @@ class LocalRecorder(Recorder):
             "tables": dict(tables),
             "rows": overlap.rows,
             "loss": loss,
+            "code": dict(code),
             "overlap": overlap.to_json(),
             "history": [],
             "ledger": [],
@@ -188,7 +191,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # earlier versions did not record the loss
+            if old.get("loss", loss) != loss:  # any loss is accepted if an earlier version recorded none
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
@@ -196,6 +199,8 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
+            _same(old.setdefault("code", dict(code)), code,  # accept any if an earlier version recorded none
+                  "the source of your functions changed since the run began", "source of")  # fmt: skip
             values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)

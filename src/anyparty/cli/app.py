@@ -60,7 +60,7 @@ def about(
 @with_errors
 def train(
     sources: Sources,
-    id: IdColumn = None,  # noqa: A002 - the name of the option
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     changes: Changes = None,
     run: Annotated[
@@ -184,7 +184,7 @@ def evaluate(
 @with_errors
 def align(
     sources: Sources,
-    id: IdColumn = None,  # noqa: A002 - the name of the option
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     changes: Changes = None,
     as_json: AsJson = False,
@@ -239,7 +239,7 @@ def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Train six methods on handwritten digits, and compare them; each of four parties has one quadrant, with gaps.
+    """Train six methods on handwritten digits, and compare them; four parties each have a quarter of most images.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """

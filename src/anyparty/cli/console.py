@@ -61,7 +61,7 @@ def screen(*, stderr: bool = False, quiet: bool = False, as_json: bool = False) 
     return Screen(stderr=stderr, quiet=quiet, as_json=as_json)
 
 
-# Width of tables
+# Functions that fit tables to the width of a terminal
 
 
 def _fitted(shown: Any, console: Console) -> Any:
@@ -115,7 +115,7 @@ def _as_list(table: Table) -> Table:
     return listed
 
 
-# Predictions
+# Functions for predictions and files of results
 
 
 def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_csv: bool = False) -> None:
@@ -234,7 +234,7 @@ def _cell(value: object) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-# Methods
+# Functions that describe methods
 
 
 def render_methods() -> RenderableType:

@@ -105,7 +105,7 @@ def result_files(comparison: Comparison) -> dict[str, bytes]:
     }
 
 
-# Table
+# Functions for the table of results
 
 
 def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]:
@@ -212,7 +212,7 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-# Plot
+# Functions for the plot of results
 
 
 def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:

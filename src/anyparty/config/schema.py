@@ -137,7 +137,7 @@ class TrainSettings(Settings):
         return metric
 
     def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects the best epoch, and True if greater values of it are better.
+        """Return the metric that selects the best epoch, and whether greater values of it are better.
 
         Raises:
             ConfigError: the metric does not exist, or does not fit the task.

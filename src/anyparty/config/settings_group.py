@@ -1,6 +1,6 @@
 """The base class of all settings groups, and the groups for reading a table and for an encoder.
 
-Settings are frozen and validated, with clear error messages.
+Settings are immutable and validated, with clear error messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anyparty.tables.reading_rules import Limits, check_order, texts
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that rejects unknown keys."""
+    """An immutable group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -176,6 +176,21 @@ def _code(function: Any, depth: int) -> str:
     return f" (code {hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]})"
 
 
+def code_hashes(functions: Mapping[str, Any]) -> dict[str, str]:
+    """Return, by name, a hash of the source of each user-defined class or function in ``functions``.
+
+    The hash of a lambda or a local function also depends on the values that it uses from outside.  Built-in classes and
+    functions, partials and other objects have no hash.
+    """
+    hashes = {}
+    for name, each in functions.items():
+        builtin = str(getattr(each, "__module__", "")).startswith(("anyparty.", "builtins", "torch."))
+        if isinstance(each, type | FunctionType) and not builtin:
+            text = name_of(each) if "<" in each.__qualname__ else source_of(each)
+            hashes[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashes
+
+
 def source_of(of: Any) -> str:
     """Return the source of a class or function; for a lambda, return its arguments and its body.
 

@@ -5,7 +5,8 @@ Notation  N rows, K parties, k a party; x_k the block of party k [N, ...]; p a p
 A drawn row that no party observes is empty. An empty row is redrawn from the distribution of rows that are not empty,
 so that at least one party observes each row. ``DrawnMask.redrawn`` counts the redrawn rows. Redrawing lowers the share
 of missing blocks. For MCAR with probability p and K parties, the share is (p - p^K) / (1 - p^K), which is .467 and not
-.5 for p = .5 and K = 4 (``MCAR.expected_rate``). ``MCAR(keep_empty=True)`` keeps empty rows instead.
+.5 for p = .5 and K = 4 (``MCAR.expected_rate``). With ``keep_empty=True``, MCAR, Beta and MNAR keep empty rows
+instead. The other mechanisms never draw an empty row.
 
 MAR 1, MAR 2 and MNAR depend on values. They expect blocks that ``normalised`` has scaled as in the paper: the mean and
 the standard deviation of the training rows scale the test rows too. Masks for training and test are drawn from two
@@ -21,11 +22,11 @@ Sources: "Vertical Federated Learning with Missing Features During Training and 
 section 5 and appendix E (MCAR, Beta); FALSE-VFL, section 5.1 and appendix D.3 (MAR, MNAR, scarce labels), whose
 pseudo-code we do not have: thresholds, step and budget are our choices; APC-VFL, section 6 (alignment of two parties).
 
-MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper, with normalised features: "If its variance
-exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional pieces.
-Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the excess over
-the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so the
-defaults here are our choices. At least one block of a row is always observed, so no row is redrawn.
+MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper describes it for normalised features: "If its
+variance exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional
+pieces. Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the
+excess over the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so
+the defaults here are our choices. At least one block of a row is always observed, so no row is redrawn.
 """
 
 from __future__ import annotations
@@ -225,11 +226,15 @@ class MCAR:
 
 @dataclass(frozen=True, kw_only=True)
 class BetaMCAR:
-    """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2))."""
+    """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
+
+    ``keep_empty`` has the same meaning as in ``MCAR``.
+    """
 
     name: ClassVar[str] = "beta"
     a: float = 2.0
     b: float = 2.0
+    keep_empty: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.a < np.inf and 0 < self.b < np.inf):
@@ -240,7 +245,7 @@ class BetaMCAR:
         check_sizes(n, K, blocks)
         rng = stream(seeds, name)
         p = np.minimum(rng.beta(self.a, self.b, size=K), 1 - 1e-9)
-        return independent(rng, np.broadcast_to(p, (n, K)))
+        return independent(rng, np.broadcast_to(p, (n, K)), keep_empty=self.keep_empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,11 +255,12 @@ class MNAR:
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
     probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). We do not have the paper's condition; a_k > 0 is our
     choice. With p = .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, whether a block
-    is missing depends only on its own values.
+    is missing depends only on its own values. ``keep_empty`` has the same meaning as in ``MCAR``.
     """
 
     name: ClassVar[str] = "mnar"
     p: float = 0.7
+    keep_empty: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.p < 1:
@@ -263,7 +269,8 @@ class MNAR:
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """Draw a mask by the means of blocks' features in each row; the arguments are those of ``Mechanism.draw``."""
         mean = row_statistic(self.name, n, K, blocks, "mean")
-        return independent(stream(seeds, name), np.where(mean > 0, self.p, 1 - self.p))
+        p = np.where(mean > 0, self.p, 1 - self.p)
+        return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,7 +477,7 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     >>> missing("mcar", p=0.5)
     MCAR(p=0.5, keep_empty=False)
     >>> missing({"name": "labels", "n": 500, "aligned": 100, "rest": {"name": "mnar", "p": 0.9}})
-    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9))
+    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9, keep_empty=False))
 
     Raises:
         ConfigError: the mechanism or a parameter is unknown, or a value is out of range.
@@ -483,6 +490,9 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     create = MECHANISMS[name]
     own = {each.name for each in fields(create)}  # type: ignore[arg-type]
     unknown = sorted(values.keys() - own)
+    if unknown == ["keep_empty"]:
+        why = "give it to rest" if name == "labels" else "it never draws a row that all parties miss"
+        raise ConfigError(f"missingness {name!r} has no parameter 'keep_empty': {why}; mcar, beta and mnar have it")
     if unknown:
         raise ConfigError(f"missingness {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own)}")
     if isinstance(values.get("rest"), str | Mapping):

@@ -272,7 +272,7 @@ class _Reported:
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """Report to the callback the events in the record ``said`` that it has not received yet."""
+        """Report to the callback the events in the record ``said`` that the callback has not received yet."""
         aligning = said.get("aligning", [])
         if aligning and aligning != self.aligning and not self.aligned:
             self.aligning = aligning

@@ -35,8 +35,8 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
 
     The text is a name in ``defined``, a number p for MCAR(p), or the name of a built-in mechanism.
 
-    >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
-    (MCAR(p=0.1, keep_empty=False), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
+    >>> mechanism_of("0.1"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
+    (MCAR(p=0.1, keep_empty=False), MNAR(p=0.9, keep_empty=False))
     """
     if defined and text in defined:
         return missing(defined[text])

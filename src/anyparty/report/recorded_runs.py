@@ -435,7 +435,7 @@ class RunScores:
 
 
 def recorded_metric(run: RecordedRun, metric: str | None = None) -> str | None:
-    """Return the recorded metric to show: ``metric`` if it is recorded, else accuracy or RMSE; ``None`` without any."""
+    """Return the recorded metric to show: ``metric``, else accuracy or RMSE, or ``None`` if none is recorded."""
     recorded = (run.evaluation or {}).get("overall", {})
     return next((name for name in (metric, "accuracy", "rmse") if name in recorded), None)
 

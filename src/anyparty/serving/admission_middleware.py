@@ -32,7 +32,7 @@ class _ConnectedParties(Collector):
         self.parties, self.connected = parties, connected
 
     def collect(self) -> Iterable[Metric]:
-        """Return the value 1 for each party that is connected now, and 0 for each other party."""
+        """Return the value 1 for each party that is connected now, and 0 for each party that is not."""
         family = GaugeMetricFamily("anyparty_party_connected", "Whether a party can be asked now.", labels=["party"])
         connected = self.connected()
         for name in self.parties:

@@ -62,7 +62,7 @@ class KitLocation:
 
     @classmethod
     def of(cls, path: Path) -> KitLocation:
-        """Find the active party's kit, which is the folder from which the party starts.
+        """Return the location of the active party's kit, which is the folder from which the party starts.
 
         Raises:
             ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.

@@ -80,7 +80,7 @@ class LoadedParty:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The party's ``hashes`` in hexadecimal, by name, without those of an unknown alignment or part of the model.
+        """The party's ``hashes`` in hexadecimal, by name, without the hash of an unknown alignment or model part.
 
         A run in one process does not know the alignment's number, for example.
         """
@@ -297,7 +297,7 @@ def build_index(
 
 
 def _id_columns(places: Mapping[str, int], tables: Sequence[Table]) -> pl.DataFrame:
-    """Return the id columns of all rows in ``places``, in its order.
+    """Return the id columns of all rows in ``places``, in the order of ``places``.
 
     The ids of a row that several tables hold are taken from the first of these tables.
     """

@@ -69,7 +69,7 @@ class TrafficLog:
     _written: dict[Flow, Tally] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Add the messages sent since the last call to the party's file.
+        """Add to the party's file the messages that were sent since the last call.
 
         Raises:
             StorageError: the file cannot be written, or another process holds its lock for too long.

@@ -176,7 +176,7 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
 def _of_text(
     column: pl.Series, kind: Kind | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> FeatureColumn:  # fmt: skip
-    """Return a text column whose cells may be numbers, with or without marks such as percent signs, as it was read."""
+    """Return a text column, read as numbers if its cells allow it, with or without marks such as percent signs."""
     column = column.cast(pl.String)
     numbers, bad = cells.as_numbers(column)
     known_format = rules.formats.get(column.name)
@@ -235,7 +235,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers if ``bad`` marks a cell that is not a number; the error gives ``why``, or advice."""
+    """Reject a column of numbers if ``bad`` marks a cell that is not one; ``why`` replaces the error's usual advice."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:
@@ -262,7 +262,7 @@ def _not_numbers(
     A column that seems to hold identifiers or free text is left out of the features.
 
     Raises:
-        TableError: the column seems to hold numbers with a few other cells, or quantities in another notation.
+        TableError: the column seems to hold numbers with a few other cells, or quantities that are not plain numbers.
     """
     bad = read.bad
     known = len(text) - text.null_count()
@@ -389,7 +389,7 @@ def date_setting(name: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some of its times have a time zone, or if it differs from training in having one."""
+    """Reject a column if only some times have a time zone, or if only training or only the column has time zones."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():
@@ -472,8 +472,8 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
     """Return a list of the few texts among many distinct numbers, because these texts may mark missing cells.
 
-    Up to two texts are described, or up to five if most cells are numbers. The result is ``None`` if there are more
-    texts, or if the numbers have few distinct values.
+    Up to two texts are listed, or up to five if most cells are numbers. The result is ``None`` if there are more texts,
+    or if the numbers have few distinct values.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"

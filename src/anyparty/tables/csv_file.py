@@ -207,7 +207,7 @@ def _separator(text: str) -> str | None:
 def _quote(text: str, separator: str) -> str:
     """Return a single quotation mark if such marks enclose all column names and no cell begins with a double mark.
 
-    Otherwise, return a double quotation mark.
+    In all other cases, return a double quotation mark.
     """
     names = text.partition("\n")[0].strip().split(separator)
     single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
@@ -356,11 +356,12 @@ class CsvFile:
     def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
         """Return whether a row of the file may have fewer cells than the ``width`` columns.
 
-        ``gaps`` [n] marks the rows with an empty last cell.
+        ``gaps`` [n] marks the rows with an empty last cell.  Only the lines of these rows are examined, because polars
+        fills short rows with nulls.
 
-        polars fills such a row with nulls, so that only rows with an empty last cell are examined. The line of a
-        complete row with an empty last cell ends with a separator, and has as many separators as the header. If a cell
-        contains a line break, the number of lines differs from the number of rows, and the result is True.
+        The line of a complete row with an empty last cell ends with a separator, and has as many separators as the
+        header. If a cell contains a line break, the number of lines differs from the number of rows, and the result is
+        True.
         """
         if width == 1 or not gaps.any():
             return False
@@ -397,7 +398,7 @@ class CsvFile:
         line = 0
         try:
             for cells in rows:
-                # The csv module accepts a quotation mark within an unquoted cell, so that marks are counted here.
+                # The csv module accepts a quotation mark within an unquoted cell, so quotation marks are counted here.
                 if "".join(lines[line : rows.line_num]).count(quote) % 2:
                     raise csv.Error(some(cell for cell in cells if quote in cell))
                 line = rows.line_num
@@ -421,9 +422,9 @@ class CsvFile:
 
 
 def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
+    """Drop empty unnamed columns, and an unnamed first column of row numbers; return the other columns, and remarks.
 
-    The frame's name of an unnamed column is ``UNNAMED`` and the column's place in the file.
+    In ``frame``, the name of an unnamed column is ``UNNAMED`` followed by the column's place in the file.
 
     Raises:
         TableError: any other unnamed column has cells.

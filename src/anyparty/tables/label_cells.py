@@ -161,7 +161,7 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
 
 
 def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
-    """Replace each label by the class that lists it: as it is written, or else without regard to spelling."""
+    """Replace each label by the class whose texts include it, as written or else without regard to spelling."""
     of = {class_key(text): name for name, texts in classes.items() for text in texts}
     of |= {tidy(text): name for name, texts in classes.items() for text in texts}
     text = column.cast(pl.String) if cells.is_text(column) else cells.as_level(column)
@@ -300,7 +300,7 @@ def _is_odd_word(name: str, others: list[str]) -> bool:
 
 
 def _is_odd_number(name: str, others: list[str]) -> bool:
-    """Return whether a class is a number among words, the only negative number, or one such as 99 far from the rest."""
+    """Return True if a class is a number among words, the only negative number, or far from all others, such as 99."""
     number = _number(name)
     if number is None:
         return False

@@ -43,11 +43,11 @@ def infer_task(
 ) -> Task:  # fmt: skip
     """Return the task that is inferred from the labels.
 
-    "auto" reads text and booleans as classes, and also whole numbers if they have at most 20 distinct values. Floats
-    without a fraction are whole numbers, because pandas stores integers as floats if the column has missing cells.
-    Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come from all
-    known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from training
-    rows.
+    If ``kind`` is "auto", text and booleans are classes, and so are whole numbers with at most 20 distinct values.
+    Floats without a fraction are whole numbers, because pandas stores integers as floats if the column has missing
+    cells. Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come
+    from all known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from
+    training rows.
 
     >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
     ('0', '1', '10')
@@ -88,7 +88,7 @@ def infer_task(
 
 
 def _type_of(label: pl.Series, classes: Sequence[str]) -> LabelType:
-    """Return the type of predicted classes: that of the label column, or text if the settings rename the classes."""
+    """Return the type of predicted classes: the label column's type, or text if the settings rename the classes."""
     if not set(classes) <= set(cells.as_level(label).drop_nulls()):
         return "text"
     if label.dtype == pl.Boolean:

@@ -4,7 +4,7 @@ Epochs are compared by the metric of the settings.  Accuracy and F1 change in st
 epochs have the same value, the first of them before the network has learnt anything.  Therefore
 
 - epochs with the same metric are compared by the task's smooth score: the log loss, or the RMSE of a regression;
-- all values of the metric up to that of the best constant answer count as the same value;
+- all values of the metric up to the value of the best constant answer count as the same value;
 - an epoch uses up patience only if neither the metric nor the smooth score improved, and only after the metric has
   changed once;
 - an undefined value is neither better nor worse: the epoch is not kept and uses up no patience.
@@ -125,7 +125,7 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Record the parties that are gone, readmit parties that came back, and return the names of those readmitted.
+    """Record the parties that are gone, readmit parties that came back, and return the names of the readmitted parties.
 
     If ``shut`` is true, no party is readmitted.  This function is called at the active party.
     """

@@ -222,7 +222,7 @@ async def _decide(
 ) -> control_messages.EpochDecision:
     """Add an epoch's validation scores to its record; return whether to keep its weights and whether to stop.
 
-    All parties follow the active party's decision.  In a local stage, each party decides for itself.
+    In a local stage, each party decides for itself.  In all other stages, the active party decides for all parties.
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
@@ -237,7 +237,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return the entry of an epoch's record with a local stage's loss on the ``wanted`` rows that the party holds."""
+    """Return a local stage's loss on the ``wanted`` rows that the party holds, as an entry of an epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():

@@ -315,7 +315,7 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send the mask of labelled rows, if this party hosts heads, to the active party, or receive it there.
+    """If this party hosts heads, send its mask of labelled rows to the active party, which receives all masks.
 
     The result is ``rows``.  At the active party, it has the masks of the other hosts in ``Rows.labeled_at``.
 
@@ -346,9 +346,9 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
 def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
-    ``topology`` is that of a split method.  ``missed`` holds the indices k of the parties that the active party's own
-    heads did not train.  The heads of another host train the parties whose embeddings that host reads, on the rows for
-    which that host has labels.
+    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties that the active
+    party's own heads did not train.  The heads of another host train the parties whose embeddings that host reads, on
+    the rows for which that host has labels.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     for host, labeled in rows.labeled_at.items():

@@ -162,7 +162,7 @@ class Outgoing:
         return max(0, len(self.data) - self.acked * PIECE_BYTES)
 
     def mark_sent(self, now: float, retry_s: float, asks: int) -> None:
-        """Record that the message is sent now, after ``asks`` receipt requests."""
+        """Record that the message is sent at the time ``now``, after ``asks`` receipt requests to the receiver."""
         self.ready, self.asks_before = False, asks
         self.attempts += 1
         self.schedule_ask(now, retry_s)
@@ -258,12 +258,12 @@ class Incoming:
         return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
 
     def _reject(self, key: Key, size: int, limit: int, source: str) -> None:
-        """Record a message for which there is no room.
+        """Record a message that was rejected, because there is no room for it.
 
-        A sender that runs this code waits when ``MOST_ON_THE_WAY`` bytes and one message are unacknowledged.
+        A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
 
         Raises:
-            MessageError: the rejected messages have more than twice as many bytes.
+            MessageError: the rejected messages have more than twice the bytes that such a sender leaves unacknowledged.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):
@@ -297,7 +297,7 @@ class Incoming:
         return item
 
     def put_back(self, tag: str, items: Iterable[Item]) -> None:
-        """Put messages that were taken but not used back at the front of the inbox."""
+        """Put back messages, which were taken but not used, at the front of the inbox."""
         for item in items:
             self.inbox.setdefault(tag, deque()).appendleft(item)
             self.held_bytes += bytes_of(item)

@@ -252,7 +252,7 @@ class Unaudited(frozenset[str]):
     """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
 
     def __new__(cls, every: Iterable[str]) -> Unaudited:
-        """Return the set of these commands, which includes ``every``, the commands that FLARE itself excludes."""
+        """Return the set of unaudited commands: ``every``, which FLARE itself excludes, and the polling commands."""
         return super().__new__(cls, every)
 
     def __contains__(self, command: object) -> bool:

@@ -1,4 +1,4 @@
-"""The classes that FLARE starts for a job, one in each party's process: it does its party's share of the job's work.
+"""The classes that FLARE starts for a job: one class in each party's process does the party's share of the work.
 
 The active party's class is the job's workflow, in the server's job process.  Every passive party's class is the job's
 executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
@@ -7,8 +7,8 @@ two relays between two passive parties.
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
     ActiveJobParty                              PassiveJobParty
 
-Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than
-FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  Single cell messages are five times
+faster than FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
 
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
@@ -72,7 +72,7 @@ class FlareCarrier:
     active: str
 
     def put(self, to: str, envelope: str, data: bytes) -> None:
-        """Send one cell message, without waiting for a result."""
+        """Send a packet as one cell message of FLARE, without waiting for a result."""
         try:
             self.core.fire_and_forget(
                 CHANNEL, TOPIC, self.address(to), Message({HEADER: envelope}, data), optional=True
@@ -267,7 +267,7 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
                                        fl_ctx: FLContext) -> None:  # fmt: skip
-        """Ignore a result that arrives after the job has stopped waiting for it."""
+        """Ignore a party's result, because the job no longer waits for this party."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Start the job at the other parties, do this party's work, then wait until the other parties have ended."""

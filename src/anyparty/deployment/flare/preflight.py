@@ -1,6 +1,6 @@
 """Checks of certificates and of the server, before a site starts or an administrator connects.
 
-    kit                    its certificate is valid, of its own authority, and names the party of its settings
+    kit                    the certificate is valid, signed by the kit's authority, and names the kit's party
     HOST:PORT, TCP         a server listens; if not, wait and report each try
     HOST:PORT, mutual TLS  the server has a certificate of the same authority, and accepts this kit's certificate
 

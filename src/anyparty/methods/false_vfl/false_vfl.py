@@ -211,7 +211,7 @@ class FalseVFL(ABC):
             draws=draws if isinstance(draws, SampleStreams) else None,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the two stages: "pretrain" without labels, then "train" with labels."""
@@ -275,7 +275,7 @@ class FalseVFL(ABC):
         await learn(turn, side, home, weighed, u, mine, known)
         return loss.item()
 
-    # Prediction
+    # Functions for prediction
 
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
@@ -290,7 +290,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the mean of z given only the block, [B_k, D]."""
+        """Return the positions in ``places`` of rows that the party has, and the mean of z given its block [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)

@@ -183,7 +183,7 @@ class Apc:
             for name, count in ran.shared.items()
         ]
 
-    # Networks
+    # Functions that make and use the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's local autoencoder, and at the active party all other networks.
@@ -250,7 +250,7 @@ class Apc:
     def _own(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         return of_block(state, rows, places, lambda state, x: distillation.embed(state, "g3", x))
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the stages that the method's parameters require, of those that the module's docstring lists."""
@@ -317,7 +317,7 @@ class Apc:
     def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
         return DistillationLoss.of(self).on(state, "g3", distillation.kept(state, TEACHER), rows, batch)
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]

@@ -137,7 +137,7 @@ class VFedTrans:
             for name, count in ran.shared.items()
         ]
 
-    # Networks
+    # Functions that make and use the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make the active party's students and classifier; the other parties have no network.
@@ -196,7 +196,7 @@ class VFedTrans:
         found = self.classified(state, rows, places)
         return found.held, found.u
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the stages "svd", "distil" and "classify"."""
@@ -263,7 +263,7 @@ class VFedTrans:
         teacher = distillation.kept(state, distillation.others(state.seat.roster)[k])
         return DistillationLoss.of(self).on(state, f"student{k}", teacher, rows, batch)
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]  # noqa: ARG002

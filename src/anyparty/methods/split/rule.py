@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -162,7 +163,7 @@ class Rule(ABC):
             messages=MESSAGES,
         )
 
-    # Topology
+    # Functions that define the heads and the parties that they read
 
     def copies(self, roster: Roster) -> int:  # noqa: ARG002
         """Return the number of encoders of each party."""
@@ -198,7 +199,7 @@ class Rule(ABC):
             reads=partial(self.reads, roster), width=width, hosting=hosting,
         )  # fmt: skip
 
-    # Training
+    # Functions for training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
         """Return a mask of the rows to train on, from a mask of the parties that have each row: [N, K] -> [N] bool."""
@@ -221,7 +222,7 @@ class Rule(ABC):
         random numbers must therefore take their shape from ``observed``.
         """
 
-    # Prediction
+    # Functions for prediction
 
     @abstractmethod
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
@@ -434,7 +435,12 @@ def check_rule(rule: object) -> None:
                           "built-in methods by name, as method('laser')")  # fmt: skip
     if missing:
         raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/how-to/your-method.md")
-    can: object = rule.can  # type: ignore[attr-defined]
+    check_names(rule)
+    try:
+        can: object = rule.can  # type: ignore[attr-defined]
+    except TypeError as error:  # for example, a field of Capabilities is misspelt
+        known = ", ".join(each.name for each in fields(Capabilities))
+        raise ConfigError(f"Split: can of the rule {name} fails: {error}; Capabilities takes {known}") from error
     if inspect.isroutine(can):
         raise ConfigError(f"Split: can of the rule {name} is a function: write @property above it")
     if not isinstance(can, Capabilities):
@@ -445,6 +451,38 @@ def check_rule(rule: object) -> None:
         if not callable(given := getattr(rule, each)):
             raise ConfigError(f"Split: {each} of the rule {name} should be a function, got {given!r}")
     check_weights(rule)
+
+
+def check_names(rule: object) -> None:
+    """Check that a rule does not misspell the name of a function of ``Rule``; the default would silently replace it.
+
+    Raises:
+        ConfigError: a class of the user has Capabilities, a public function or a property under a name that is not in
+            ``Rule``, but close to a name of ``Rule`` that the rule does not define.
+    """
+    own = [each for each in type(rule).__mro__ if not f"{each.__module__}.".startswith(("anyparty.", "builtins."))]
+    given = {name: value for each in reversed(own) for name, value in vars(each).items() if not name.startswith("_")}
+    known = ("can", *REQUIRED, *OPTIONAL)
+    for name in given.keys() - set(dir(Rule)) - {each.name for each in _fields(rule)}:
+        value, free = given[name], [each for each in known if each not in given]
+        close = get_close_matches(name.lower(), free, n=1, cutoff=0.8)
+        if isinstance(value, Capabilities) or _returns_capabilities(value):
+            close = ["can"] if "can" in free else []
+        elif not inspect.isroutine(value) and not isinstance(value, property | cached_property):
+            close = []
+        if close:
+            raise ConfigError(f"Split: the rule {type(rule).__name__} defines {name!r}, which nothing reads; did you "
+                              f"mean {close[0]!r}? A rule may define {', '.join(known)}; begin the name of a function "
+                              f"of your own with _, as _{name}")  # fmt: skip
+
+
+def _fields(rule: object) -> Sequence[Field[Any]]:
+    return fields(rule) if is_dataclass(rule) else ()
+
+
+def _returns_capabilities(value: object) -> bool:
+    function = value.fget if isinstance(value, property) else getattr(value, "func", value)
+    return "Capabilities" in str(getattr(function, "__annotations__", {}).get("return", ""))
 
 
 def check_weights(rule: object) -> None:

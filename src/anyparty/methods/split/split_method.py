@@ -97,7 +97,7 @@ class Split:
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
-    # Set-up
+    # Functions that make the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizers."""
@@ -122,7 +122,7 @@ class Split:
     def topology(self, roster: Roster) -> Topology:
         """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
 
-        The topology of a roster is resolved once.
+        The topology of a roster is computed only once.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
@@ -167,7 +167,7 @@ class Split:
             taught=taught,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the single stage of a split method's training."""
@@ -259,7 +259,7 @@ class Split:
         return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and, for each party, its gradient with respect to the party's embeddings.
+        """Return the loss and, for each party, the loss's gradient with respect to the party's embeddings.
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
         batch has no row to learn from.
@@ -333,7 +333,7 @@ class Split:
         state.optimizers["encoder"].zero_grad()
         h.backward(total)  # type: ignore[no-untyped-call]
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
