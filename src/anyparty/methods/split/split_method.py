@@ -57,8 +57,9 @@ class Split:
     Attributes:
         rule: defines the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: where heads are. "active": all at the active party. "labelers": each head at its own party if that
-            party holds labels, else at the active party.
+        hosting: where heads are. "active": all at the active party. "labelers" (Local, Ensemble, LASER-VFL): each head
+            at its own party if that party holds labels, else at the active party. A party then trains its head with
+            its own labels, also on rows without a label at the active party.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
             the rule: no hidden layer, but [64] for LASER-VFL in regression.
         make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
