@@ -57,8 +57,8 @@ def main(*, quick: bool) -> None:
     page.say(
         f"{rounds} starts of each, in turns; medians and quartiles. CPU seconds are user and system time, which "
         f"other processes affect less than wall-clock time. The ratio compares CPU times in one round with "
-        f"`{LIBRARIES}`, which every run needs. On one thread an idle machine takes about the CPU time, so the "
-        "targets are for CPU seconds."
+        f"`{LIBRARIES}`, which every training run needs. On one thread an idle machine takes about the CPU time, so "
+        "the targets are for CPU seconds."
     )
     rows = []
     for name, (_, most) in STARTS.items():

@@ -86,7 +86,7 @@ class Federation:
         cls,
         tables: Mapping[str, Any],
         *,
-        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the user's word
+        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the setting is called id
         id_normalize: Sequence[str] = (),
         duplicates: str | Mapping[str, str] = "error",
         label: str | None = None,
@@ -110,7 +110,8 @@ class Federation:
 
         Args:
             tables: by party, its table.
-            id: the id column, or a list of columns that together identify a row: the same for all parties, or by party.
+            id: the id column, or a list of columns that together identify a row; one value for all parties, or by
+                party.
             id_normalize: the changes that every party makes to its ids, such as ["strip-zeros"].
             duplicates: the reaction to rows with the same id: raise an "error", keep the "first" or the "last" row, or
                 take the "mean" of the rows; one value for all parties, or by party.
@@ -122,8 +123,8 @@ class Federation:
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
-            max_levels: the largest number of categories of a column, for all parties or by party; the rarest of more
-                categories become one.
+            max_levels: the largest number of categories of a column, for all parties or by party. If a column has more
+                categories, the rarest ones become one category.
             split: how rows are split into training, validation and test, as in the group [split] of the settings:
                 "stratified", "random", or another kind of split with the column that this kind reads, such as
                 {"kind": "group", "group": "patient"}.
@@ -273,7 +274,7 @@ class Federation:
                               "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
-    # Alignment, labels and task
+    # Functions of the alignment, the labels and the task
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -286,7 +287,7 @@ class Federation:
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """The presence of rows, [N, K] bool: True if the k-th of the parties with columns has row n."""
+        """The presence of rows, [N, K] bool: True if the k-th party with columns has row n."""
         return self.alignment.observed(self.roster.blocks)
 
     @cached_property
@@ -295,14 +296,14 @@ class Federation:
         return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
-        """Return the label column of a party that holds labels: one value for each row of its table."""
+        """Return the labels of a party that holds labels: one value for each row of the party's table."""
         label = self.tables[party].label
         assert label is not None
         return label
 
     @cached_property
     def overlap(self) -> Overlap:
-        """The number of rows that each set of parties shares, with remarks on possible mistakes in the tables."""
+        """The overlap report: the number of rows of each set of parties, and possible mistakes in the tables."""
         kind = self.config.federation.task
         notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
@@ -311,7 +312,7 @@ class Federation:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
         The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
-        rows that ``settings.rows`` selects: rows of any party, rows of the active party, or rows of all parties.
+        rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
@@ -336,7 +337,7 @@ class Federation:
         return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return the table of a party that holds labels; labels of rows without a cell at any party are removed."""
+        """Return a label holder's table, without the labels of rows whose cells are empty at all parties."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
@@ -363,7 +364,7 @@ class Federation:
         """A printable table of the columns and labels that may be wrong; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
-    # Training
+    # Functions for training
 
     @usual_torch()
     @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))
@@ -396,11 +397,11 @@ class Federation:
             optimizer: the optimizer of a party's networks, one for all parties or by party: an ``Optimizer``, its name,
                 or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
             scheduler: a function such as ``lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)``; the
-                scheduler takes a step per epoch, and its rate may depend on the epoch only.
+                scheduler takes one step per epoch, and the learning rate may depend only on the epoch.
             loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
                 each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
-            schedule: how parties train between two exchanges of messages: the name of a schedule ("flex", "sync-min"
-                ...), or a mapping with the name and parameters, as in the group [schedule] of the settings.
+            schedule: the schedule that decides how parties train between two exchanges of messages: a name such as
+                "flex" or "sync-min", or a mapping with name and parameters, as in the group [schedule] of the settings.
             clock: the durations that the schedule uses, in time units: iteration, latency, timeout ... as in the
                 group [clock] of the settings.
             split: "stratified", "random", or the ids of the rows, {"train": ids, "validation": ids, "test": ids}; by
@@ -421,7 +422,7 @@ class Federation:
             Diverged: the loss became infinite or NaN.
 
         """
-        # Reading and aligning tables does without torch, which takes seconds to import.  Training imports it here.
+        # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
         from anyparty.api import arguments, local_training  # noqa: PLC0415
 
         check_not_forked()
@@ -452,8 +453,8 @@ class Federation:
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
     """Read a party's table from ``source``, a file or a data frame, as the settings describe.
 
-    ``label`` is the party's label column, if it has one.  Only the active party (``leads`` is true) reads the column
-    that assigns rows to training, validation and test.
+    ``label`` is the party's label column, if the party has labels. ``leads`` is true for the active party; only this
+    party reads the column that assigns rows to training, validation and test.
 
     Runs in one process and runs at a party's site both use this function.  They must read the same columns, because the
     number of aligned rows depends on the columns.

@@ -32,7 +32,7 @@ COLUMNS = 110  # the width in characters of a table shown as text
 
 
 def text_of(*shown: RenderableType) -> str:
-    """Return tables or other objects of the package rich as text, as on a terminal without colours.
+    """Return objects of the package rich, such as tables, as the text that a terminal without colours would show.
 
     >>> table = Table("party", "rows")
     >>> table.add_row("bank", "3")
@@ -64,7 +64,7 @@ class TextTable(Table):
 
 
 def new_axes() -> Axes:
-    """Return the axes of a new figure."""
+    """Return the axes of a new matplotlib figure."""
     from matplotlib import pyplot as plt  # noqa: PLC0415 - the import is slow, and only figures need it
 
     return plt.subplots(layout="constrained")[1]
@@ -118,8 +118,8 @@ def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False)
 def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
     """Return the rows of a data frame at the positions ``rows`` [b].
 
-    The rows are taken from one column after another, because ``frame[rows]`` uses the threads of polars.  A forked
-    process would wait for these threads for ever.
+    The function takes the rows from one column after another. It does not use ``frame[rows]``, which uses the threads
+    of polars: a forked process would wait for these threads for ever.
     """
     return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 

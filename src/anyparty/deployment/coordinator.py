@@ -122,7 +122,7 @@ def train(
             names ``Incomplete`` if a party's share of the model was not saved, or if ``train.require`` is not met.
     """
     folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
-    scheduled(chosen(resolved), resolved)  # reports invalid settings before a job is submitted
+    scheduled(chosen(resolved), resolved)  # raises an error for invalid settings, before a job is submitted
     check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
@@ -272,7 +272,7 @@ class _Reported:
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """Report to the callback the events in the record ``said`` that it has not received yet."""
+        """Report to the callback the events in the record ``said`` that the callback has not received yet."""
         aligning = said.get("aligning", [])
         if aligning and aligning != self.aligning and not self.aligned:
             self.aligning = aligning
@@ -307,13 +307,13 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # a stage is unknown if only an earlier, lost record described it
+        self.stage = stage if stage in stages else ""  # a stage is unknown if a lost record described it
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 
 
 def _numbers(value: Any) -> Any:
-    """Convert None back to NaN in a loss or in scores, because JSON stores NaN as null."""
+    """Return a loss, or scores by name, with NaN in place of None, because JSON stores NaN as null."""
     if isinstance(value, Mapping):
         return {name: _numbers(each) for name, each in value.items()}
     return math.nan if value is None else value
@@ -322,6 +322,6 @@ def _numbers(value: Any) -> Any:
 def _said(record: Path, job: str) -> dict[str, Any]:
     try:
         said = read_json(record)
-    except ModelError:  # the run has not begun, or the record is on another machine
+    except ModelError:  # no record: the run has not begun, or runs elsewhere
         return {}
     return said if said.get("job") == job else {}

@@ -63,12 +63,13 @@ def compare(
         missing: missing rates: probabilities that a party's block of a row is removed, in addition to the blocks that
             the tables lack.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
-        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets those that it has.
+        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets only the parameters
+            that it has.
         tune: number of configurations to try for each method and missing rate. The first configuration has the settings
-            as given. All further ones are drawn at random from ``space``, and are the same for all methods. All
-            configurations are tried with the first seed. The configuration with the best validation score is then used
-            with all seeds. The search does not read test rows. With 0 there is no search, and the settings are used as
-            given.
+            as given.  All further configurations are drawn at random from ``space``, and are the same for all methods.
+            All configurations are tried with the first seed. The configuration with the best validation score is then
+            used with all seeds. The search does not read test rows. With 0 there is no search, and the settings are
+            used as given.
         space: by name of a setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
             True}``. By default, learning rate, weight decay and batch size are searched.
         folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call
@@ -162,7 +163,7 @@ def _searched(
 
 
 def _without_optimizer_object(federation: Federation, training: dict[str, Any]) -> tuple[Federation, dict[str, Any]]:
-    """Move an ``Optimizer`` from the arguments into the settings, so that a search can change its values."""
+    """Return settings and arguments with an ``Optimizer`` moved from the arguments into the settings."""
     if not isinstance(training.get("optimizer"), Optimizer):
         return federation, training
     config = federation.config

@@ -311,7 +311,7 @@ def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
 
 
 def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
-    """Return a text with the number of configurations in ``at``, and the seeds that each of them has."""
+    """Return a text with the number of configurations in ``at``, and the seeds that each configuration has."""
     seeds = results.comparable_seeds(compared)
     each = [seeds[place] for place in at]
     return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"

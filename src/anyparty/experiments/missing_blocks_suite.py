@@ -67,7 +67,7 @@ class MissingBlocksRun(SuiteRun):
         The federation is built as a user would build it: one table for each party, without the rows that this party
         lacks.
         """
-        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         rows = load_rows(self, data_dir)
         drawn = rows.draw_train(self.missing)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -135,14 +135,14 @@ class RunRows:
         return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
 
     def draw_train(self, mechanism: str) -> DrawnMask:
-        """Draw at random which parties hold each training row and, if labels are scarce, which rows are labelled."""
+        """Return a random mask of the training rows of each party and, if labels are scarce, of the labelled rows."""
         how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
         if scarce is not None:
             how = ScarceLabels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
         return draw(mechanism, self.seeds, "train", self._values(self.train[0]), how)
 
     def draw_test(self, mechanism: str) -> DrawnMask:
-        """Draw at random which parties hold each test row."""
+        """Return a random mask of the test rows that each party holds."""
         return draw(mechanism, self.seeds, "test", self._values(self.test[0]), self._mechanism(mechanism))
 
     def _mechanism(self, name: str) -> Mechanism:
@@ -185,7 +185,7 @@ def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callbac
 
 
 def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
-    """Return the metrics of a model on all test rows, including those that the active party does not hold.
+    """Return the metrics of a model on all test rows, including the rows that the active party does not hold.
 
     ``seen`` is the drawn mask of the blocks that parties hold. A row whose class does not occur in training is scored
     as wrong.

@@ -39,7 +39,7 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which class is positive; AUROC does not depend on it
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which of two classes is positive
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that have no influence on which rows are test rows."""
@@ -67,7 +67,7 @@ class VariantDifference:
     better: int
 
     def against(self, reference: str) -> VariantDifference:
-        """Return this difference with ``reference`` as ``other``; the signs change if the variants change places."""
+        """Return this difference with ``reference`` as ``other``; the signs change if the variants are exchanged."""
         if self.one != reference:
             return self
         worse = sum(value != 0 for value in self.each) - self.better
@@ -75,7 +75,7 @@ class VariantDifference:
 
     @property
     def mean(self) -> float:
-        """The mean difference."""
+        """The mean of the differences over seeds."""
         return statistics.fmean(self.each)
 
     @property
@@ -143,7 +143,7 @@ def _run_table(
 
 
 def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
-    """Return the variant with which all others are compared: the first that uses own columns only, else the first."""
+    """Return the reference variant: the first that uses only the active party's own columns, or else the first."""
     compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     labels = _variant_labels(runs)
     own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]

@@ -62,7 +62,7 @@ class KitLocation:
 
     @classmethod
     def of(cls, path: Path) -> KitLocation:
-        """Find the active party's kit, which is the folder from which the party starts.
+        """Return the location of the active party's kit, which is the folder from which the party starts.
 
         Raises:
             ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
@@ -265,7 +265,7 @@ async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedPart
     async with peers_over(predictor, hub.channel(predictor.party.me), Ledger()):
         tasks = [asyncio.create_task(responder.run()) for responder in responders.values()]
         while not all(task.done() for task in tasks) and len(predictor.connected()) < len(responders):
-            await asyncio.sleep(0)  # until the hello messages of all responders have arrived
+            await asyncio.sleep(0)  # let all responders send their hello messages
         try:
             yield
         finally:

@@ -81,7 +81,7 @@ class BearerTokens:
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> BearerTokens:
-        """Hash tokens that are given as text, without blanks at their ends.
+        """Return the hashes of tokens that are given as text; blanks at the ends of a token are removed.
 
         Raises:
             ConfigError: a token is too short to be a secret, has a space, or has other characters than printable ASCII.
@@ -95,7 +95,7 @@ class BearerTokens:
 
     @classmethod
     def read(cls, file: Path | None) -> BearerTokens:
-        """Read tokens from a file, one per line, and from the environment variable ``ANYPARTY_SERVE_TOKEN``.
+        """Return the tokens in a file, one per line, and in the environment variable ``ANYPARTY_SERVE_TOKEN``.
 
         Lines that begin with '#' are comments.
 

@@ -186,7 +186,7 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
     which gets one of two views.
 
     Returns:
-        K arrays. They do not have ``axis`` if each party gets one view of a row.
+        K arrays.  The arrays lack ``axis`` if each party gets one view of a row.
 
     Raises:
         ConfigError: there are more parties than views, or the axis does not exist.

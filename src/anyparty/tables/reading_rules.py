@@ -97,9 +97,9 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # beside percentages, 0.5 may mean 0.5 % or 50 %
+    if format.unit in SHARES:  # a cell without %, such as 0.5, may mean 0.5 % or 50 %: not a number
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    # The pattern CELL does not match numbers such as 1e5.
+    # Read numbers such as 1e5 here, because the pattern CELL does not match them.
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
@@ -235,7 +235,7 @@ def with_order(text: pl.Series, order: str) -> Moments:
 
 
 def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
-    """Read text cells [n] as dates in one of ``ORDERS``. ``parts`` has the groups of ``DATE_CELL`` in each cell."""
+    """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has the groups of the pattern ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
     if order != "year-first":

@@ -4,8 +4,8 @@ A run calls these hooks, in this order:
 
     on_run_begin: with the settings
       on_align_progress: during a private alignment, with the numbers of points that are computed and to compute
-      on_aligned: with the overlap and a description of the task on_stage_begin: once per stage; most methods have a
-      single stage, "train"
+      on_aligned: with the overlap and a description of the task
+      on_stage_begin: once per stage; most methods have a single stage, "train"
         on_batch_end: after every batch
         on_party_lost, on_party_joined: before on_epoch_end of the epoch in which the active party noticed the change
         on_epoch_end: after every epoch, with its entry in the history
@@ -169,7 +169,7 @@ for _hook in (
 class Absences(Callback):
     """A callback that counts the epochs in which each party was absent."""
 
-    # by stage and epoch, the absent parties
+    # The keys are (stage, epoch), and the values are the absent parties.
     epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.types import Channel
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
 from anyparty.methods.method import Stage, State
-from anyparty.networks.coverage import TrainedParties
+from anyparty.networks.heads import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision
@@ -129,7 +129,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
         yield sentence
     taught = state.modules.get("taught")
     if isinstance(taught, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        yield from untaught(part, taught.missed)
+        yield from untaught(part, state.topology, taught.missed)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
 

@@ -105,7 +105,7 @@ class PartyResult:
 async def take_part(
     net: Channel, *, house: PartyInputs, roster: Roster, config: Config, method: Method, resume: bool = False
 ) -> PartyResult:
-    """Run one party: receive the setup or make it, preprocess the party's table, then train.
+    """Run one party and return its result: receive or make the setup, preprocess the party's table, then train.
 
     The active party makes the setup: it splits the rows, and infers the task from its labels.
 
@@ -236,7 +236,7 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
     """Send the setup again to the party ``name``, which rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        # The party sends its mask of labelled rows again.  The active party already has it from the first setup.
+        # The party sends its mask of labelled rows again.  The active party has it already, and drops it here.
         await labelled_at(net, name, len(setup[0]))
 
 
@@ -254,7 +254,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return, by name and as text, the groups of settings that must be the same at all parties; ``n`` counts rows."""
+    """Return, by name and as text, the groups of settings that all parties must share; ``n`` is the number of rows."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

@@ -74,7 +74,7 @@ class ReliableEndpoint:
         self.patience, self.clock, self._stop_reason = patience or Timeouts(), clock, stop_reason
         self.sessions = {name: Session(name, self.patience) for name in names if name != me}
         self.incarnation = uuid.uuid4().hex[:8]
-        self.refused: Counter[str] = Counter()  # packets of unknown senders
+        self.refused: Counter[str] = Counter()  # by unknown sender, the number of its packets, which are dropped
         self._lock = threading.Condition()
         self._bye = ""
         self._rest_s = min(LONGEST_REST_S, self.patience.receipt_s, self.patience.retry_s, self.patience.silent_s / 10)
@@ -101,7 +101,7 @@ class ReliableEndpoint:
         return accepted
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message with the tag ``tag`` from the party ``frm``.
+        """Return the next message with the tag ``tag`` from the party ``frm``; wait until it arrives.
 
         The tensors are not compared with ``expect`` here; ``ContractChannel`` checks their names, shapes and numbers.
 
@@ -140,7 +140,7 @@ class ReliableEndpoint:
             if session.gone:
                 return False
             session.outgoing[tag, number] = Outgoing(data)
-            small = len(data) <= PIECE_BYTES  # larger messages are sent by the endpoint's own thread
+            small = len(data) <= PIECE_BYTES  # the endpoint's own thread sends larger messages
             packets = list(session.packets(self.incarnation, self.clock())) if small else []
             if not small:
                 self._lock.notify_all()
@@ -294,7 +294,7 @@ class ReliableEndpoint:
         with self._lock:
             if envelope.life in session.former:
                 return
-            if envelope.to not in {"", self.incarnation}:  # a late packet for an earlier incarnation of this party
+            if envelope.to not in {"", self.incarnation}:  # drop a late packet for an earlier process of this party
                 envelope = envelope.for_former_incarnation(wait=session.paused or session.last_heard is None)
             if session.gone and not self._bye and envelope.life != session.incarnation:
                 farewell = self._register_applicant(session, envelope)

@@ -22,7 +22,7 @@ from typing import Any
 from anyparty.errors import MessageError, PartyLost
 from anyparty.transport.reliable_buffers import LONG_AGO, Envelope, Incoming, Item, Outgoing, check_piece
 
-Packet = tuple[str, Envelope, bytes]  # receiver, envelope, and a piece of a message or no bytes
+Packet = tuple[str, Envelope, bytes]  # (receiver, envelope, a piece of a message or no bytes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class _FederationFile(Settings):
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Read ``federation.toml`` in a federation's folder: the parties, and the server's address.
+    """Read ``federation.toml`` in a federation's folder; return the parties and the server's address by name.
 
     Raises:
         ConfigError: the file does not exist, or is invalid.
@@ -61,8 +61,8 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
     Args:
         folder: the federation's folder.
         command: the name of the command.
-        arguments: the command's arguments. The wait for the answer ends 50 seconds after the argument ``timeout_s``, or
-            after its default.
+        arguments: the command's arguments.  If ``timeout_s`` is one of them, the longest wait for the answer is
+            ``timeout_s`` plus 50 seconds.
 
     Raises:
         ConfigError: there is no federation in the folder, or the administrator's certificate is invalid.

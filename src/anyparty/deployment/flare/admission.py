@@ -35,9 +35,9 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
-EVICTION_S = 30.0  # maximum time from a second connection of a party to its registration
+EVICTION_S = 30.0  # seconds after a party's second connection in which its registration is rejected
 CHECK_S, AWAY_S = 5.0, 15.0  # seconds between checks; seconds until a closed connection is reported
-CLOSED_S = 60.0  # time after a second site's registration in which no site of the party is admitted
+CLOSED_S = 60.0  # seconds after the rejection of a party's second site in which no site of it is admitted
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +78,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         self.told, self.away = (
             set[str](),
             dict[str, float](),
-        )  # parties reported as connected; by party, the time since which the connection is closed
+        )  # the parties that were reported as connected; by party, when its connection was closed
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
 
@@ -102,7 +102,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # the party registered with an earlier server process
+            if _peer(fl_ctx) not in self.told:  # if it registered with an earlier process of the server
                 self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
@@ -147,7 +147,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             time.sleep(CHECK_S)
             try:
                 self.check_connections(engine, time.monotonic())
-            except Exception:  # from FLARE: a party may have left or registered again meanwhile
+            except Exception:  # FLARE raises errors if a party leaves or registers meanwhile
                 log.warning("connections could not be checked; the next check follows", exc_info=True)
 
     def check_connections(self, engine: Any, now: float) -> None:
@@ -252,7 +252,7 @@ class Unaudited(frozenset[str]):
     """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
 
     def __new__(cls, every: Iterable[str]) -> Unaudited:
-        """Make the set from ``every``, the commands that FLARE itself excludes."""
+        """Return the set of unaudited commands: ``every``, which FLARE itself excludes, and the polling commands."""
         return super().__new__(cls, every)
 
     def __contains__(self, command: object) -> bool:

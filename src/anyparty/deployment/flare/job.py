@@ -1,4 +1,4 @@
-"""The classes that FLARE starts for a job, one in each party's process: it does its party's share of the job's work.
+"""The classes that FLARE starts for a job: one class in each party's process does the party's share of the work.
 
 The active party's class is the job's workflow, in the server's job process.  Every passive party's class is the job's
 executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
@@ -72,7 +72,7 @@ class FlareCarrier:
     active: str
 
     def put(self, to: str, envelope: str, data: bytes) -> None:
-        """Send one cell message, without waiting for a result."""
+        """Send a packet as one cell message of FLARE, without waiting for a result."""
         try:
             self.core.fire_and_forget(
                 CHANNEL, TOPIC, self.address(to), Message({HEADER: envelope}, data), optional=True
@@ -138,7 +138,7 @@ class JobRun:
 
     @classmethod
     def at(cls, context: FLContext) -> JobRun:
-        """Read the settings of the site and of the job."""
+        """Return the job at one party, with the settings of the site and of the job, which are read from files."""
         engine, job = context.get_engine(), context.get_job_id()
         workspace = engine.get_workspace()
         config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")
@@ -267,7 +267,7 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
                                        fl_ctx: FLContext) -> None:  # fmt: skip
-        """Ignore a result that arrives after the job has stopped waiting for it."""
+        """Ignore a party's result, because the job no longer waits for this party."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Start the job at the other parties, do this party's work, then wait until the other parties have ended."""

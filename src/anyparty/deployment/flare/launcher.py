@@ -50,7 +50,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
         self.ended()
 
     def _restart(self) -> bool:
-        """Restart the process, unless the job was just stopped."""
+        """Restart the process and return True; return False if the job was stopped in the meantime."""
         with self.beginning:
             if self.stopping.is_set():
                 return False
@@ -85,7 +85,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
-        if note.exists():  # the server's job process identifies the party by its first token
+        if note.exists():  # the server's process of the job knows the party by its first token
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
             words |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:

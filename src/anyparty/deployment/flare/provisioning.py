@@ -123,7 +123,7 @@ def organisation(party: str) -> str:
 def provision(
     folder: Path, roster: Roster, host: str, port: int, scheme: str, *, alone: bool = False
 ) -> dict[str, Path]:
-    """Create a kit for every party and for the administrator, with certificates of the authority in ``folder``.
+    """Create a kit for every party and the administrator, certified by the authority in ``folder``; return the folders.
 
     FLARE's provisioning keeps a copy of every private key.  Here the provisioning runs in a temporary folder, which is
     removed, so each key exists only in its own kit.
@@ -152,7 +152,7 @@ def provision(
     try:
         read = prepare_project(theirs)
     except ValueError as error:
-        why = str(error).partition(" based on ")[0]  # FLARE's message ends with a regular expression
+        why = str(error).partition(" based on ")[0]  # leaves out a regular expression at the end of FLARE's message
         raise ConfigError(f"host {host!r}: expected a name of letters, digits, '-' and '.', or an IPv4 address, other "
                           f"than a passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
@@ -187,7 +187,7 @@ def check_place(place: Path) -> None:
     for path in (str(place.resolve()), sys.executable):
         try:
             whole = shlex.split(path, comments=True) == [path]
-        except ValueError:  # an unclosed quote
+        except ValueError:  # ``shlex`` found a quote that is not closed
             whole = False
         if not whole:
             raise ConfigError(f"{path}: FLARE cannot start jobs from a path with blanks, quotes, '#' or backslashes; "
@@ -229,7 +229,7 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     between = {
         "comm_driver_path": str(DRIVERS),
         "internal": internal,
-    }  # connections between a site's process and its jobs' processes
+    }  # settings of connections between a site's process and its jobs' processes
     (local / "comm_config.json").write_text(json.dumps(between, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
@@ -318,7 +318,7 @@ def approve(
     if not (authority / "rootCA.key").exists():
         raise ConfigError(f"{authority}/rootCA.key: the authority's key is not here; approve where 'anyparty federate "
                           f"init' was run")  # fmt: skip
-    with tempfile.TemporaryDirectory() as place:  # a copy, so that the checked file is the signed one
+    with tempfile.TemporaryDirectory() as place:  # a copy, which no other process can change before it is signed
         copy, signed = Path(place) / "copy.request.zip", Path(place) / "signed.zip"
         copy.write_bytes(_bytes_of(file))
         asked = _mapping(_members(copy, file).get("request.json", b""), file)

@@ -2,7 +2,7 @@
 
 A random number, which is the same at all parties, identifies each alignment.  A party whose table has changed since
 the alignment reports no number, and then all parties make a new alignment.  They also make a new alignment if the
-parties that take part, or the parties that hold columns, are not the same as before.
+parties that take part, or the parties that hold columns, are not the same as in the stored alignment.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class StoredAlignment:
         table: the fingerprint of the aligned table.
         rows: the number of rows of the aligned table.
         apart: True if the alignment allows parties that have no row in common.
-        parties: the parties whose rows were aligned, and those of them that held columns.
+        parties: under "names" the parties whose rows were aligned, and under "blocks" the parties among them that held
+            columns.
         kinds: the kind of each column of the aligned table, in the table's order; empty if an earlier version of
             anyparty stored the alignment.
 
@@ -83,7 +84,7 @@ class StoredAlignment:
 
     @classmethod
     def read(cls, path: Path) -> StoredAlignment:
-        """Read the alignment stored at ``path``.
+        """Return the alignment that is stored at ``path``.
 
         Raises:
             ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.
@@ -149,8 +150,8 @@ async def aligned(
     If all parties have stored the same alignment, it is used.  If not, the parties make a new one.
 
     A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
-    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
-    some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` allows
+    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties; by
+    default, all parties are online.  A stored alignment can be used while parties are offline.  ``apart`` allows
     parties that have no row in common, as in prediction.
 
     If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is

@@ -30,7 +30,7 @@ from anyparty.artifacts.model_files import write_model
 from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
 from anyparty.artifacts.run_folder import alone
 from anyparty.config import Config
-from anyparty.config.label_columns import check_features, labels_asked
+from anyparty.config.label_columns import check_features, columns_of, labels_asked
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
@@ -71,7 +71,7 @@ class SiteParty:
 
     @classmethod
     def of(cls, site: SiteSettings, config: Config, *, resume: bool = False) -> SiteParty:
-        """Read the party's table and prepare the run.
+        """Return the party, with its table read from the file and its run prepared.
 
         Raises:
             ConfigError: the party's own settings do not name a table. Or the job's settings lack a label, name an
@@ -84,7 +84,8 @@ class SiteParty:
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         label = labels_asked(config, site.active).get(site.party)
-        check_features(config, site.active, {site.party: site.table})
+        own = {site.party: site.table}
+        check_features(config, site.active, own, columns_of(config, own))
         leads = site.party == site.active
         table = read_party(config, site.party, site.table, label, leads=leads)
         read = [*table.columns.columns, *([config.split.column] if leads and config.split.column else [])]
@@ -129,7 +130,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
-        if not leads:  # the active party's notes are shown with the overlap
+        if not leads:  # the active party's notes are reported later, with the overlap
             remarked(home.table, *summary.notes(home.table))
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
@@ -166,7 +167,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         else:
             recorder.ledger.add(
                 Flow(site.party, site.active, "finished"), 0
-            )  # the message is sent below, after the record is written
+            )  # counts the message that is sent below, after the record is written
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return told

@@ -67,8 +67,8 @@ from anyparty.methods.false_vfl.passive_party import MESSAGES, BatchTurn, PartyB
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered, predictions
 from anyparty.methods.split.rule import RuleAnswer
-from anyparty.networks.coverage import Connectivity, shared, untied
 from anyparty.networks.encoders import MLP, Factory, build
+from anyparty.networks.heads import Connectivity, shared, untied
 from anyparty.networks.optimizer import Optimizer
 
 PRETRAIN, TRAIN = "pretrain", "train"
@@ -78,7 +78,7 @@ LEARNS = {
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "concatenated mean and standard deviation"
-AT_ONCE = 2**22  # maximum number of values of z in one message of a prediction (16 MiB)
+AT_ONCE = 2**22  # in a prediction, a message has at most this number of values of z (16 MiB)
 ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
 ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
 UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
@@ -186,7 +186,7 @@ class FalseVFL(ABC):
         }
 
     def learns(self, stage: str) -> tuple[str, ...]:
-        """Return the names of the networks that a stage trains."""
+        """Return the names of the networks that the stage ``stage`` trains."""
         return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
 
     def _optimizer(self, seat: PartyContext, stage: str) -> Optimizer:
@@ -195,7 +195,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
-        """Return the ``BatchTurn`` with which a party processes a batch in prediction."""
+        """Return the ``BatchTurn`` by which a party processes a batch in prediction, with ``L`` samples per row."""
         draws = state.modules.get("draws")
         return BatchTurn(
             net=net,
@@ -212,7 +212,7 @@ class FalseVFL(ABC):
             draws=draws if isinstance(draws, SampleStreams) else None,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the two stages: "pretrain" without labels, then "train" with labels."""
@@ -276,7 +276,7 @@ class FalseVFL(ABC):
         await learn(turn, side, home, weighed, u, mine, known)
         return loss.item()
 
-    # Prediction
+    # Functions for prediction
 
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
@@ -291,7 +291,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the mean of z given only the block, [B_k, D]."""
+        """Return the positions in ``places`` of rows that the party has, and the mean of z given its block [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -386,7 +386,7 @@ def labelled_rows(at: Rows) -> Tensor:
 
 
 def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark if all rows of stage 1 have labels or some parties have every row; else return an empty text."""
+    """Return a remark if all rows of stage 1 have labels, or if some parties have every row; else return ""."""
     assert at.observed is not None
     always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
     known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""

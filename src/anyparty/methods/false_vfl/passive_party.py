@@ -34,10 +34,9 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import Diverged, remark
 from anyparty.methods.false_vfl.distributions import FeatureNetworks, SampleStreams, balanced
 from anyparty.methods.method import Batch, PartyContext
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # remark if over half of the standard deviations are below 1.1 times their lower bound
+FALLEN, MANY = 1.1, 0.5  # give a remark if over half of the standard deviations are below 1.1 times their bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class BatchTurn:
         mnar: whether parties also send likelihoods for rows that they do not have.
         follows: whether encoders learn, so that the active party needs gradients with respect to z.
         common: whether the noise is independent of the batch, as in prediction. The noise of z then depends on the row,
-            and the noise of blocks is common to all rows.
+            and all rows share the noise of blocks.
         own_decoder: whether the decoder is a user's own, which may draw random numbers.
         missed: the parties whose blocks are ignored, because no chain of common rows connects them to a label.
         draws: at the active party, the random streams of samples of z in prediction.
@@ -136,18 +135,17 @@ class BatchTurn:
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
-        if self.follows and self.batch.moment[-1] == 0:  # check once per epoch, in its first batch
+        if self.follows and self.batch.moment[-1] == 0:  # check only once per epoch, in the first batch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
             log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Propagate the gradient u [L, n] back through the decoder; return the gradient by the followed samples [N, D].
+        """Propagate the gradient u [L, n] back through the decoder; return the gradient by N followed samples, [N, D].
 
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
-        ``home`` is the party's data of the batch.
-        ``home`` is the party's data of the batch.
+                ``home`` is the party's data of the batch.
 
         Raises:
             Diverged: the returned gradient is not finite.
@@ -160,7 +158,7 @@ class BatchTurn:
         if self.mnar:  # with MNAR, z covers all rows of the batch, so n = B
             held[:] = False
             held[home.held] = True
-        # ``place`` has the row's index among the party's rows, or among the rows that the party does not have
+        # ``place`` is a row's index among the rows that the party has, or among those that it lacks
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:
@@ -178,7 +176,7 @@ class BatchTurn:
         return len(self.batch.rows) if self.mnar else len(home.held)
 
     async def answer(self, home: PartyBatch) -> None:
-        """Run a passive party's side: send embeddings and likelihoods, and if encoders learn, compute gradients."""
+        """Run a passive party's side of a batch: send embeddings and likelihoods; if encoders learn, also gradients."""
         active, n = self.seat.roster.active, self.answers_for(home)
         if len(home.held):
             await self.net.send(active, "embedding", {"h": home.views.detach()})
@@ -215,7 +213,7 @@ class BatchTurn:
             Diverged: the tensor contains NaN or infinity.
         """
         if not finite(tensor.detach()):
-            raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
+            raise Diverged(f"{what} no longer numbers at {self.batch.place}: lower the learning rate, or look for "
                            f"extreme values in the parties' columns")  # fmt: skip
         return tensor
 
