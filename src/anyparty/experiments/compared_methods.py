@@ -35,7 +35,7 @@ class ComparedMethod:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, changes: Mapping[str, Any]) -> ComparedMethod:
-        """Return the method with changes: an entry "method.KEY" sets the parameter KEY if the method has this one."""
+        """Return the method with changes: the entry "method.KEY" sets the parameter KEY if the method has it."""
         if not isinstance(self.method, str):
             return self
         taken = {key for of in _classes(self.method) for key in declared_types.takes(of)}

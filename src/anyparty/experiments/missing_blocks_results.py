@@ -91,7 +91,7 @@ def best_methods(column: Sequence[Cell]) -> set[str]:
 
 
 def method_entry(suite: MissingBlocksSuite, cell: Cell) -> MissingBlocksMethod:
-    """Return the suite's settings of the method that a cell belongs to."""
+    """Return the suite's entry for the method of a cell."""
     return suite.datasets[cell["dataset"]].methods[cell["method"]]
 
 

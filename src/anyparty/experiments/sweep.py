@@ -166,7 +166,7 @@ def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange |
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of each entry in nested tables; a table with the key ``low`` is a value."""
+    """Yield the dotted name and value of each entry in nested tables; a table with the key ``low`` is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and "low" not in value:
             yield from _flat(value, f"{prefix}{key}.")

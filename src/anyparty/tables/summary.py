@@ -123,7 +123,7 @@ def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | N
 
 
 def render(tables: Sequence[Table]) -> RichTable:
-    """Return a terminal table of all parties' columns. If there are many, it lists only columns with a remark."""
+    """Return a terminal table of all parties' columns. If there are many columns, it lists only those with a remark."""
     shown = RichTable(title="how columns were read", title_justify="left")
     for heading in ("party", "column", "read as"):
         shown.add_column(heading)

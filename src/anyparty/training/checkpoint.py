@@ -252,8 +252,8 @@ def _position(about: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
     Earlier versions counted the best epoch from 0. The first versions lacked the fields in ``SINCE``, and chose the
-    epoch without them. With the values in ``SINCE``, a run that the first versions saved resumes as it would have with
-    them.
+    epoch without them. With the values in ``SINCE``, a run that the first versions saved resumes as it would have done
+    in the first versions.
 
     Raises:
         ValidationError: a field has a wrong type.

@@ -52,7 +52,7 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Record the parties that are gone, readmit parties that came back, and return the names of those readmitted.
+    """Record the parties that are gone, readmit parties that came back, and return the names of the readmitted parties.
 
     If ``shut`` is true, no party is readmitted.  This function is called at the active party.
     """

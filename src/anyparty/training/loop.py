@@ -223,7 +223,7 @@ async def _decide(
 ) -> control_messages.EpochDecision:
     """Add an epoch's validation scores to its record; return whether to keep its weights and whether to stop.
 
-    All parties follow the active party's decision.  In a local stage, each party decides for itself.
+    In a local stage, each party decides for itself.  In all other stages, the active party decides for all parties.
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:

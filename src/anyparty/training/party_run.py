@@ -164,9 +164,9 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
 def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
-    ``topology`` is that of a split method.  ``missed`` holds the indices k of the parties that the active party's own
-    heads did not train.  The heads of another host train the parties whose embeddings that host reads, on the rows for
-    which that host has labels.
+    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties that the active
+    party's own heads did not train.  The heads of another host train the parties whose embeddings that host reads, on
+    the rows for which that host has labels.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     for host, labeled in rows.labeled_at.items():

@@ -7,8 +7,8 @@ two relays between two passive parties.
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
     ActiveJobParty                              PassiveJobParty
 
-Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than
-FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  Single cell messages are five times
+faster than FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
 
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier

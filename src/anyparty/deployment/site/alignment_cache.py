@@ -231,7 +231,7 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
 
 
 def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
-    """Return the alignment stored at ``path`` if it is of this table and these parties, else None.
+    """Return the alignment stored at ``path`` if it was made for this table and these parties, else None.
 
     If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True.
     """

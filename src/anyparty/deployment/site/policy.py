@@ -46,7 +46,7 @@ class SiteSettings(Protocol):
 
 
 def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None, features: Sequence[str]) -> None:  # noqa: A002
-    """Check that a job reads only columns that the party's own settings allow, if they restrict them.
+    """Check that a job reads only columns that the party's own settings list, if the settings list columns.
 
     The active party writes the job, and so chooses the id column, the features and the label.
 

@@ -206,7 +206,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 
 def remarked(table: Table, *notes: str) -> Table:
-    """Report ``notes`` about the party's table as remarks, by default those made in reading it; return the table."""
+    """Report ``notes`` as remarks on the party's table, by default the table's own notes; return the table."""
     for note in notes or table.notes:
         remark(note)
     return table
