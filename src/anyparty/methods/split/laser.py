@@ -71,7 +71,7 @@ class Laser(Rule):
             sum over all sets has no sampling variance (Theorem 1 without K sigma_s^2). Its time doubles with every
             party, and at most 10 parties are allowed.
         heads: the parties that have a head: "every" party, all parties with "labels", or only the "active" party. With
-            "one", there is one head, which belongs to no party and reads any set of parties, as in the FALSE-VFL tables.
+            "one", one head belongs to no party and reads any set of parties, as in the FALSE-VFL tables.
 
     """
 
