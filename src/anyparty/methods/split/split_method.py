@@ -123,7 +123,7 @@ class Split:
     def topology(self, roster: Roster) -> Topology:
         """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
 
-        The topology of a roster is resolved once.
+        The topology of a roster is computed only once.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
