@@ -27,9 +27,9 @@ Disclosure (if parties follow the protocol, but may later combine their knowledg
     *All parties* learn the number of ids of each party, and N. With two parties, these give the number of common rows.
     *A passive party* learns the places of its own rows among the N rows, and whether other parties know under 1 % of
     its ids. It sees other parties' ids as points under their owner's one-time scalar, which differs between lists. All
-    passive parties together can neither compare two lists nor test an id (decisional Diffie-Hellman, H a random
-    oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids would reveal
-    the same.
+    passive parties together can neither compare two lists nor test an id (if decisional Diffie-Hellman is hard, and H
+    is a random oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids
+    would reveal the same.
     *The active party* learns which parties hold each of the N rows, and which of these rows are its own. For a row that
     it does not hold, it only has a token. To test an id against this token, it needs every other party's scalar. If it
     cooperates with some passive parties, it learns which of their rows the remaining parties hold, but nothing about

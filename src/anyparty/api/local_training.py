@@ -171,7 +171,7 @@ def _functions(
     config: Config, roster: Roster, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer],
     loss: Loss | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return, by use, the functions and classes that training calls, which may be user-defined."""
+    """Return, by use such as "encoder of bank", the functions and classes that training calls and users may define."""
     found: dict[str, Any] = {"loss": loss}
     for name in roster.blocks:
         found[f"encoder of {name}"] = encoders.get(name) or config.encoder_of(name)

@@ -13,7 +13,7 @@ Fields of every record:
     history: one entry per epoch
     best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if none was chosen
     loss: "module:name" of a custom loss; empty for the built-in loss
-    code: by use, such as "encoder of bank", a hash of the source of the user-defined function or class
+    code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source
     ledger: the numbers of messages and bytes by sender, receiver and tag
     evaluation: the test scores, in the form of ``Evaluation.to_json``
     costs: the rounds and bytes of messages: "sent" as counted, and "published" by the formulas of the APC-VFL paper

@@ -135,7 +135,7 @@ class LocalRecorder(Recorder):
             can: the method's capabilities.
             own: the method, if it is user-defined.
             loss: "module:name" of a custom loss; empty for the built-in loss.
-            code: by use, such as "encoder of bank", a hash of the source of the user-defined function or class.
+            code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source.
             resume: whether to resume the run in the folder.
 
         Raises:
@@ -199,7 +199,7 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
-            _same(old.setdefault("code", dict(code)), code,  # earlier versions did not record the source
+            _same(old.setdefault("code", dict(code)), code,  # accept any if an earlier version recorded none
                   "the source of your functions changed since the run began", "source of")  # fmt: skip
             values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)

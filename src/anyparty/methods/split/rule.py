@@ -438,7 +438,7 @@ def check_rule(rule: object) -> None:
     check_names(rule)
     try:
         can: object = rule.can  # type: ignore[attr-defined]
-    except TypeError as error:  # such as a misspelt field of Capabilities
+    except TypeError as error:  # for example, a field of Capabilities is misspelt
         known = ", ".join(each.name for each in fields(Capabilities))
         raise ConfigError(f"Split: can of the rule {name} fails: {error}; Capabilities takes {known}") from error
     if inspect.isroutine(can):
@@ -454,7 +454,7 @@ def check_rule(rule: object) -> None:
 
 
 def check_names(rule: object) -> None:
-    """Check that a rule does not misspell a function of ``Rule``, whose default would silently take its place.
+    """Check that a rule does not misspell the name of a function of ``Rule``; the default would silently replace it.
 
     Raises:
         ConfigError: a class of the user has Capabilities, a public function or a property under a name that is not in
