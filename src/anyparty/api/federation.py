@@ -423,7 +423,7 @@ class Federation:
 
         """
         # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
-        from anyparty.api import arguments, local_training  # noqa: PLC0415
+        from anyparty.api import arguments, training_run  # noqa: PLC0415
 
         check_not_forked()
         arguments.check_kinds(method, watch)
@@ -433,7 +433,7 @@ class Federation:
         tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
         for note in self.overlap.notes:
             remark(note)
-        return local_training.train(
+        return training_run.train(
             tables,
             self.roster,
             self.alignment,

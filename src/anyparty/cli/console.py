@@ -276,12 +276,17 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
 
     own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can
-    parameters = [
-        {"name": key, "default": default, "meaning": _documented_attributes(of).get(key, "")}
-        for of in (parameters_of(name) if own is None else classes_of(own))
-        for key, default in _default_parameters(of).items()
+    owners = parameters_of(name) if own is None else classes_of(own)
+    return can, [parameter for of in owners for parameter in described_parameters(of)]
+
+
+def described_parameters(of: Any) -> list[dict[str, str]]:
+    """Return the name, default and meaning of each parameter of a class or function, from its docstring."""
+    meanings = _documented_attributes(of)
+    return [
+        {"name": name, "default": default, "meaning": meanings.get(name, "")}
+        for name, default in _default_parameters(of).items()
     ]
-    return can, parameters
 
 
 def method_to_json(name: str) -> dict[str, Any]:

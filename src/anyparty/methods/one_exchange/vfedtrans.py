@@ -66,12 +66,14 @@ class VFedTrans:
             perceptron. Its dropout and normalisation are used for the students too. An encoder of another kind is used
             as the students' encoder.
         activation: activation after the hidden layers.
-        distillation: lambda, the weight of the distance to the singular vectors.
+        distillation: λ, the weight of the distance to the singular vectors.
         distance: distance of a student's embedding to the singular vectors: "mse" or "mae".
         reduction: "sum" over a row's numbers, or their "mean".
         append: whether the classifier reads x, the active party's columns, in addition to the representations.
-        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
-        classifier_settings: keyword arguments of that estimator.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network. The
+            published program uses "MLPClassifier".
+        classifier_settings: keyword arguments of that estimator; {"hidden_layer_sizes": [100, 100, 50]} in the
+            published program.
         head_hidden: hidden widths of the head.
         key_generator: the party without columns that draws the masks; if empty, the data party draws them.
         server: the party without columns that computes the decomposition; if empty, the active party computes it.

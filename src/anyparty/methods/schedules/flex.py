@@ -71,8 +71,8 @@ class AdaptiveFlex(Flex):
     """Flex-VFL with learning rates adapted to each party's speed and optimizer.
 
     Attributes:
-        A: A_k, one value for all parties or one for each party. By default the rate of the first round is the
-            optimizer's own.
+        A: A_k of ``adaptive-flex``, one value for all parties or one for each party. By default the rate of the first
+            round is the optimizer's own.
 
     """
 

@@ -56,8 +56,9 @@ class Split:
     Attributes:
         rule: defines the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: the parties that host heads. "active": the active party hosts all heads. "labelers": a party with
-            labels hosts its own head, and the active party hosts all other heads.
+        hosting: the parties that host heads. "active": the active party hosts all heads. "labelers" (Local, Ensemble,
+            LASER-VFL): a party with labels hosts its own head, and the active party hosts all other heads. A party
+            trains its head with its own labels, also on rows without a label at the active party.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
             the rule: no hidden layer, but [64] for LASER-VFL in regression.
         make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
