@@ -2,12 +2,12 @@
 
     AnypartyError
     ├── UserError (ValueError)      a user's mistake; the command line prints it without a stack trace
-    │   ├── ConfigError             settings: an unknown name or key, or a value out of range
+    │   ├── ConfigError             a setting or a name does not exist, or a value is out of range
     │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; the message names its extra
     │   │   └── CodeNotAllowed      a file names code that the caller has not allowed
-    │   ├── TableError              one party's table: file, column, cell
+    │   ├── TableError              one party's table cannot be used: its file, a column or a cell is wrong
     │   ├── AlignmentError          the parties' tables do not fit together: no overlap, two parties with the same name
-    │   ├── ModelError              a saved model or run: absent, truncated, invalid, of another version, already there
+    │   ├── ModelError              a saved model or run is absent, damaged, of another version or already there
     │   │   └── NotGiven            a custom method or network, which no file stores, is missing
     │   ├── ResumeError             a run cannot be resumed
     │   ├── PredictionError         a request for predictions cannot be met
@@ -15,7 +15,7 @@
     └── RunError (RuntimeError)     a failure while the parties worked together
         ├── Incomplete              training ended without a party's networks, or train.require was not met
         ├── MessageError            a message does not match its declaration: the error names the differences
-        │   └── ExtremeMessage      a message's numbers far exceed its sender's earlier ones (also a Diverged)
+        │   └── ExtremeMessage      a message's numbers far exceed the sender's earlier ones (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that no party will send
         ├── Diverged                the loss is not a number any more

@@ -69,7 +69,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
-    # Training
+    # Functions for training
 
     def _fit(self, X: Any, y: NDArray[Any], labels: pl.Series, validation: float) -> None:
         check_arguments(type(self).__init__, self.get_params(deep=False))
@@ -90,7 +90,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         self._id_column = id_column
 
-    # Blocks
+    # Functions that divide X into the blocks of the parties
 
     def _frames(self, X: Any, *, reset: bool) -> dict[str, pl.DataFrame]:
         """Return each party's block of ``X`` as a frame; all frames have the same rows.
@@ -161,7 +161,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
             name += "_"
         return name
 
-    # Prediction
+    # Functions for prediction
 
     def _scores(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the model's scores [n, C] for the n rows of ``X``, and a mask [n] of the rows with an answer."""

@@ -190,7 +190,7 @@ class TokenLists:
 
 
 def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
-    """Return a keyed hash [n, 16] of each id."""
+    """Return the keyed hashes [n, 16] of n ids, 16 bytes each."""
     keyed = hashlib.blake2b(digest_size=ENTRY, key=root, person=b"anyparty.list.1")
     out = bytearray()
     for at in range(0, len(ids), CHUNK):
@@ -264,7 +264,7 @@ class ListPlan:
         rows: [L] for each entry of the party's list, the row of its id in the party's table; -1 if the id is no longer
             there.
         lengths: the number of entries of each party's list.
-        start: the number of entries of each list that have tokens.
+        start: for each party's list, the number of entries that have tokens.
         continued: True if an earlier alignment used the same secrets.
         tokens: the tokens that the active party has so far; ``None`` at passive parties.
         left_out: by party, the indices of list entries whose ids are no longer in that party's table. The active party
@@ -280,7 +280,7 @@ class ListPlan:
     left_out: Mapping[str, NDArray[np.int64]]
 
     def todo(self) -> dict[str, int]:
-        """Return the number of entries of each list that need tokens."""
+        """Return, for each party's list, the number of entries that need tokens."""
         return {name: length - self.start[name] for name, length in self.lengths.items()}
 
     def kept_tokens(self) -> NDArray[np.uint8]:

@@ -85,8 +85,8 @@ class Overlap:
     ) -> Overlap:
         """Count the rows of ``alignment`` by the parties that hold them; ``active`` is the active party.
 
-        ``blocks`` are the parties to count, ``labeled`` [N] marks the rows with a label, and ``notes`` are sentences
-        that are shown with the counts.
+        ``blocks`` are the parties with columns, ``labeled`` [N] marks the rows with a label, and ``notes`` are
+        sentences that are shown with the counts.
         """
         held = None if active is None else alignment.position[active] >= 0
         return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids, held)

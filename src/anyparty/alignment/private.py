@@ -27,9 +27,9 @@ Disclosure (if parties follow the protocol, but may later combine their knowledg
     *All parties* learn the number of ids of each party, and N. With two parties, these give the number of common rows.
     *A passive party* learns the places of its own rows among the N rows, and whether other parties know under 1 % of
     its ids. It sees other parties' ids as points under their owner's one-time scalar, which differs between lists. All
-    passive parties together can neither compare two lists nor test an id (decisional Diffie-Hellman, H a random
-    oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids would reveal
-    the same.
+    passive parties together can neither compare two lists nor test an id (if decisional Diffie-Hellman is hard, and H
+    is a random oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids
+    would reveal the same.
     *The active party* learns which parties hold each of the N rows, and which of these rows are its own. For a row that
     it does not hold, it only has a token. To test an id against this token, it needs every other party's scalar. If it
     cooperates with some passive parties, it learns which of their rows the remaining parties hold, but nothing about
@@ -213,7 +213,7 @@ async def align(
     progress: BlindingProgress | None = None,
     state: Path | None = None,
 ) -> PrivateAlignment:
-    """Run the protocol for the party ``net.me``; all parties of the roster run it at the same time.
+    """Run the private alignment as the party ``net.me``; all parties of the roster run it at the same time.
 
     Args:
         net: the party's channel to the other parties.
@@ -353,7 +353,7 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party the number of all rows, the indices of its own rows, and whether few of them are shared.
+    """Send each passive party the number of all rows, its own rows' indices, and whether others know few of them.
 
     Returns:
         The number of all rows, the row indices of the active party's list, and the parties that share few rows.
@@ -374,7 +374,7 @@ async def _send_rows(
 async def _receive_rows(
     net: Channel, roster: Roster, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Receive the number of all rows, the indices of this party's own rows, and whether few of these rows are shared.
+    """Receive the number of all rows, this party's rows' indices, and whether other parties know few of these rows.
 
     Returns:
         The number of all rows, the row indices of this party's list, and a list that contains this party if it shares

@@ -53,7 +53,8 @@ def over(
 ) -> Config:  # fmt: skip
     """Return a copy of the settings ``config`` in which the given arguments replace values.
 
-    ``Federation.train`` describes these arguments.  ``train`` holds its keyword arguments for the group [train].
+    ``Federation.train`` describes the arguments.  ``train`` holds those keyword arguments of ``Federation.train`` that
+    belong to the group [train] of the settings.
 
     Raises:
         ConfigError: a setting does not exist or is out of range, or ``parameters`` are given with a method object.

@@ -86,7 +86,7 @@ class Federation:
         cls,
         tables: Mapping[str, Any],
         *,
-        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the user's word
+        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the setting is called id
         id_normalize: Sequence[str] = (),
         duplicates: str | Mapping[str, str] = "error",
         label: str | None = None,
@@ -274,7 +274,7 @@ class Federation:
                               "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
-    # Alignment, labels and task
+    # Functions of the alignment, the labels and the task
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -345,7 +345,7 @@ class Federation:
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
         The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
-        rows that ``settings.rows`` selects: rows of any party, rows of the active party, or rows of all parties.
+        rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
@@ -397,7 +397,7 @@ class Federation:
         """A printable table of the columns and labels that may be wrong; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
-    # Training
+    # Functions for training
 
     @usual_torch()
     @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))
@@ -456,7 +456,7 @@ class Federation:
 
         """
         # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
-        from anyparty.api import arguments, local_training  # noqa: PLC0415
+        from anyparty.api import arguments, training_run  # noqa: PLC0415
 
         check_not_forked()
         arguments.check_kinds(method, watch)
@@ -466,7 +466,7 @@ class Federation:
         tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
         for note in self.overlap.notes:
             remark(note)
-        return local_training.train(
+        return training_run.train(
             tables,
             self.roster,
             self.alignment,

@@ -218,7 +218,7 @@ def impute(
         samples: S, the number of samples of each row.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
         parties: the parties whose columns may take part; by default all parties with a table.
-        ledger: a ledger that counts the messages and bytes; by default they are not kept.
+        ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Returns:
         The means [n, F] and the samples [S, n, F] of the F prepared columns, with the ids of the n rows.
@@ -312,7 +312,7 @@ def log_likelihood(
         model: a trained FALSE-VFL.
         tables: by party, a file name or data frame.
         parties: the parties whose columns may take part; by default all parties with a table.
-        ledger: a ledger that counts the messages and bytes; by default they are not kept.
+        ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Raises:
         PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can take part.

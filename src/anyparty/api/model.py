@@ -81,7 +81,7 @@ class Model:
             APC-VFL paper.
         held_out: what ``evaluate()`` needs without tables: each party's rows, their alignment, and the indices [n] of
             the test rows among the aligned rows; ``None`` in a loaded model.
-        own: the description of a user-defined method by ``methods.description``; ``None`` for a built-in method.
+        own: the description of a user-defined method by ``described``; ``None`` for a built-in method.
 
     """
 
@@ -154,7 +154,7 @@ class Model:
         """The number of test rows of the training run that the model holds in memory."""
         return 0 if self.held_out is None else len(self.held_out[2])
 
-    # Prediction
+    # Functions for prediction
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
@@ -389,7 +389,7 @@ class Model:
         assert isinstance(answered, Predictions)
         return answered
 
-    # Files
+    # Functions that save and load the model
 
     @usual_torch()
     @checked(by_hand=("folder",))

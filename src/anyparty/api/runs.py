@@ -304,7 +304,7 @@ def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Predictions:  # fmt: skip
-    """Predict every row of ``tables``, or of the tables that the run was trained on.
+    """Predict every row of ``tables``; without tables, of the tables that the run was trained on.
 
     Each row is predicted from the columns of those parties that have the row and may take part.
 

@@ -13,7 +13,7 @@ Fields of every record:
     history: one entry per epoch
     best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if none was chosen
     loss: "module:name" of a custom loss; empty for the built-in loss
-    code: by use, such as "encoder of bank", a hash of the source of the user-defined function or class
+    code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source
     ledger: the numbers of messages and bytes by sender, receiver and tag
     evaluation: the test scores, in the form of ``Evaluation.to_json``
     costs: the rounds and bytes of messages: "sent" as counted, and "published" by the formulas of the APC-VFL paper
@@ -74,7 +74,7 @@ MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
     "track.experiment", "train.require",
 }  # fmt: skip
-"""Settings that may change when a run is resumed.  Runs that differ only in these settings are the same variant."""
+"""Settings that may change when a run is resumed.  Reports treat runs that differ only in them as one variant."""
 
 
 class Entry(Settings):
@@ -314,8 +314,8 @@ def is_cut(path: Path) -> bool:
 def has_model(path: Path) -> bool:
     """Return True if the model in the folder of the record ``path`` belongs to the recorded run.
 
-    The record shows this by its field ``best_epoch``, which is set when the model is written, and which stays if the
-    run fails later. The result is also True if the record cannot be read.
+    The record shows this by the status "done", or by its field ``best_epoch``. This field is set when the model is
+    written, and stays if the run fails later. The result is also True if the record cannot be read.
     """
     try:
         record = RunRecord.read(path)

@@ -46,8 +46,8 @@ from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
 from anyparty.data.splits import TEST, TRAIN, UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
-from anyparty.methods import description
 from anyparty.methods.method import Method
+from anyparty.methods.method_registry import differences
 from anyparty.training.callbacks import Callback, now
 from anyparty.training.checkpoint import PROGRESS, Checkpoints, read
 from anyparty.training.party import PartyResult
@@ -135,7 +135,7 @@ class LocalRecorder(Recorder):
             can: the method's capabilities.
             own: the method, if it is user-defined.
             loss: "module:name" of a custom loss; empty for the built-in loss.
-            code: by use, such as "encoder of bank", a hash of the source of the user-defined function or class.
+            code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source.
             resume: whether to resume the run in the folder.
 
         Raises:
@@ -191,7 +191,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # earlier versions did not record the loss
+            if old.get("loss", loss) != loss:  # any loss is accepted if an earlier version recorded none
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
@@ -199,7 +199,7 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
-            _same(old.setdefault("code", dict(code)), code,  # earlier versions did not record the source
+            _same(old.setdefault("code", dict(code)), code,  # accept any if an earlier version recorded none
                   "the source of your functions changed since the run began", "source of")  # fmt: skip
             values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
@@ -331,7 +331,7 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
         party.pop("table", None)
     kept = was.get("method", {}).pop("own", None)
     now.get("method", {}).pop("own", None)
-    differs = {} if own is None or kept is None else description.differences(kept, own)
+    differs = {} if own is None or kept is None else differences(kept, own)
     before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
     _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))

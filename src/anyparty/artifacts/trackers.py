@@ -125,7 +125,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: Path | str) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - in the extra "track"
         except ImportError:
             raise ConfigError(_absent("tensorboard", "TensorBoard")) from None
         try:
@@ -187,7 +187,7 @@ class MLflow(Tracker):
     ) -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default, 7 retries, would take minutes
         try:
-            from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an extra
+            from mlflow.tracking import MlflowClient  # noqa: PLC0415 - in the extra "track"
         except ImportError:
             raise ConfigError(_absent("mlflow", "MLflow")) from None
         self.epochs, self.run = 0, ""

@@ -60,7 +60,7 @@ def about(
 @with_errors
 def train(
     sources: Sources,
-    id: IdColumn = None,  # noqa: A002 - the name of the option
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     changes: Changes = None,
     run: Annotated[
@@ -86,8 +86,8 @@ def train(
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
     from anyparty.api.federation import Federation
-    from anyparty.api.local_training import check
     from anyparty.api.runs import default_folder
+    from anyparty.api.training_run import check
 
     console = screen(quiet=quiet, as_json=as_json)
     resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
@@ -184,7 +184,7 @@ def evaluate(
 @with_errors
 def align(
     sources: Sources,
-    id: IdColumn = None,  # noqa: A002 - the name of the option
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     changes: Changes = None,
     as_json: AsJson = False,
@@ -239,7 +239,7 @@ def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Train six methods on handwritten digits, and compare them; each of four parties has one quadrant, with gaps.
+    """Train six methods on handwritten digits, and compare them; four parties each have a quarter of most images.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """

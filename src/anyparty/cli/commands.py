@@ -369,7 +369,7 @@ def init(
         list[str] | None,
         typer.Argument(metavar="[TABLE...]", help="The parties' tables, as FILE or PARTY=FILE.", show_default=False),
     ] = None,
-    id: Annotated[  # noqa: A002 - the name of the option
+    id: Annotated[  # noqa: A002 - the option is called --id
         str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="searched")
     ] = None,
     label: LabelColumn = None,

@@ -43,7 +43,7 @@ def compare(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train several methods on the same rows with the same gaps, and compare their test scores.
+    """Train several methods on the same rows, with the same rows missing at parties, and compare their test scores.
 
     Finished runs are skipped, so the same command continues a comparison that was stopped.
 

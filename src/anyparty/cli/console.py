@@ -61,7 +61,7 @@ def screen(*, stderr: bool = False, quiet: bool = False, as_json: bool = False) 
     return Screen(stderr=stderr, quiet=quiet, as_json=as_json)
 
 
-# Width of tables
+# Functions that fit tables to the width of a terminal
 
 
 def _fitted(shown: Any, console: Console) -> Any:
@@ -115,7 +115,7 @@ def _as_list(table: Table) -> Table:
     return listed
 
 
-# Predictions
+# Functions for predictions and files of results
 
 
 def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_csv: bool = False) -> None:
@@ -234,7 +234,7 @@ def _cell(value: object) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-# Methods
+# Functions that describe methods
 
 
 def render_methods() -> RenderableType:
@@ -276,12 +276,17 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
 
     own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can
-    parameters = [
-        {"name": key, "default": default, "meaning": _documented_attributes(of).get(key, "")}
-        for of in (parameters_of(name) if own is None else classes_of(own))
-        for key, default in _default_parameters(of).items()
+    owners = parameters_of(name) if own is None else classes_of(own)
+    return can, [parameter for of in owners for parameter in described_parameters(of)]
+
+
+def described_parameters(of: Any) -> list[dict[str, str]]:
+    """Return the name, default and meaning of each parameter of a class or function, from its docstring."""
+    meanings = _documented_attributes(of)
+    return [
+        {"name": name, "default": default, "meaning": meanings.get(name, "")}
+        for name, default in _default_parameters(of).items()
     ]
-    return can, parameters
 
 
 def method_to_json(name: str) -> dict[str, Any]:

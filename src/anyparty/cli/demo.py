@@ -105,7 +105,7 @@ def result_files(comparison: Comparison) -> dict[str, bytes]:
     }
 
 
-# Table
+# Functions for the table of results
 
 
 def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]:
@@ -179,7 +179,7 @@ def firsts(comparison: Comparison) -> dict[str, list[int]]:
 
 
 def leader(comparison: Comparison) -> str:
-    """Return the method that has the highest mean accuracy in more columns of the table than any other method."""
+    """Return the method that has the highest mean accuracy in the most columns of the table."""
     wins = firsts(comparison)
     return max(wins, key=lambda name: len(wins[name]))
 
@@ -212,7 +212,7 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-# Plot
+# Functions for the plot of results
 
 
 def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:

@@ -4,7 +4,8 @@
     for finding in examine("house"):
         print(finding)
 
-Required versions come from anyparty's own distribution metadata.
+A party's kit is its folder of certificates and settings.  Required versions come from anyparty's own distribution
+metadata.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ class Finding:
 
 
 def examine(place: Path | str | None = None) -> list[Finding]:
-    """Check this machine, and a federation's folder or a party's kit.
+    """Check this machine, and a federation's folder or a party's kit (its folder of certificates and settings).
 
     All checks run, also after a check that finds a problem.
 
     Args:
-        place: the folder of ``anyparty federate init``, or one kit in it.
+        place: the folder of ``anyparty federate init``, or one party's kit in it.
 
     Raises:
         ConfigError: ``place`` is neither a federation's folder nor a kit.
@@ -109,7 +110,7 @@ def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(check=name, level="fine", result=result)
 
 
-# This machine
+# Checks of this machine
 
 
 def requirements(extra: str = "") -> list[Requirement]:
@@ -247,7 +248,7 @@ def check_data_sets() -> Iterator[Finding]:
         yield Finding(check="cache", level="fine", result=str(cache))
 
 
-# A party's kit
+# Checks of a party's kit
 
 
 def check_settings(kit: Path) -> Iterator[Finding]:
@@ -298,7 +299,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
 
 
 def check_connection(kit: Path) -> Iterator[Finding]:
-    """Check that the server answers; in the active party's kit, check that the server's port is free or its own."""
+    """Check that the server answers; at the active party, check that its port is free or its own site listens there."""
     try:
         gate = ServerAddress.of(kit)
     except AnypartyError as error:

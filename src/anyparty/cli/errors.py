@@ -27,13 +27,13 @@ T = TypeVar("T")
 EXIT_ERROR = 2  # after an error that the user can correct
 EXIT_STOPPED = 130  # after Ctrl-C or SIGTERM
 
-_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # installed after all imports
+_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports
 
 
 def end_at_once() -> None:
-    """Let Ctrl-C and SIGTERM end this process until ``handle_signals`` is called."""
+    """Let Ctrl-C and SIGTERM end this process at once, until ``handle_signals`` is called."""
     _handlers[signal.SIGTERM] = _as_ctrl_c
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # leave SIGINT ignored if it is ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # if SIGINT is ignored, leave it so
         _handlers[signal.SIGINT] = signal.default_int_handler
     _use_system_default()
 

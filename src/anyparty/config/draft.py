@@ -251,7 +251,7 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
 
 
 def draft_settings(
-    tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - as in the settings
+    tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - the setting is called id
 ) -> SettingsDraft:  # fmt: skip
     """Read the parties' tables, and return a draft of the settings for training on them.
 

@@ -22,8 +22,7 @@ from pydantic import (
 )
 
 from anyparty.alignment.alignment import RowKind
-from anyparty.config.network_settings import Encoder
-from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
+from anyparty.config.settings_group import Encoder, ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
 from anyparty.core.types import Task, of_python
@@ -138,7 +137,7 @@ class TrainSettings(Settings):
         return metric
 
     def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects the best epoch, and True if greater values of it are better.
+        """Return the metric that selects the best epoch, and whether greater values of it are better.
 
         Raises:
             ConfigError: the metric does not exist, or does not fit the task.
@@ -327,10 +326,20 @@ class ScheduleSettings(_Named):
 
 
 class ClockSettings(Settings):
-    """Settings of the clock that schedules use; most of them are attributes of ``VirtualClock``, which simulates time.
+    """Settings of the clock that schedules use. Without ``real = true`` time is simulated, in units of your choice.
 
-    ``trace`` is a CSV file with a column of CPU use for each party.  With ``real = true`` time is measured, not
-    simulated, and only ``timeout`` and ``grace`` apply, in seconds.
+    Attributes:
+        real: whether time is measured, not simulated; only ``timeout`` and ``grace`` then apply, in seconds.
+        grace: seconds that a host waits for late parties in ``flex`` and ``adaptive-flex`` with the real clock; by
+            default the time-out.
+        iteration: time of one local iteration, for all parties or by party (1 for a party that is not named).
+        latency: time of one round trip between a passive party and the active party.
+        timeout: time of the local training in a round, for schedules with a time-out.
+        use: for each party, the share c of its CPU that other programs use in each round; an iteration then takes
+            1 / (1 - c) times as long.
+        trace: a CSV file with the shares c, a column for each party and a line for each round. If there are more
+            rounds, the lines repeat (``trace_began_anew`` in the history).
+
     """
 
     real: bool = False

@@ -227,7 +227,7 @@ def _strict(hint: Any) -> Any:
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
     if origin in {Union, UnionType}:
-        return Union[tuple(map(_strict, args))]  # noqa: UP007 - the members are known at run time only
+        return Union[tuple(map(_strict, args))]  # noqa: UP007 - the members of the union are known only at run time
     if origin in {Sequence, Iterable}:
         listed = partial(_listed, "a list of names" if args[0] is str else "a list")
         return Annotated[Sequence[_strict(args[0])], BeforeValidator(listed)]  # type: ignore[misc]

@@ -177,7 +177,7 @@ def _code(function: Any, depth: int) -> str:
 
 
 def code_hashes(functions: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by name, a hash of the source of each user-defined class or function.
+    """Return, by name, a hash of the source of each user-defined class or function in ``functions``.
 
     The hash of a lambda or a local function also depends on the values that it uses from outside.  Built-in classes and
     functions, partials and other objects have no hash.

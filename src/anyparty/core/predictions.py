@@ -36,7 +36,7 @@ class Predictions:
 
     Attributes:
         task: the task.
-        blocks: the K parties that hold columns, in order.
+        blocks: the K parties that hold columns, in the roster's order.
         scores: [n, C]: class probabilities, float32, or the predicted number in the label's own unit, float64; NaN for
             a row without an answer.
         by_party: [n, K, C]: the answer of each party's own predictor (LASER-VFL, Algorithm 2), in the form of

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, so that only the functions t
 
 _DRAWING = threading.RLock()  # a thread that draws holds this lock, because all threads share torch's default stream
 _WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
-_WORDS_AT = 24  # the offset of these numbers (8 bytes each) in torch's serialized state, after a seed and two counters
+_WORDS_AT = 24  # the offset of the numbers (8 bytes each) in torch's serialized state, after a seed and two counters
 _BYTES = 5056  # the size of torch's serialized state
 
 

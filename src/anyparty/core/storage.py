@@ -102,7 +102,7 @@ def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: yield a temporary path beside ``path``, and move the file there to ``path`` at the end.
+    """Write a file atomically: yield a temporary path, and rename the file written there to ``path`` at the end.
 
     The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
     records name a table's categories, and errors may name ids.

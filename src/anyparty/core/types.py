@@ -102,7 +102,7 @@ class Roster:
         return tuple(party.name for party in self.parties if party.columns)
 
     @cached_property
-    def K(self) -> int:  # noqa: N802 - the papers' letter
+    def K(self) -> int:  # noqa: N802 - called K in the papers
         """The number of parties that hold columns."""
         return len(self.blocks)
 

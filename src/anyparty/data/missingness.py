@@ -22,11 +22,11 @@ Sources: "Vertical Federated Learning with Missing Features During Training and 
 section 5 and appendix E (MCAR, Beta); FALSE-VFL, section 5.1 and appendix D.3 (MAR, MNAR, scarce labels), whose
 pseudo-code we do not have: thresholds, step and budget are our choices; APC-VFL, section 6 (alignment of two parties).
 
-MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper, with normalised features: "If its variance
-exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional pieces.
-Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the excess over
-the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so the
-defaults here are our choices. At least one block of a row is always observed, so no row is redrawn.
+MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper describes it for normalised features: "If its
+variance exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional
+pieces. Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the
+excess over the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so
+the defaults here are our choices. At least one block of a row is always observed, so no row is redrawn.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class MCAR:
 class BetaMCAR:
     """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
 
-    ``keep_empty`` is that of ``MCAR``.
+    ``keep_empty`` has the same meaning as in ``MCAR``.
     """
 
     name: ClassVar[str] = "beta"
@@ -255,7 +255,7 @@ class MNAR:
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
     probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). We do not have the paper's condition; a_k > 0 is our
     choice. With p = .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, whether a block
-    is missing depends only on its own values. ``keep_empty`` is that of ``MCAR``.
+    is missing depends only on its own values. ``keep_empty`` has the same meaning as in ``MCAR``.
     """
 
     name: ClassVar[str] = "mnar"

@@ -372,7 +372,7 @@ def _numbers(rows: pl.Series) -> str:
 
 
 def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return new sort keys in [0, 1): the rows with keys below any limit are about the same share of every pattern."""
+    """Return new sort keys in [0, 1): rows with keys below a given limit are about the same share of every pattern."""
     order = np.empty(len(key))
     for pattern in np.unique(patterns):
         rows = np.flatnonzero(patterns == pattern)

@@ -26,8 +26,8 @@ from anyparty.experiments import runner
 from anyparty.experiments.compared_methods import ComparedMethod, check_methods, compared_methods, described_option
 from anyparty.experiments.comparison import Comparison
 from anyparty.experiments.comparison_run import ComparisonRun
-from anyparty.experiments.search_space import TUNED, search_space
-from anyparty.experiments.search_space import drawn as random_configurations
+from anyparty.experiments.sweep import TUNED, search_space
+from anyparty.experiments.sweep import drawn as random_configurations
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.optimizer import Optimizer
 
@@ -63,12 +63,13 @@ def compare(
         missing: missing rates: probabilities that a party's block of a row is removed, in addition to the blocks that
             the tables lack.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
-        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets those that it has.
+        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets only the parameters
+            that it has.
         tune: number of configurations to try for each method and missing rate. The first configuration has the settings
-            as given. All further ones are drawn at random from ``space``, and are the same for all methods. All
-            configurations are tried with the first seed. The configuration with the best validation score is then used
-            with all seeds. The search does not read test rows. With 0 there is no search, and the settings are used as
-            given.
+            as given.  All further configurations are drawn at random from ``space``, and are the same for all methods.
+            All configurations are tried with the first seed. The configuration with the best validation score is then
+            used with all seeds. The search does not read test rows. With 0 there is no search, and the settings are
+            used as given.
         space: by name of a setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
             True}``. By default, learning rate, weight decay and batch size are searched.
         folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call

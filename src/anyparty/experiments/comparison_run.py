@@ -50,7 +50,7 @@ class ComparisonRun(SuiteRun):
         compared: the method.
         missing: the probability with which each block is removed.
         training: keyword arguments of ``Federation.train``, without the method.
-        changes: settings from a search that replace those of the federation, such as ``{"optimizer.lr": 0.01}``.
+        changes: settings from a search, such as ``{"optimizer.lr": 0.01}``, which replace the federation's settings.
         scored: whether to score test rows; false in a search, which reads only the scores of validation rows.
     """
 
@@ -118,7 +118,7 @@ class ComparisonRun(SuiteRun):
 def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Federation, float]:
     """Remove each party's cells of each row with probability ``p``; labels and ids stay.
 
-    A row that would lose the cells of all parties keeps those of one party, which is drawn at random.
+    A row that would lose the cells of all parties keeps the cells of one party, which is drawn at random.
 
     Returns:
         The federation without these cells, and the share of blocks that were removed.

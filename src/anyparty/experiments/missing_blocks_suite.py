@@ -185,7 +185,7 @@ def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callbac
 
 
 def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
-    """Return the metrics of a model on all test rows, including those that the active party does not hold.
+    """Return the metrics of a model on all test rows, including the rows that the active party does not hold.
 
     ``seen`` is the drawn mask of the blocks that parties hold. A row whose class does not occur in training is scored
     as wrong.

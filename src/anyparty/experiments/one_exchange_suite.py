@@ -1,9 +1,9 @@
 """Suites of one-exchange methods as data, and their runs: one training, scored on folds or on held-out rows.
 
-In a one-exchange method, the parties exchange representations once, then train locally. The protocol is that of Irureta
-et al. (APC-VFL), section 6. All rows of the active party train the encoders, which see no labels. A classifier is then
-cross-validated on the embeddings of these rows. If instead the method's own predictions are scored, they are scored on
-test rows that are used for nothing else.
+In a one-exchange method, the parties exchange representations once, then train locally. The protocol is described in
+section 6 of Irureta et al. (APC-VFL). All rows of the active party train the encoders, which see no labels. A
+classifier is then cross-validated on the embeddings of these rows. Some suites score the method's own predictions
+instead, on test rows that are used for nothing else.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class OneExchangeMethod(Settings):
             "embeddings": a classifier is cross-validated on the active party's embeddings. "answers": the method's own
             predictions for held-out rows are scored.
         name, parameters: the name and the parameters of the method; not used for "columns".
-        train: training settings that replace those of the suite.
+        train: training settings that replace the suite's settings.
         alone: whether only the active party takes part, so that the number of aligned rows has no effect.
         classifier, classifier_settings, scale: the classifier that is cross-validated, its arguments, and the scaling
             of its inputs.

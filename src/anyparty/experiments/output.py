@@ -193,7 +193,7 @@ def panels(
         path: path of the files, without suffix.
         across: greatest number of panels side by side.
         size: width and height of a panel, in inches.
-        same_y: which panels share their y scale: none, those of a row, or all.
+        same_y: which panels share their y scale: no panels, all panels of a row, or all panels.
         along: axes that have grid lines.
 
     """

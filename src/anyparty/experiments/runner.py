@@ -1,4 +1,4 @@
-"""Execute the runs of a suite in parallel: each writes one record, finished runs are skipped, failures are listed."""
+"""Execute the runs of a suite in parallel: each run writes a record, finished runs are skipped, failures are listed."""
 
 from __future__ import annotations
 

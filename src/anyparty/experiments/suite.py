@@ -158,7 +158,7 @@ class Suite(BaseModel, ABC):
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
         Raises:
-            ConfigError: suites of this kind do not accept further methods, or a name is not that of a method.
+            ConfigError: suites of this kind do not accept further methods, or a name does not name a method.
         """
         if names:
             raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}: it compares "

@@ -76,7 +76,7 @@ def cross_validated(
     model = estimator(classifier, task, settings or {}, seed)
     if isinstance(
         weights := model.get_params().get("class_weight"), Mapping
-    ):  # the keys of class_weight must be class indices, but may be names
+    ):  # scikit-learn needs indices, not names, as keys of class_weight
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -168,10 +168,10 @@ def inspect(
     x: ArrayLike,
     y: ArrayLike,
     *,
-    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - frozen
+    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - an immutable default
     embedding: int = 64,
     activation: str = "selu",
-    optimizer: Optimizer = Optimizer(),  # noqa: B008 - frozen
+    optimizer: Optimizer = Optimizer(),  # noqa: B008 - an immutable default
     epochs: int = 200,
     every: int = 1,
     batch_size: int = 128,
@@ -211,7 +211,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # keep torch's random state: encoders may use dropout
+        with torch.random.fork_rng(devices=[]):  # restore the random state, which dropout changes
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

@@ -1,7 +1,8 @@
 """The interface of a method, which has one coroutine for each party, and checks of a user's own method.
 
-A method is a set of frozen parameters. It has no loop over epochs, no socket and no file, all of which belong to the
-package ``training``. The coroutines do not depend on the code that runs them, so a test can run one party's coroutine.
+A method is a set of fixed parameters. It has no loop over epochs and writes no file, because the package ``training``
+does both. It opens no socket, because channels send its messages. The coroutines do not depend on the code that runs
+them, so a test can run one party's coroutine.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PartyContext:
 
     @cached_property
     def draws(self) -> bool:
-        """True if the encoder may draw random numbers: a shipped encoder with dropout, or any encoder of a user."""
+        """True if the encoder may draw random numbers: a built-in encoder with dropout, or any encoder of a user."""
         return not isinstance(self.encoder, MLP) or self.encoder.dropout > 0
 
 
@@ -153,10 +154,10 @@ class Stage:
         optional: whether the active party skips the stage if there are no rows to train on.
         remark: function of the active party that returns a remark on the stage's rows, shown when the stage ends.
         finish: coroutine that each party runs after the last batch of an epoch.
-        record: function that returns more entries for the active party's record of an epoch, such as the time by a
-            schedule's clock.
-        continues: whether the stage trains the networks of the stage before further. A run that keeps the best weights
-            may then keep the weights with which the stage began.
+        record: function that returns additional entries for the active party's record of an epoch, such as the time by
+            a schedule's clock.
+        continues: whether the stage goes on training the networks of the preceding stage. A run that keeps the best
+            weights may then keep the weights with which this stage began.
 
     """
 

@@ -60,7 +60,7 @@ def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
 
 
 def calibration_of(answers: LabelledPredictions) -> Calibration:
-    """Compute the calibration of the positive class's probability; with over two classes, of the predicted class's."""
+    """Return the calibration of the positive class's probability; for over two classes, of the highest probability."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"

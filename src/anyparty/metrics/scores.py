@@ -260,7 +260,7 @@ def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.
         names: names in ``METRICS`` of metrics that fit the task.
     """
@@ -274,7 +274,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
     """
     return scores_of(LabelledPredictions.of(predictions, y, labeled))
@@ -368,7 +368,7 @@ def client_accuracy(
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 classes.
+        y: [n] labels: int64 index of the class.
         observed: [n, K] bool, True if party k holds row n.
         guess: the generator of guesses for rows without an answer.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.

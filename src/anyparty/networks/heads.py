@@ -8,7 +8,7 @@ A network that was never trained on a labelled row still returns numbers, which 
 host therefore saves which of its heads it has trained (``TrainedParties``), so that an answer never depends on an
 untrained head.
 
-Notation  B rows, K parties with columns, M heads, T sets of parties or means over them.
+Notation  B rows, K parties with columns, M heads, T sets of parties or means over sets of parties.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
     Raises:
         ConfigError: there is no estimator of this name for the task, or it does not accept these settings.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - a slow import that few runs need
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - slow, and few runs need it
     from sklearn.utils import all_estimators  # noqa: PLC0415
 
     kind = "classifier" if task.kind == "classification" else "regressor"

@@ -252,7 +252,7 @@ FEW_ROWS = 30
 
 
 def scores_section(run: RecordedRun, scores: RunScores) -> Section:
-    """Make the section with scores by number of parties, from the model if it was scored again, else recorded ones."""
+    """Make the section with scores by number of parties: new scores of the model if any, else recorded scores."""
     return _recorded_scores(run, scores) if scores.sets is None else _model_scores(scores.sets)
 
 

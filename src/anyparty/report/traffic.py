@@ -107,7 +107,7 @@ FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaComparison:
-    """A passive party's rounds and bytes as a formula predicts them, beside those of the messages that were sent.
+    """A passive party's rounds and bytes as a formula predicts them, beside the rounds and bytes that were sent.
 
     ``party`` is "" for all parties together.
     """

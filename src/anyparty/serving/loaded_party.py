@@ -80,7 +80,7 @@ class LoadedParty:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The party's ``hashes`` in hexadecimal, by name, without those of an unknown alignment or part of the model.
+        """The party's ``hashes`` in hexadecimal, by name, without the hash of an unknown alignment or model part.
 
         A run in one process does not know the alignment's number, for example.
         """

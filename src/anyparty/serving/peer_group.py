@@ -1,8 +1,8 @@
 """The active party's connections to the other parties over one channel: which are connected, and requests to them.
 
 After a party has missed the deadlines of several requests in a row, a circuit breaker stops requests from waiting for
-this party.  A party that hangs therefore delays only a few requests.  The active party sends probes to such a party
-until the party answers one in time.  A probe is a request whose answer no prediction waits for.
+this party.  A party that hangs therefore delays only a few requests.  The active party sends probes to the party that
+hangs, until this party answers a probe in time.  A probe is a request whose answer no prediction waits for.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers if ``bad`` marks a cell that is not a number; the error gives ``why``, or advice."""
+    """Reject a column of numbers if ``bad`` marks a cell that is not one; ``why`` replaces the error's usual advice."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:

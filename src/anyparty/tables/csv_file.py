@@ -398,7 +398,7 @@ class CsvFile:
         line = 0
         try:
             for cells in rows:
-                # The csv module accepts a quotation mark within an unquoted cell, so that marks are counted here.
+                # The csv module accepts a quotation mark within an unquoted cell, so quotation marks are counted here.
                 if "".join(lines[line : rows.line_num]).count(quote) % 2:
                     raise csv.Error(some(cell for cell in cells if quote in cell))
                 line = rows.line_num
@@ -422,9 +422,9 @@ class CsvFile:
 
 
 def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
+    """Drop empty unnamed columns, and an unnamed first column of row numbers; return the other columns, and remarks.
 
-    The frame's name of an unnamed column is ``UNNAMED`` and the column's place in the file.
+    In ``frame``, the name of an unnamed column is ``UNNAMED`` followed by the column's place in the file.
 
     Raises:
         TableError: any other unnamed column has cells.

@@ -121,8 +121,8 @@ def _spread(
     """Return the mean [d] and the standard deviation [d] of the columns of ``numbers`` [n, d]; NaN is ignored.
 
     ``low`` [d] contains the minima of the columns, and ``constant`` [d] marks columns with a single value. scikit-learn
-    also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From
-    such a column the minimum is subtracted before the fit, and added to the mean afterwards.
+    also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From a
+    column that varies so little, the minimum is subtracted before the fit, and added to the mean afterwards.
     """
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
@@ -228,7 +228,7 @@ class Words(BaseModel):
     def transform(self, frame: pl.DataFrame) -> NDArray[np.float32]:
         """Convert the texts [b, d] to numbers [b, d * width].
 
-        The numbers of a text are a vector of norm 1; those of a missing text are zeros.
+        The numbers of a text are a vector of norm 1; the numbers of a missing text are zeros.
         """
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -321,12 +321,12 @@ class Prepare(BaseModel):
 
     @cached_property
     def _numbers(self) -> tuple[str, ...]:
-        """The numeric columns of the party's table, without those that dates become."""
+        """The numeric columns of the party's table, without the numeric columns that dates become."""
         return self.numeric.columns[: len(self.numeric.columns) - sum(len(each.parts) for each in self.dates)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the output columns: numeric columns and those of dates, then ``column=level``, then words."""
+        """The names of the output columns: numeric columns, also from dates, then ``column=level``, then words."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
         words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
@@ -352,7 +352,8 @@ class Prepare(BaseModel):
             TableError: a column is missing, or holds text in place of numbers.
 
         Warns:
-            AnypartyWarning: cells differ from those of the training rows, such as categories that training never saw.
+            AnypartyWarning: cells differ from the cells of the training rows, such as categories that training never
+            saw.
         """
         return self._apply(self.matched(table), table, new=new)
 
@@ -408,7 +409,7 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each categorical column for each row: its output becomes 1, that of all other levels 0.
+        """Draw one level of each categorical column for each row: its output becomes 1, all other levels' outputs 0.
 
         Args:
             values: [..., width], preprocessed rows in original units; NaN stays NaN.
@@ -420,14 +421,14 @@ class Prepare(BaseModel):
         out, cells = values.copy(), values.shape[:-1]
         for k, name in enumerate(self.numeric.columns):
             if name in truths:
-                drawn = random.random(cells) < centers[..., k]  # a seeded numpy sample  # nosec B311
+                drawn = random.random(cells) < centers[..., k]  # from a seeded generator  # nosec B311
                 out[..., k] = np.where(np.isnan(values[..., k]), np.nan, drawn)
         start = len(self.numeric.columns)
         for levels in self.categorical.levels:
             at = slice(start, start := start + len(levels))
             weight = centers[..., at].clip(min=0)
             edge = weight.cumsum(axis=-1)
-            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # seeded  # nosec B311
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # a seeded generator  # nosec B311
             level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
             out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
         return out
@@ -449,7 +450,7 @@ class Prepare(BaseModel):
             raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
 
     def matched(self, table: Table) -> pl.DataFrame:
-        """Return the columns that the model requires: numbers, also those of dates, as Float64, then String columns.
+        """Return the columns that the model requires: numbers, also from dates, as Float64, then String columns.
 
         Raises:
             TableError: a column is missing, or holds text in place of numbers.
@@ -468,7 +469,7 @@ class Prepare(BaseModel):
         return pl.DataFrame([*(read[name] for name in self._numbers), *parts, *others])
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
-        """Yield warnings about cells that differ from those of the training rows."""
+        """Yield warnings about cells that differ from the cells of the training rows."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         levels = {name: each for name, each in pairs if name not in self.categorical.grouped}
         yield from checks.unseen_levels(frame, levels, few=few)

@@ -286,7 +286,7 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _parts(path: Path, party: str) -> list[Path]:
-    """Return the files of a table in the order of their names: one file, or those of a folder or a pattern."""
+    """Return the files of a table in the order of their names: one file, or all files of a folder or a pattern."""
     if path == STANDARD_INPUT or path.is_file():
         return [path]
     if path.is_dir():

@@ -6,9 +6,9 @@ Marks of numbers are percent signs, currencies, marks between thousands, decimal
 format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a
 guess. ``39,400`` is read with a mark between thousands if every comma of the column can be one.
 
-Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one makes all of
-them dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of a
-month, as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
+Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one order makes
+all cells dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of
+a month, as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def without_limits(text: pl.Series, how: Limits | None) -> tuple[pl.Series, pl.S
     """Replace limits such as <25 and ranges such as 10-20 by numbers, or by null.
 
     ``how`` chooses the replacement. With "half", an upper limit becomes half its number, and a lower limit becomes its
-    number. With "value", both become their number. With either, a range becomes its middle. With "missing", limits and
-    ranges become null.
+    number. With "value", both kinds of limits become their number.  With "half" and with "value", a range becomes its
+    middle.  With "missing", limits and ranges become null.
 
     >>> without_limits(pl.Series(["<25", ">90", "10-20", "7"]), "half")[0].to_list()
     ['12.5', '90', '15', '7']
@@ -378,7 +378,7 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 
 
 def classes(values: Any) -> Any:
-    """Convert the setting ``classes``, a list of classes or a mapping from each class to its texts, to a mapping.
+    """Convert the setting ``classes``, a list or a mapping from each class to its label texts, to such a mapping.
 
     >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
     ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})

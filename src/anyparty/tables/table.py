@@ -156,7 +156,7 @@ def read_table(
         types: "numeric", "categorical", "date" or "text", by column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
-        rules: the rules by which cells are read. Prediction takes those of training (``Table.rules``).
+        rules: the rules by which cells are read.  Prediction uses the rules of training (``Table.rules``).
         max_cell_bytes: the largest number of UTF-8 bytes in a column name, or in a text cell of a column that is read.
         file: settings that replace what is recognised about a file.
 

@@ -88,7 +88,7 @@ def infer_task(
 
 
 def _type_of(label: pl.Series, classes: Sequence[str]) -> LabelType:
-    """Return the type of predicted classes: that of the label column, or text if the settings rename the classes."""
+    """Return the type of predicted classes: the label column's type, or text if the settings rename the classes."""
     if not set(classes) <= set(cells.as_level(label).drop_nulls()):
         return "text"
     if label.dtype == pl.Boolean:

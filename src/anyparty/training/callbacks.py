@@ -3,7 +3,7 @@
 A run calls these hooks, in this order:
 
     on_run_begin: with the settings
-      on_align_progress: during a private alignment, with the numbers of points that are computed and to compute
+      on_align_progress: during a private alignment, with the number of computed elliptic-curve points, and the total
       on_aligned: with the overlap and a description of the task
       on_stage_begin: once per stage; most methods have a single stage, "train"
         on_batch_end: after every batch

@@ -44,7 +44,7 @@ class RunPosition:
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
-        best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_choice`` describes.
+        best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_end`` describes.
         best_stage: the name of the best epoch's stage.
         lowest: the lowest value so far of the score that breaks ties.
         moved: whether the metric has changed since its first value.
@@ -110,7 +110,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
     """Load tensors into a module, whose parameters must have the same shapes; errors call the module ``name``.
 
     Raises:
-        ModelError: the names or shapes of the tensors differ from those of the module.
+        ModelError: the names or shapes of the tensors differ from the names or shapes in the module.
     """
     try:
         module.load_state_dict(tensors)
@@ -252,7 +252,8 @@ def _position(about: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
     Earlier versions counted the best epoch from 0. The first versions lacked the fields in ``SINCE``, and chose the
-    epoch without them. With the values in ``SINCE``, a run of such a version resumes in the same way.
+    epoch without them. With the values in ``SINCE``, a run that the first versions saved resumes as it would have done
+    in the first versions.
 
     Raises:
         ValidationError: a field has a wrong type.

@@ -164,7 +164,7 @@ async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Mom
 
 
 async def send_start(net: Channel, name: str, start: ResumePoint) -> None:
-    """Send a party the stage and epoch of the checkpoint that it loads, and those with which the run continues."""
+    """Send a party the (stage, epoch) of its checkpoint to load, and the (stage, epoch) at which the run continues."""
     await net.send(name, "start", {"at": torch.tensor([_code(start.own), _code(start.now)])})
 
 

@@ -213,7 +213,8 @@ class ContractChannel:
         The run ends if the sender is the active party, or if there is no function ``lose`` to exclude a party.
 
         Raises:
-            ExtremeMessage: the run ends.  PartyLost: the sender is excluded.  One of the two is always raised.
+            ExtremeMessage: always, if the run ends.
+            PartyLost: always, if the sender is excluded.
         """
         if self.lose is None or frm == self.roster.active:
             rate = "lower the learning rate if training diverges, or " if self.training else ""

@@ -107,7 +107,7 @@ def play(
 ) -> dict[str, T]:
     """Run the coroutine function of each party, and return the results by party.
 
-    If the function of one party fails, those of the other parties are cancelled, and the first error is raised.
+    If the function of one party fails, the functions of all other parties are cancelled, and the first error is raised.
 
     Args:
         parts: by party, its coroutine function, which has the party's channel as argument.

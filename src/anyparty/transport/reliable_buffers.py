@@ -162,7 +162,7 @@ class Outgoing:
         return max(0, len(self.data) - self.acked * PIECE_BYTES)
 
     def mark_sent(self, now: float, retry_s: float, asks: int) -> None:
-        """Record that the message is sent now, after ``asks`` receipt requests."""
+        """Record that the message is sent at the time ``now``, after ``asks`` receipt requests to the receiver."""
         self.ready, self.asks_before = False, asks
         self.attempts += 1
         self.schedule_ask(now, retry_s)
@@ -297,7 +297,7 @@ class Incoming:
         return item
 
     def put_back(self, tag: str, items: Iterable[Item]) -> None:
-        """Put messages that were taken but not used back at the front of the inbox."""
+        """Put back messages, which were taken but not used, at the front of the inbox."""
         for item in items:
             self.inbox.setdefault(tag, deque()).appendleft(item)
             self.held_bytes += bytes_of(item)

@@ -86,9 +86,9 @@ def download(
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
     """Complete the file ``part``: request the bytes that it lacks, or all bytes if the server cannot send only some."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - url is checked
     try:
-        answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - https, checked  # nosec B310
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - url is checked  # nosec B310
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise

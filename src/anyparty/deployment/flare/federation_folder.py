@@ -201,7 +201,7 @@ def abort(folder: Path, job: str) -> None:
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
     """Return a job's outcome at a party, as the fields of ``JobOutcome``.
 
-    Return ``None`` if the job has not ended there, or if the party's kit is not on this machine.
+    Return ``None`` if the job has not ended at the party, or if the party's kit is not on this machine.
     """
     kept = keeps(folder, party)
     path = None if kept is None else kept / f"{job}.json"

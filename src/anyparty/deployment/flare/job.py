@@ -7,8 +7,8 @@ two relays between two passive parties.
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
     ActiveJobParty                              PassiveJobParty
 
-Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than
-FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  Single cell messages are five times
+faster than FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
 
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
@@ -267,7 +267,7 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
                                        fl_ctx: FLContext) -> None:  # fmt: skip
-        """Ignore a result that arrives after the job has stopped waiting for it."""
+        """Ignore a party's result, because the job no longer waits for this party."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Start the job at the other parties, do this party's work, then wait until the other parties have ended."""

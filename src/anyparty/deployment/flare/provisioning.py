@@ -123,7 +123,7 @@ def organisation(party: str) -> str:
 def provision(
     folder: Path, roster: Roster, host: str, port: int, scheme: str, *, alone: bool = False
 ) -> dict[str, Path]:
-    """Create a kit for every party and the administrator, certified by the authority in ``folder``; return the folders.
+    """Create a kit for every party and the administrator, certified by the authority in ``folder``; return the kits.
 
     FLARE's provisioning keeps a copy of every private key.  Here the provisioning runs in a temporary folder, which is
     removed, so each key exists only in its own kit.

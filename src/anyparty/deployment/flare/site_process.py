@@ -42,7 +42,7 @@ def site_command(kit: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return a site's environment variables: those of this process, changed to avoid delays in FLARE."""
+    """Return the environment variables for a site: this process's variables, changed to avoid delays in FLARE."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {
         "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
@@ -181,7 +181,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     """Stop every site and job of this federation that runs on this machine.
 
     Raises:
-        RunError: processes do not end, for example those of another user.
+        RunError: a process does not end, for example because it belongs to another user.
     """
     while found := processes(folder):  # repeated, because a site may have started a job's process
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}

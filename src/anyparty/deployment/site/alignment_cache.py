@@ -2,7 +2,7 @@
 
 A random number, which is the same at all parties, identifies each alignment.  A party whose table has changed since
 the alignment reports no number, and then all parties make a new alignment.  They also make a new alignment if the
-parties that take part, or the parties that hold columns, are not the same as before.
+parties that take part, or the parties that hold columns, are not the same as in the stored alignment.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class StoredAlignment:
         table: the fingerprint of the aligned table.
         rows: the number of rows of the aligned table.
         apart: True if the alignment allows parties that have no row in common.
-        parties: the parties whose rows were aligned, and those of them that held columns.
+        parties: under "names" the parties whose rows were aligned, and under "blocks" the parties among them that held
+            columns.
         kinds: the kind of each column of the aligned table, in the table's order; empty if an earlier version of
             anyparty stored the alignment.
 
@@ -230,7 +231,7 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
 
 
 def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
-    """Return the alignment stored at ``path`` if it is of this table and these parties, else None.
+    """Return the alignment stored at ``path`` if it was made for this table and these parties, else None.
 
     If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True.
     """

@@ -1,7 +1,7 @@
 """Run one party's share of a prediction at its own site, with its own table and its own share of the model.
 
-The rows to predict are those of the parties' tables, or of other files that the parties' own settings name (``new``).
-The rows are aligned privately, as for training.  The active party gets predictions for the rows of its own table only,
+The rows to predict are in the parties' tables, or in other files that the parties' own settings name (``new``). The
+rows are aligned privately, as for training.  The active party gets predictions for the rows of its own table only,
 because it does not know the ids of any other rows.
 
 Every party that has sent a message writes ``predictions.json``, also if the prediction failed.  The file has the

@@ -53,9 +53,8 @@ from anyparty.tables import summary
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.loop import is_local, predict_rows
-from anyparty.training.membership import Attendance, door_of
 from anyparty.training.party import PartyResult, agreed_on
-from anyparty.training.party_run import RunHooks
+from anyparty.training.party_run import Attendance, RunHooks, door_of
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow
 
@@ -206,7 +205,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 
 def remarked(table: Table, *notes: str) -> Table:
-    """Report ``notes`` about the party's table as remarks, by default those made in reading it; return the table."""
+    """Report ``notes`` as remarks on the party's table, by default the table's own notes; return the table."""
     for note in notes or table.notes:
         remark(note)
     return table

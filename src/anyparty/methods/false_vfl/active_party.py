@@ -89,7 +89,7 @@ async def learn(
     parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Compute the gradients of all networks that learn, from u [L, B], the gradient of the loss by the log-weights.
+    """Compute all gradients of the networks from u [L, B], the loss's gradient with respect to the log-weights.
 
     ``parameters`` are those parameters of the active party's label networks that are trained. In stage 1, ``labels`` is
     ``None``. In stage 2, ``labels`` has the labels [B] and a mask [B] of the known labels.

@@ -3,7 +3,7 @@
 The functions depend only on tensors: they use no channel and no optimizer, and random numbers are passed as noise.
 
 Notation  B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
-          F columns of a party, C outputs.
+          F columns of a party, C outputs. Two names of a symbol are those in the paper and in this file.
 Symbols   x^k    x           a party's block                                             [B_k, F];
           z      z           the latent vector that generates blocks and label           [L, B, D];
           h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
@@ -89,7 +89,7 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float, known: Tensor | None = None) -> Tensor:
-        """Return the log-density [...] of x, and store its gradient by the outputs for ``backward``."""
+        """Return the log-density [...] of x, and store its gradient with respect to the outputs for ``backward``."""
         mean, raw = outputs.chunk(2, dim=-1)
         std = functional.softplus(raw).add_(floor)
         precise = std.reciprocal()

@@ -91,18 +91,19 @@ class FalseVFL(ABC):
     Attributes:
         embedding: D, width of z, the latent vector; a party's embedding is a mean and a variance of z.
         top: T, width of h, the latent vector above z.
-        samples: L, the number of importance samples of a row, in training.
-        negligible: samples whose share of their row's weight is below this number are left out of stage 1's gradient.
-        predict_samples: L, the number of importance samples of a row, in prediction.
+        samples: L, the number of importance samples of a row in training; the paper does not give it.
+        negligible: samples whose share of their row's weight is below this number are left out of the gradient of
+            stage ``pretrain``; with 0, the gradient is exact.
+        predict_samples: L in prediction; the paper does not give it.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
         decoder_hidden: hidden widths of the parties' decoders. By default they are those of the party's MLP encoder, in
             reverse order; a party with a ResNet encoder gets a decoder of transposed convolutions.
-        floor: the least standard deviation, in units of a prepared column.
-        train_encoders: whether the encoders also learn in stage 2.
-        pretrain_epochs: number of epochs of stage 1; by default as many as in stage 2.
-        pretrain_batch_size: number of rows of a batch in stage 1; by default as many as in stage 2.
-        pretrain_lr: learning rate of stage 1; by default each party's own.
+        floor: the least standard deviation of z, h and a column, in units of a prepared column.
+        train_encoders: whether the encoders also learn in stage ``train``.
+        pretrain_epochs: number of epochs of stage ``pretrain``; by default as many as in stage ``train``.
+        pretrain_batch_size: number of rows of a batch in stage ``pretrain``; by default as many as in stage ``train``.
+        pretrain_lr: learning rate of stage ``pretrain``; by default each party's own.
         make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. The module gets samples as rows and
             must not mix rows, as batch normalisation does.
 
@@ -211,7 +212,7 @@ class FalseVFL(ABC):
             draws=draws if isinstance(draws, SampleStreams) else None,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the two stages: "pretrain" without labels, then "train" with labels."""
@@ -275,7 +276,7 @@ class FalseVFL(ABC):
         await learn(turn, side, home, weighed, u, mine, known)
         return loss.item()
 
-    # Prediction
+    # Functions for prediction
 
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
@@ -290,7 +291,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the mean of z given only the block, [B_k, D]."""
+        """Return the positions in ``places`` of rows that the party has, and the mean of z given its block [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -346,7 +347,7 @@ class FalseVFL2(FalseVFL):
     """FALSE-VFL-II: whether a party has a row may depend on the party's block itself, observed or not (MNAR).
 
     Attributes:
-        indicator_hidden: hidden widths of the parties' missing indicators.
+        indicator_hidden: hidden widths of the parties' missing indicators; FALSE-VFL-I has no such parameter.
 
     """
 

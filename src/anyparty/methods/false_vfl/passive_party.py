@@ -5,17 +5,18 @@ In every batch:
     active -> party    samples      z_l
     party -> active    likelihood   log p(x^k | z_l)
 In a training batch, if encoders learn:
-    active -> party    weight       u_l, the gradient of the loss by log p(x^k | z_l), or 0 for a sample of negligible
-                                    weight; in stage 2, which uses labels, one number for all samples, which reveals
-                                    nothing
-    party -> active    slope        the gradient of u_l log p(x^k | z_l) by z_l, for each z_l whose u_l is not 0
-    active -> party    gradient     the gradient of the loss by the embedding
+    active -> party    weight       u_l, the gradient of the loss with respect to log p(x^k | z_l), or 0 for a sample of
+                                    negligible weight; in stage 2, which uses labels, one number for all samples, which
+                                    reveals nothing
+    party -> active    slope        the gradient of u_l log p(x^k | z_l) with respect to z_l, for each z_l whose u_l is
+                                    not 0
+    active -> party    gradient     the gradient of the loss with respect to the embedding
 
 Raw blocks and reconstructions stay at their party. Samples are first weighted without an autograd graph. Then the
 "followed" samples, those whose u_l is not 0, pass through the networks again, with a graph. This is faster, because
 most samples have negligible weight and the forward pass is only a third of the work (docs/decisions/0010).
 
-If a party is lost during a batch, the weights omit the party's factor, or the sum of gradients omits its gradient.
+If a party is lost during a batch, its factor is missing from the weights, or its gradient from the sum of gradients.
 
 Notation as in ``distributions``. N is the number of followed samples among a batch's L x B samples.
 """
@@ -142,11 +143,10 @@ class BatchTurn:
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Propagate the gradient u [L, n] back through the decoder; return the gradient by N followed samples, [N, D].
+        """Propagate the gradient u [L, n] back through the decoder; return the gradient of N followed samples, [N, D].
 
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
-                ``home`` is the party's data of the batch.
-
+        ``home`` is the party's data of the batch.
 
         Raises:
             Diverged: the returned gradient is not finite.

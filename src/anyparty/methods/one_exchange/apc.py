@@ -76,21 +76,22 @@ class Apc:
     """The method APC-VFL: one exchange of representations, after which the active party works alone.
 
     Attributes:
-        embedding: M, the width of the joint embedding and of the enriched embedding.
-        active_embedding: the width of the active party's local embedding.
+        embedding: M, the width of the joint embedding (g2's) and of the enriched embedding (g3's).
+        active_embedding: the width of the active party's local embedding (g1's).
         passive_embedding: z_p, the width of every passive party's local embedding; the bytes sent are proportional to
             it.
-        joint_hidden: hidden widths of g2's encoder.
+        joint_hidden: hidden widths of g2's encoder; g1 uses the party's own ``encoder``.
         student_hidden: hidden widths of g3's encoder if the active party's encoder is a multilayer perceptron. Its
             dropout and normalisation are used for g3 too. An encoder of another kind is used as g3's encoder.
         activation: activation of g2 and g3 after every layer, and of the local embeddings.
-        distillation: lambda of equation (5); 0 is the ablation, without any exchange.
+        distillation: λ of equation (5); 0 is the ablation, without any exchange, and one party suffices.
         distance: distance of the student's embedding to the teacher's: "mse" or "mae".
-        reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
+        reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean", as MSE and MAE are defined.
         classify_on: the input of the classifier. "own": the active party's enriched embedding. "joint": the joint
             embedding, which needs a passive party in prediction too (figure 4). "either": for rows that were exchanged
             in training, the joint embedding, which the model stores; for all other rows, the enriched embedding.
-        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network with
+            early stopping on validation rows.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
         precision: precision of the numbers that are sent: "float32", "float16", or "uint8" or "uint4", which quantise
@@ -183,7 +184,7 @@ class Apc:
             for name, count in ran.shared.items()
         ]
 
-    # Networks
+    # Functions that make and use the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's local autoencoder, and at the active party all other networks.
@@ -250,7 +251,7 @@ class Apc:
     def _own(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         return of_block(state, rows, places, lambda state, x: distillation.embed(state, "g3", x))
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the stages that the method's parameters require, of those that the module's docstring lists."""
@@ -317,7 +318,7 @@ class Apc:
     def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
         return DistillationLoss.of(self).on(state, "g3", distillation.kept(state, TEACHER), rows, batch)
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]

@@ -6,7 +6,7 @@ Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vecto
 Notation  m rows that both parties have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors;
           A' is the transpose of a matrix A.
 Symbols   X = [X_t X_d]  columns of the task party t and the data party d                          [m, n].
-          P    random orthogonal, block-diagonal in blocks of b rows, so never stored as [m, m].
+          P    random orthogonal, block-diagonal in blocks of b rows, so it is never stored as [m, m].
           Q    random orthogonal [n, n]; party i gets Q_i, the rows of Q for its columns             [n_i, n].
           R    random; t adds R and d subtracts R, so that R cancels in the sum                    [m, n].
 Protocol  key generator -> t, d   a key of P, the rows Q_i, a key of R; a mask is drawn from a key of 32 bytes.

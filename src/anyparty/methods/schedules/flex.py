@@ -1,6 +1,7 @@
 """Flex-VFL and Adaptive Flex-VFL.  Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with
 Heterogeneous Parties", 2022, Algorithms 1 and 2.
 
+Notation  as in ``schedule``; r counts rounds, and g_k^t is party k's gradient at local iteration t
 Round     The host receives embeddings and returns gradients, or Phi: the heads and the other parties' embeddings. Then
           every party k makes tau_k local iterations on the same mini-batch, with the other parties' embeddings as at
           the start of the round                                                                     (Algorithm 1)
@@ -70,8 +71,8 @@ class AdaptiveFlex(Flex):
     """Flex-VFL with learning rates adapted to each party's speed and optimizer.
 
     Attributes:
-        A: A_k, one value for all parties or one for each party. By default the rate of the first round is the
-            optimizer's own.
+        A: A_k of ``adaptive-flex``, one value for all parties or one for each party. By default the rate of the first
+            round is the optimizer's own.
 
     """
 
@@ -166,8 +167,8 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
     """Set the party's learning rate and return it.
 
     A passive party receives its rate from the active party. The active party first sends a rate to each party in
-    ``others``, the passive parties that take part in the round. ``mine`` is the
-    party's own report [tau_k, wbar_k, A_k].
+    ``others``, the passive parties that take part in the round. ``mine`` is the party's own report
+    [tau_k, wbar_k, A_k].
     """
     seat = state.seat
     if seat.me != seat.roster.active:

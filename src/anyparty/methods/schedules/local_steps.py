@@ -63,8 +63,8 @@ class StaleRound:
     """A round's data that stays constant while the party's own embeddings change.
 
     Attributes:
-        h: [B, K, H] embeddings at the start of the round; zero if a party has none.
-        observed: [B, K] bool.
+        h: [B, K, H] embeddings at the start of the round; zero for rows that a party does not have.
+        observed: [B, K] bool, True if party k has row b.
         y: [B] labels.
         left: int64, the indices of the rows that have a loss, among the B rows; ``None`` means all rows.
         own: two tensors: the indices of the party's rows among the B rows, and the party's index among the K parties.
@@ -134,7 +134,7 @@ HEADS, PARTS, THERE = "heads/", "h/", "there"
 async def send(
     net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
 ) -> None:
-    """Send Phi, the heads and the other parties' embeddings, to every party that takes part in the round.
+    """Send Phi (the heads and the other parties' embeddings) to every party that takes part in the round.
 
     The heads have not been updated yet in this round. Phi for a party in ``late`` contains no embeddings. ``nothing``
     is a tensor of 0 embeddings, [0, H].

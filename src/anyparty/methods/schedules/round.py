@@ -1,4 +1,4 @@
-"""One party's side of a round: an exchange of messages, then local iterations (Flex-VFL, Algorithm 1; with one: P-BCD).
+"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; one iteration: P-BCD).
 
     exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or if labels are shared Phi: the
                heads and the other parties' embeddings
@@ -210,7 +210,7 @@ class ExchangeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundExchange:
-    """One party's side of the exchanges of a split method under a schedule."""
+    """One party's side of the exchanges of messages with which the rounds of a schedule begin."""
 
     split: Split
     schedule: Schedule

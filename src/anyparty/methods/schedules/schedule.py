@@ -78,13 +78,14 @@ class LocalIterations:
 
     Attributes:
         labels: the parties that use labels. "active": only hosts of heads use labels; the other parties continue with
-            the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels and
-            computes its own loss.
-        mu: strength of the proximal term, mu (theta^t - theta^0), added to every gradient.
+            the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels (column
+            ``label`` in ``[parties.NAME]``) and computes its own loss.
+        mu: μ, the strength of the proximal term μ (θ^t - θ^0), which is added to every gradient. It has no effect in
+            ``p-bcd`` and ``vafl``, because it is 0 in the first iteration of a round.
         momentum: "local" resets SGD's momentum in every round, as in the paper (Adam's state is not reset); "kept"
             never resets the momentum.
         smoothness: an estimate of max{L, L_k}, the smoothness of the loss. A warning is given if a learning rate
-            exceeds the paper's bound (14) for this smoothness.
+            exceeds the paper's bound (14) for this smoothness; only with the virtual clock, and not for ``vafl``.
 
     """
 

@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """A cache of each party's duration of an iteration, and of its number of iterations within the time-out."""
+        """A cache with the durations of each party's iterations, and their numbers within the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:

@@ -65,12 +65,13 @@ class Laser(Rule):
     All predictors share the encoders. All predictors of a party m share one head, unless ``heads`` is "one".
 
     Attributes:
-        normalize: whether a row's loss is divided by the sum of its weights.
+        normalize: whether a row's loss is divided by the sum of its weights; the paper's loss is not. With SGD, use a
+            learning rate that grows with the number of parties; Adam needs no such change.
         tasks: the sets of parties in a row's loss. "sample" draws one set of every size; "all" uses all sets. The exact
-            sum over all sets has no sampling variance (Theorem 1 without K sigma_s^2), and its time doubles with every
-            party.
+            sum over all sets has no sampling variance (Theorem 1 without K sigma_s^2). Its time doubles with every
+            party, and at most 10 parties are allowed.
         heads: the parties that have a head: "every" party, all parties with "labels", or only the "active" party. With
-            "one", there is one head, which belongs to no party and reads any set of parties.
+            "one", one head belongs to no party and reads any set of parties, as in the FALSE-VFL tables.
 
     """
 

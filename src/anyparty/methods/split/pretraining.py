@@ -61,7 +61,7 @@ class SelfSupervised:
             "simsiam", "byol" or "moco".
         pretrain_epochs: number of epochs of this stage; by default as many as in training.
         pretrain_batch_size: number of rows of a batch in this stage; by default as many as in training.
-        pretrain_lr: learning rate of this stage, which falls as a cosine.
+        pretrain_lr: learning rate of this stage, which falls as a cosine, except for predictors.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
         pretrain_weight_decay: weight decay of this optimizer.
         pretrain_follow: m, the share of its old weights that a target network of BYOL or MoCo keeps in every step.

@@ -52,10 +52,11 @@ class Pseudo:
 
     Attributes:
         unlabelled: "ignore" leaves rows without a label out; "pseudo" learns from them by pseudo-labels.
-        sure: tau, the lowest probability at which an answer is used as a label.
-        unlabelled_weight: lambda, the weight of rows without a label.
+        sure: τ, the lowest probability at which an answer is used as a label.
+        unlabelled_weight: λ, the weight of rows without a label.
         unlabelled_epochs: number of epochs of this stage; by default as many as in training.
-        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training.
+        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training. Larger
+            batches are steadier, because few of their rows have labels.
 
     """
 

@@ -163,7 +163,7 @@ class Rule(ABC):
             messages=MESSAGES,
         )
 
-    # Topology
+    # Functions that define the heads and the parties that they read
 
     def copies(self, roster: Roster) -> int:  # noqa: ARG002
         """Return the number of encoders of each party."""
@@ -199,7 +199,7 @@ class Rule(ABC):
             reads=partial(self.reads, roster), width=width, hosting=hosting,
         )  # fmt: skip
 
-    # Training
+    # Functions for training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
         """Return a mask of the rows to train on, from a mask of the parties that have each row: [N, K] -> [N] bool."""
@@ -222,7 +222,7 @@ class Rule(ABC):
         random numbers must therefore take their shape from ``observed``.
         """
 
-    # Prediction
+    # Functions for prediction
 
     @abstractmethod
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
@@ -438,7 +438,7 @@ def check_rule(rule: object) -> None:
     check_names(rule)
     try:
         can: object = rule.can  # type: ignore[attr-defined]
-    except TypeError as error:  # such as a misspelt field of Capabilities
+    except TypeError as error:  # for example, a field of Capabilities is misspelt
         known = ", ".join(each.name for each in fields(Capabilities))
         raise ConfigError(f"Split: can of the rule {name} fails: {error}; Capabilities takes {known}") from error
     if inspect.isroutine(can):
@@ -454,7 +454,7 @@ def check_rule(rule: object) -> None:
 
 
 def check_names(rule: object) -> None:
-    """Check that a rule does not misspell a function of ``Rule``, whose default would silently take its place.
+    """Check that a rule does not misspell the name of a function of ``Rule``; the default would silently replace it.
 
     Raises:
         ConfigError: a class of the user has Capabilities, a public function or a property under a name that is not in

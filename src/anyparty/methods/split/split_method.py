@@ -56,8 +56,9 @@ class Split:
     Attributes:
         rule: defines the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: the parties that host heads. "active": the active party hosts all heads. "labelers": a party with
-            labels hosts its own head, and the active party hosts all other heads.
+        hosting: the parties that host heads. "active": the active party hosts all heads. "labelers" (Local, Ensemble,
+            LASER-VFL): a party with labels hosts its own head, and the active party hosts all other heads. A party
+            trains its head with its own labels, also on rows without a label at the active party.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
             the rule: no hidden layer, but [64] for LASER-VFL in regression.
         make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
@@ -97,7 +98,7 @@ class Split:
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
-    # Set-up
+    # Functions that make the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizers."""
@@ -122,7 +123,7 @@ class Split:
     def topology(self, roster: Roster) -> Topology:
         """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
 
-        The topology of a roster is resolved once.
+        The topology of a roster is computed only once.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
@@ -167,7 +168,7 @@ class Split:
             taught=taught,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the single stage of a split method's training."""
@@ -259,7 +260,7 @@ class Split:
         return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and, for each party, its gradient with respect to the party's embeddings.
+        """Return the loss and, for each party, the loss's gradient with respect to the party's embeddings.
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
         batch has no row to learn from.
@@ -333,7 +334,7 @@ class Split:
         state.optimizers["encoder"].zero_grad()
         h.backward(total)  # type: ignore[no-untyped-call]
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
