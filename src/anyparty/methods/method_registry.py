@@ -26,10 +26,9 @@ from anyparty.methods.one_exchange.apc import Apc
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.split.combinatorial import Combinatorial
-from anyparty.methods.split.ensemble import Ensemble
 from anyparty.methods.split.fedhssl import FedHSSL
 from anyparty.methods.split.laser import Laser
-from anyparty.methods.split.local import Local
+from anyparty.methods.split.local import Ensemble, Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.pretraining import Pretrained, SelfSupervised
 from anyparty.methods.split.pseudo_labels import Pseudo, PseudoLabelled
