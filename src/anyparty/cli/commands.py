@@ -105,9 +105,9 @@ def report(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the messages of runs, and write an HTML page about them with its figures beside it.
+    """Show the messages of runs; write an HTML page about the runs, and its figures as separate files.
 
-    The page is made from records alone, unless you ask for --model.
+    The page needs only the runs' records. With --model, it also uses the models.
 
     In Python: anyparty.report.page.write(["RUN"], "FOLDER", model=True).
     """
