@@ -47,5 +47,5 @@ def test_no_width_cuts_the_scores():
         assert "…" not in shown.getvalue()
         assert "100/100" in shown.getvalue()
         *_, last = filter(None, shown.getvalue().splitlines())
-        sentence = "100/100 epochs; all epochs done. Last epoch: loss 0.5000, validation accuracy 0.8750, log_loss 0.2500."
-        assert last.endswith(f"train: {sentence}")
+        scores = "loss 0.5000, validation accuracy 0.8750, log_loss 0.2500"
+        assert last.endswith(f"train: 100/100 epochs; all epochs done. Last epoch: {scores}.")
