@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from docs._generate.reading_examples import example_rows
+
 import anyparty.cli
 from anyparty.alignment import private
 from anyparty.cli.console import described_parameters, needed_parties
@@ -206,7 +208,12 @@ def package_tables() -> dict[str, str]:
 
 def reading_tables() -> dict[str, str]:
     """Return the tables of docs/reference/tables.md as Markdown."""
-    return {
+    firsts = {"ids": ["id", "another party's id"], "files": ["file"]}
+    examples = {
+        name: _markdown([*firsts.get(name, ["cells", "beside"]), "what happens", "with a setting"], rows)
+        for name, rows in example_rows().items()
+    }
+    return examples | {
         "missing": _markdown(["column", "cells that are missing"], _missing_marks()),
         "words": _markdown(["words that stop among labels"], [[_code(sorted(label_cells.MAY_BE_MISSING))]]),
         "id-changes": _markdown(["change", "removes a difference in"], _id_changes()),

@@ -29,7 +29,7 @@ from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
-from anyparty.metrics import calibration
+from anyparty.metrics import plots
 from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import figures, page, party_set_scores, sections
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
@@ -340,7 +340,7 @@ def test_the_axis_of_a_calibration_says_what_is_counted(classes, share):
     """With two classes, it counts positive labels, not correct answers."""
     scores, y = torch.full((6, len(classes)), 1 / len(classes)), torch.tensor([0, 0, 0, 0, 1, 1])
     task = Task(kind="classification", classes=classes)
-    found = calibration.calibration_of(
+    found = plots.calibration_of(
         LabelledPredictions(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool))
     )
     (axis,) = figures.draw_calibration(found).axes

@@ -26,8 +26,8 @@ from anyparty.experiments import runner
 from anyparty.experiments.compared_methods import ComparedMethod, check_methods, compared_methods, described_option
 from anyparty.experiments.comparison import Comparison
 from anyparty.experiments.comparison_run import ComparisonRun
-from anyparty.experiments.search_space import TUNED, search_space
-from anyparty.experiments.search_space import drawn as random_configurations
+from anyparty.experiments.sweep import TUNED, search_space
+from anyparty.experiments.sweep import drawn as random_configurations
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.optimizer import Optimizer
 

@@ -16,7 +16,7 @@ import tomli_w
 
 from anyparty.core.types import MessageSpec
 from anyparty.metrics import plots
-from anyparty.metrics.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
+from anyparty.metrics.plots import calibration_of, confusion_counts, only_answered, scores_by_class
 from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import figures
 from anyparty.report.elements import (
