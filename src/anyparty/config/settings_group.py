@@ -1,4 +1,7 @@
-"""The base class of all settings groups: frozen, validated, with clear error messages."""
+"""The base class of all settings groups, and the groups for reading a table and for an encoder.
+
+Settings are immutable and validated, with clear error messages.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -19,14 +22,16 @@ from pydantic import (
     model_validator,
 )
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
+from anyparty.errors import ConfigError, nearest, some
+from anyparty.networks.encoders import LSTM, MLP, Factory, ResNet
 from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, check_order, texts
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that rejects unknown keys."""
+    """An immutable group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +40,7 @@ class Settings(BaseModel):
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Reject a boolean where a number is expected, and any other value where a boolean is expected.
 
-        Without this check, pydantic would convert such values.
+        Without this check, pydantic would convert such a value to the expected type.
         """
         wanted = cls.model_fields[str(info.field_name)].annotation
         _refuse_truth(value, wanted)
@@ -96,7 +101,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return a question that suggests the settings groups that have ``key``, or an empty string if no group has it."""
+    """Return the question whether the user meant ``key`` in another settings group; "" if no group has this key."""
     hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
     places = [f"{name}.NAME" if get_origin(hint) is dict else name
               for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
@@ -104,7 +109,7 @@ def _elsewhere(model: type[BaseModel], key: str) -> str:
 
 
 def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
-    """Return the keys of the settings group at the path ``where``."""
+    """Return the keys of the settings group at the path ``where`` inside ``group``."""
     for part in where:
         group = _group(get_type_hints(group).get(str(part))) or group
     return [field.name for field in fields(group)] if is_dataclass(group) else list(group.model_fields)
@@ -117,15 +122,15 @@ def _group(annotation: Any) -> type[Any] | None:
     return next((found for part in get_args(annotation) if (found := _group(part))), None)
 
 
-# types that settings can store; ``datetime`` needs no entry, because it is a subclass of ``date``
+# types of values that settings can store; ``datetime`` is a subclass of ``date``
 HELD = (str, int, float, list, tuple, dict, date, time, type(None))
 
 
 def check_held(key: str, value: Any) -> None:
     """Reject a value that TOML cannot store, also inside lists and dicts.
 
-    A callable is accepted here, because the caller reports it.  None is accepted and means "unset".  None inside a list
-    or dict causes an error only when the run is saved.
+    A callable is accepted here, because the caller reports it.  None is accepted, and means that the setting is not
+    set.  None inside a list or dict is accepted too, but later causes an error if the run is saved.
 
     Raises:
         ValueError: TOML cannot store the value; the message names its key.
@@ -158,7 +163,7 @@ def _within(value: Any) -> list[Any]:
 
 
 class ReadingSettings(Settings):
-    """Settings for reading a party's table; a setting that is given replaces what is detected in the file."""
+    """Settings for reading a party's table; a setting that is given replaces the value that is detected in the file."""
 
     separator: str | None = None
     decimal: str | None = None
@@ -181,3 +186,88 @@ class ReadingSettings(Settings):
         return FileSettings(
             separator=self.separator, decimal=self.decimal, quote=self.quote, encoding=self.encoding, sheet=self.sheet
         )
+
+
+KINDS = {
+    "mlp": ("hidden", "activation", "dropout", "norm"),
+    "resnet": ("shape", "widths", "depths"),
+    "lstm": ("steps", "memory"),
+}
+"""Each kind of network, with the settings that only this kind has."""
+
+
+class Encoder(Settings):
+    """Settings of an encoder: ``kind`` with its settings, or ``factory = "module:name"`` for user-defined code.
+
+    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` takes shape, widths, depths; ``"lstm"``
+    takes steps, memory.
+    """
+
+    kind: Literal["mlp", "resnet", "lstm"] = "mlp"
+    hidden: tuple[int, ...] = (64,)
+    activation: str = "relu"
+    dropout: float = 0.0
+    norm: bool = False
+    shape: tuple[int, int, int] | None = None
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    steps: int | None = None
+    memory: int = 128
+    factory: str | None = None
+
+    def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
+        """Return the factory that builds the encoder network.
+
+        Args:
+            setting: the name of the setting that holds ``factory``, for error messages.
+            allowed: the user code that may be imported.
+
+        Raises:
+            ConfigError: a setting is missing or out of range, or the code in ``factory`` cannot be loaded.
+        """
+        if self.factory is not None:
+            return load_encoder(self.factory, setting, allowed)
+        if self.kind == "resnet":
+            if self.shape is None:
+                raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")
+            return ResNet(shape=self.shape, widths=self.widths, depths=self.depths)
+        if self.kind == "lstm":
+            if self.steps is None:
+                raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
+            return LSTM(steps=self.steps, hidden=self.memory)
+        return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Encoder:
+        """Reject settings that have no effect or are out of range.
+
+        A setting without effect is accepted if it has its default value, because saved settings list every default.
+        """
+        wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
+        fields = type(self).model_fields
+        idle = [name for name in fields if name not in wanted and getattr(self, name) != fields[name].default]
+        if idle and self.factory is not None:
+            raise ValueError(f"{some(idle)} would do nothing with factory = {self.factory!r}, which makes the whole "
+                             f"network; leave it out")  # fmt: skip
+        if idle:
+            owner = next(kind for kind, names in KINDS.items() if idle[0] in names)
+            raise ValueError(f"{some(idle)} would do nothing with kind = {self.kind!r}; set kind = {owner!r}, or "
+                             f"leave it out: {self.kind!r} takes {', '.join(KINDS[self.kind])}")  # fmt: skip
+        if self.factory is None:
+            self.make()
+        return self
+
+
+def superseded(key: str, value: object) -> tuple[str, ...]:
+    """Return the names of the encoder settings that no longer apply after ``key`` is set to ``value``.
+
+    Only the keys "kind" and "factory" make other settings inapplicable.
+
+    >>> superseded("kind", "lstm")
+    ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')
+    """
+    if key == "factory":
+        return ("kind", *(name for names in KINDS.values() for name in names))
+    if key == "kind" and value in KINDS:
+        return ("factory", *(name for kind, names in KINDS.items() if kind != value for name in names))
+    return ()

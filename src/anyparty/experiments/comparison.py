@@ -22,12 +22,12 @@ from matplotlib.figure import Figure
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from scipy.stats import t as student
 
 from anyparty.core import figure_style as style
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, nearest
 from anyparty.metrics import METRICS
+from anyparty.metrics.paired import PairedDifference
 from anyparty.metrics.scores import metric_label
 from anyparty.report.elements import (
     PageTable,
@@ -38,7 +38,6 @@ from anyparty.report.elements import (
 
 GROUPS = ("method", "missing", "present")
 COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
-LEVEL = 0.95
 SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # these metrics are shares, which tables show in percent
 
 
@@ -90,8 +89,8 @@ class Comparison:
 
         Returns:
             For each group: the mean and the standard deviation of the score over seeds, the number of seeds, the mean
-            coverage, and the mean costs (seconds of training, bytes sent, weights and epochs).  The scores of a seed in
-            a group are averaged first.
+            coverage, and the mean costs (seconds of training, bytes sent, weights and epochs).  Within a group, the
+            scores of each seed are averaged first.
 
         Raises:
             ConfigError: a column or the metric does not exist.
@@ -169,22 +168,19 @@ class Comparison:
         others = [key for key in keys if key != "method"]
         base = seeds.filter(pl.col("method") == baseline).select(*others, "seed", pl.col("score").alias("base"))
         joined = seeds.filter(pl.col("method") != baseline).join(base, on=[*others, "seed"], maintain_order="left")
-        better = (pl.col("score") > pl.col("base")) if METRICS[name].greater else (pl.col("score") < pl.col("base"))
-        found = joined.group_by(keys, maintain_order=True).agg(
-            (pl.col("score") - pl.col("base")).alias("each"), better.sum().alias("better")
-        )
         rows = []
-        for row in found.iter_rows(named=True):
-            each = [value for value in row.pop("each") if value is not None and not math.isnan(value)]
-            mean, half = _mean_and_half_width(each, self._overlap(row.get("missing")))
-            values = {"difference": mean, "low": mean - half, "high": mean + half, "better": row.pop("better")}
-            rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(each)})
+        for row in joined.group_by(keys, maintain_order=True).agg("score", "base").iter_rows(named=True):
+            found = PairedDifference.of(name, zip(row.pop("score"), row.pop("base"), strict=True))
+            low, high = found.interval(self._overlap(row.get("missing")))
+            values = {"difference": found.mean, "low": low, "high": high, "better": found.better}
+            rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(found.each)})
         return pl.DataFrame(rows)
 
     def _overlap(self, missing: float | None) -> float:
-        """Return test rows by training rows of one missing rate, or of all rates if ``missing`` is ``None``.
+        """Return the number of test rows divided by the number of training rows.
 
-        The number says how much the training rows of different seeds depend on each other.
+        The quotient is for one missing rate, or for all rates if ``missing`` is ``None``.  It is used to estimate how
+        much the scores of different seeds depend on each other.
         """
         each = [one["rows"] for one in self.records if missing is None or one["run"]["missing"] == missing]
         return float(sum(n["test"] for n in each) / max(1, sum(n["train"] + n["validation"] for n in each)))
@@ -194,8 +190,8 @@ class Comparison:
     def tables(self, baseline: str | None = None) -> list[PageTable]:
         """Return the tables of the page: scores, differences from the baseline, costs, and the result of the search.
 
-        The table of differences is left out if there is only one method. The last table is left out if there was no
-        search.
+        The table of differences is left out if there is only one method. The table of the search is left out if there
+        was no search.
         """
         differences = [self._difference_table(baseline)] if len(self.methods) > 1 else []
         searched = [self._tuned_table()] if self.tuned else []
@@ -279,7 +275,7 @@ class Comparison:
         )  # fmt: skip
 
     def plot(self, metric: str | None = None) -> Figure:
-        """Draw the score by number of present parties, one panel for each missing rate, one line for each method."""
+        """Draw the score against the number of present parties: a panel per missing rate, a line per method."""
         name = self._checked(metric)
         grouped = self.frame(by=("missing", "present"), metric=name)
         with style.styled():
@@ -383,7 +379,7 @@ def _keys(by: str | Sequence[str]) -> list[str]:
     """Return the columns to group by, with "method" first.
 
     Raises:
-        ConfigError: there is no such column.
+        ConfigError: ``by`` names an unknown column.
     """
     wanted = {by} if isinstance(by, str) else set(by)
     for each in wanted - set(GROUPS):
@@ -399,19 +395,6 @@ def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     counted = pl.col("present").is_not_null() if "present" in keys else pl.col("present").is_null()
     means = [pl.col(name).mean() for name in ("score", "coverage", *COSTS)]
     return long.filter(counted).group_by([*keys, "seed"], maintain_order=True).agg(means)
-
-
-def _mean_and_half_width(values: Sequence[float], overlap: float) -> tuple[float, float]:
-    """Return the mean, and half the width of its 95 % interval.
-
-    The mean of no values is NaN.  The half width is NaN for fewer than two values.
-    """
-    n = len(values)
-    mean = math.fsum(values) / n if n else math.nan
-    if n < 2:
-        return mean, math.nan
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return mean, float(student.ppf((1 + LEVEL) / 2, n - 1)) * math.sqrt(variance * (1 / n + overlap))
 
 
 def _short(value: Any) -> str:

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from scipy.special import stdtrit
-
 from anyparty.artifacts.record import MAY_DIFFER
 from anyparty.errors import some
 from anyparty.metrics import METRICS
+from anyparty.metrics.paired import PairedDifference
 from anyparty.metrics.scores import metric_label
 from anyparty.report import figures
 from anyparty.report.elements import (
@@ -39,7 +38,7 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which class is positive; AUROC does not
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which of two classes is positive
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that have no influence on which rows are test rows."""
@@ -48,23 +47,15 @@ OTHER_THAN_ROWS_IN_TRAIN = {
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
-MAX_OPEN_RUNS = 24  # a table of more runs is folded
+MAX_OPEN_RUNS = 24  # a table of more runs is folded until the reader opens it
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantDifference:
-    """The score of one variant minus the score of another.
-
-    Attributes:
-        one, other: the names of the variants.
-        each: the difference for each seed that both variants have.
-        better: number of seeds for which ``one`` is better.
-    """
+class VariantDifference(PairedDifference):
+    """The score of the variant ``one`` minus the score of the variant ``other``, paired by seed."""
 
     one: str
     other: str
-    each: tuple[float, ...]
-    better: int
 
     def against(self, reference: str) -> VariantDifference:
         """Return this difference with ``reference`` as ``other``; the signs change if the variants change places."""
@@ -72,23 +63,6 @@ class VariantDifference:
             return self
         worse = sum(value != 0 for value in self.each) - self.better
         return replace(self, one=self.other, other=self.one, each=tuple(-value for value in self.each), better=worse)
-
-    @property
-    def mean(self) -> float:
-        """The mean difference."""
-        return statistics.fmean(self.each)
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the differences; NaN if there is only one difference."""
-        return statistics.stdev(self.each) if len(self.each) > 1 else float("nan")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Student's 95 % interval of the mean over seeds; NaN for a single seed."""
-        n = len(self.each)
-        half = float(stdtrit(n - 1, 0.975)) * self.deviation / math.sqrt(n) if n > 1 else math.nan
-        return self.mean - half, self.mean + half
 
 
 def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> Section:
@@ -143,7 +117,7 @@ def _run_table(
 
 
 def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
-    """Return the variant to compare the others with: the first that uses own columns only, else the first variant."""
+    """Return the reference variant: the first that uses only the active party's own columns, or else the first."""
     compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     labels = _variant_labels(runs)
     own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]
@@ -198,9 +172,9 @@ def _method_of(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
-    """Return a run's score with all parties: of the model, with an interval, or as recorded for all test rows.
+    """Return a run's score with all parties: the loaded model's, with an interval, or else the recorded one.
 
-    The result is ``None`` if the run has no such score.
+    A recorded score is used only if it covers all test rows.  The result is ``None`` if the run has neither score.
     """
     sets, recorded = scores.sets, (run.evaluation or {}).get("overall", {})
     if sets is not None:
@@ -241,7 +215,7 @@ def _direction(metric: str) -> str:
 def _difference_table(found: Sequence[VariantDifference], metric: str, digits: int) -> PageTable:
     rows = []
     for each in found:
-        low, high = each.interval
+        low, high = each.interval()
         difference = Estimate(value=each.mean, low=low, high=high)
         rows.append([each.one, each.other, format_estimate(difference, digits=digits, sign=True), str(len(each.each)),
                      f"{each.better} of {len(each.each)}"])  # fmt: skip
@@ -307,9 +281,8 @@ def compare_variants(
             reasons.append(f"{one} and {other} have different positive classes")
             continue
         if same:
-            each = tuple(values[a.name] - values[b.name] for a, b in same)
-            better = sum(value > 0 if METRICS[metric].greater else value < 0 for value in each)
-            found.append(VariantDifference(one=one, other=other, each=each, better=better))
+            paired = PairedDifference.of(metric, [(values[a.name], values[b.name]) for a, b in same])
+            found.append(VariantDifference(one=one, other=other, each=paired.each, better=paired.better))
     return found, reasons
 
 
