@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from anyparty.errors import ModelError, TableError, nearest, remark, some
 from anyparty.tables import cells, checks
-from anyparty.tables.cells import RowNumbers
+from anyparty.tables.cells import RowNumbers, key, party_in
 from anyparty.tables.column_types import KINDS, Kind
 from anyparty.tables.reading_rules import DateColumn
 from anyparty.tables.table import Table
@@ -170,7 +170,7 @@ class Categorical(BaseModel):
                 remark(
                     f"{where}: column {column.name!r} has {len(counts):,} categories in the training rows; the "
                     f"{len(counts) - len(frequent):,} rarest, in {share:,} of {len(rows):,} rows, are one category: "
-                    f"the limit is {max_levels:,}, the party's setting max_levels"
+                    f"the limit is parties.{key(party_in(where))}.max_levels = {max_levels}"
                 )
             rare = (RARE,) if column.name in grouped else ()
             levels.append((*sorted(level for level, _ in frequent), *rare, *missing))
