@@ -222,9 +222,7 @@ def adapter_of(hint: Any) -> TypeAdapter[Any]:
 
 
 def _strict(hint: Any) -> Any:
-    """Convert an annotation so that pydantic accepts iterables as sequences, and does not validate fields of
-    objects.
-    """
+    """Convert an annotation: pydantic then accepts iterables as sequences, and does not validate fields of objects."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
