@@ -121,7 +121,7 @@ class MessageEntry(Entry):
 
 
 def _as_read(value: Any, validate: Any) -> Any:
-    """Validate ``value`` as a number with the function ``validate``, and return it; an integer stays an integer."""
+    """Validate a number with the function ``validate``; return an integer unchanged, and not as a float."""
     number = validate(value)
     return value if type(value) is int else number
 
@@ -314,8 +314,8 @@ def is_cut(path: Path) -> bool:
 def has_model(path: Path) -> bool:
     """Return True if the model in the folder of the record ``path`` belongs to the recorded run.
 
-    The record shows this by its field ``best_epoch``, which is set when the model is written, and which stays if the
-    run fails later. The result is also True if the record cannot be read.
+    The record shows this by the status "done", or by its field ``best_epoch``. This field is set when the model is
+    written, and stays if the run fails later. The result is also True if the record cannot be read.
     """
     try:
         record = RunRecord.read(path)

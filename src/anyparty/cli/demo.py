@@ -179,13 +179,13 @@ def firsts(comparison: Comparison) -> dict[str, list[int]]:
 
 
 def leader(comparison: Comparison) -> str:
-    """Return the method that has the highest mean accuracy in more columns of the table than any other method."""
+    """Return the method that has the highest mean accuracy in the most columns of the table."""
     wins = firsts(comparison)
     return max(wins, key=lambda name: len(wins[name]))
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
-    """Yield sentences on the leading method's best columns, the methods level with it, and methods that cannot answer.
+    """Yield sentences: the leader's best columns, the methods level with it, and the methods that cannot predict.
 
     A method is level with the leader if the 95 % interval of their paired difference includes 0.
     """
