@@ -495,8 +495,8 @@ def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[
             raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}; the "
                               f"settings are {', '.join(known)}")  # fmt: skip
         if asked and not isinstance(tables[party], str | Path):
-            raise ConfigError(f"file: {next(iter(asked))} applies to a file, and the table of party {party!r} is a data "
-                              "frame or an array: remove the setting, or give the file")  # fmt: skip
+            raise ConfigError(f"file: {next(iter(asked))} applies to a file, and the table of party {party!r} is a "
+                              "data frame or an array: remove the setting, or give the file")  # fmt: skip
 
 
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
