@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, listed
-from anyparty.tables.column_types import date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import NOT_A_NUMBER
+from anyparty.tables.reading_rules import DATE_CELL, NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 
@@ -104,7 +104,24 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
                 f"as {notation.examples[0]!r}: {advice}or declare the column categorical with types"
             )
+        elif others := _among_quantities(numbers, where, column.name):
+            notes.append(others)
     return tuple(notes)
+
+
+def _among_quantities(text: pl.Series, where: str, name: str) -> str:
+    """Report a column of categories [n] in which at least half of the cells are numbers, or dates; "" otherwise."""
+    for what, found in (
+        ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(DATE_CELL)),
+    ):  # fmt: skip
+        if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
+            rest = cells.value_counts(text.filter(~found))
+            return (
+                f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
+                f"{int((~found).sum()):,} are not, such as {some(each for each, _ in rest)}: list these in the party's "
+                f"setting missing if they mean an empty cell, or declare the column categorical with types"
+            )
+    return ""
 
 
 def blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
