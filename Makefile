@@ -21,6 +21,7 @@ TORCH_INDEX ?=
 JOBS ?= 2
 STEP = @printf '%s %s\n' "$$(date +%H:%M:%S)"
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes; each would compile the package again
 
 .PHONY: setup demo test test-slow test-security test-all test-lowest check format bench docs
 
@@ -47,10 +48,10 @@ demo: $(READY)
 	$(BIN)/anyparty demo anyparty-demo
 
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS) -m "not slow and not net"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not net"
 
 test-slow: $(READY)
-	$(BIN)/pytest -n $(JOBS) -m "slow and not net"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "slow and not net"
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m net
 
 test-security: $(READY)

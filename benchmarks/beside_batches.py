@@ -1,6 +1,7 @@
-"""The prediction service: latency of a request for one id while others request thousands, by where those compute.
+"""The prediction service: latency of a request for one id beside large requests, in a thread or the event loop.
 
-Three parties and the service run in one process without HTTP. The networks are so wide that a batch takes seconds.
+Three parties and the service run in one process without HTTP. The networks are so wide that a request for thousands of
+ids takes seconds.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main(*, quick: bool) -> None:
 
 
 async def waits(service: Predictor, others: Mapping[str, LoadedParty], turns: int, *, batches: bool) -> list[float]:
-    """Return the latencies of requests for one id, in milliseconds."""
+    """Return the latencies of requests for one id, in ms; with ``batches``, large requests compute at the same time."""
     ids, found, lots = list(service.index.places)[:MAX_ROWS], [], np.random.default_rng(0)
 
     async def one_after_the_other() -> None:

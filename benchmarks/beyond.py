@@ -2,8 +2,8 @@
 
 A fifth of the training rows is held out and scored as the suite scores test rows, with none, a tenth and half of the
 blocks missing. On HAPT it is a fifth of the subjects, because the official test rows are of other people. A run reads
-no test row of its own seed. If there are no official test rows, as on Credit, most of its rows are test rows of other
-seeds. Needs the data sets of ``laser-table1`` (ANYPARTY_DATA).
+no test row of its own seed.  On Credit, which has no official test rows, the test rows depend on the seed, so most rows
+of a run are test rows of other seeds. Needs the data sets of ``laser-table1`` (ANYPARTY_DATA).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SEEDS, MISSING, TESTS, HELD_OUT = (0, 1), ("0.0", "0.5"), ("0.0", "0.1", "0.5"),
 
 @dataclass(frozen=True)
 class Choice:
-    """Changes to the suite's own settings of LASER-VFL, by group."""
+    """Changes to the settings of LASER-VFL in the suite, by group."""
 
     optimizer: dict[str, Any] = field(default_factory=dict)
     encoder: dict[str, Any] = field(default_factory=dict)
@@ -55,16 +55,16 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Distilled(Laser):
-    """LASER-VFL whose predictors of fewer parties also learn from their head's predictor of all parties with the row.
+    """LASER-VFL with distillation: predictors of fewer parties also learn from the one of all present parties.
 
-    The cross-entropy to that predictor's detached probabilities has the weight ``distil`` beside a task's own loss. The
-    package does not have this variant.
+    The loss of a predictor is its usual loss, plus ``distil`` times the cross-entropy to the detached probabilities of
+    the predictor of all present parties. The package does not have this variant.
     """
 
     distil: float
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return (7) and the distillation loss, over the same random tasks."""
+        """Return LASER-VFL's loss (7) plus the distillation loss, over the same randomly drawn sets of parties."""
         order = draw_order(observed, fusion.owners, batch.generator("tasks"))
         means = RunningMeans.apply(fusion.heads.products(h), order)  # type: ignore[no-untyped-call]
         outputs = fusion.heads.finish(means)  # [B, M, T, C]
@@ -122,7 +122,7 @@ CHOICES: dict[str, dict[str, Choice]] = {
 
 
 def settings_of(dataset: str, missing: str, choice: Choice) -> dict[str, Any]:
-    """Return the suite's settings of LASER-VFL with a choice's changes."""
+    """Return the suite's settings of LASER-VFL with the changes of ``choice``."""
     runs = suites.load("laser-table1").runs(Selection(datasets=[dataset], methods=["laser"], seeds=1))
     (run,) = [
         run for run in runs
@@ -144,7 +144,7 @@ def held_out(groups: NDArray[Any] | None, n: int, seed: int) -> NDArray[np.bool_
 
 
 def score(dataset: str, missing: str, settings: Mapping[str, Any], seed: int, quick: bool) -> list[float]:
-    """Train on the other rows; return the metric on the held-out rows for each of ``TESTS``; NaN if it diverged."""
+    """Train without the held-out rows; return the metric on them by missing rate in ``TESTS``, NaN if it diverged."""
     torch.set_num_threads(1)
     seeds, data = Seeds(seed), datasets.load(dataset, progress=False)
     data = data.split(seeds)

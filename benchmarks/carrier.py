@@ -1,4 +1,4 @@
-"""The transport between processes: a step against the cost of its messages and computation, bytes, and a slow line.
+"""The transport between processes: the time of a training step and of its messages alone, bytes sent, and a slow line.
 
 Real parties run in their own processes over NVIDIA FLARE with mutual TLS; ``carrier_parts`` has their code. The last
 table reads HAPT from the folder in ``ANYPARTY_DATA``.
@@ -105,7 +105,7 @@ def steps(page: Page, times: Times) -> None:
 
 
 def judged(ratio: Spread, most: float) -> str:
-    """Return a target and its result: met or missed if both quartiles are on one side of it, else too noisy."""
+    """Return the target ``most`` and a verdict: met or missed if both quartiles agree, else too noisy."""
     side = {(True, True): "met", (False, False): "MISSED"}.get((ratio.low <= most, ratio.high <= most))
     return f"<= {most:g} {side or 'too noisy to say'}"
 
@@ -168,7 +168,7 @@ def started(folder: Path) -> Iterator[Path]:
 
 
 def measured(rounds: int, count: int) -> dict[str, Any]:
-    """Let four parties take turns; return the active party's measurements."""
+    """Let four parties run the steps in all ways, in turns; return the active party's measurements."""
     with tempfile.TemporaryDirectory() as home:
         folder, port = Path(home) / "fed", free_port()
         site = {"parts": {"train": "benchmarks.carrier_parts:turns"}, "threads": 1}
@@ -183,7 +183,7 @@ def measured(rounds: int, count: int) -> dict[str, Any]:
 
 
 def trained(home: Path, epochs: int) -> dict[str, Any]:
-    """Train on HAPT over a slow line; return the seconds of each epoch after the first, and the batches of an epoch."""
+    """Train on HAPT over a slow line; return the seconds of each epoch but the first, and the batches per epoch."""
     tables = hapt(home)
     port, relay = free_port(), free_port()
     folder, path = home / "fed", home / "hapt.toml"
@@ -242,7 +242,7 @@ def delayed(port: int, to: int, delay_s: float) -> Iterator[None]:
 
 
 def hold(frm: socket.socket, to: socket.socket, delay_s: float) -> None:
-    """Relay received bytes after the delay."""
+    """Relay the bytes received on one connection to another after a delay."""
     chunks: deque[tuple[float, bytes]] = deque()
     some = threading.Semaphore(0)
 

@@ -1,9 +1,9 @@
-"""A party's code in ``benchmarks.carrier``, in its own process: the same steps in several ways, in turns.
+"""The code of a party's process in ``benchmarks.carrier``: the same training steps in several ways, in turns.
 
 step       LASER-VFL's step as in a run: embeddings up, gradients down, over our channel
 two calls  the same step by FLARE's own requests: one for the embeddings, one with the gradients
 echo       the bytes of a step up and down over FLARE's cells only: no messages of ours, no computation
-channel    the same over our channel
+channel    the same bytes over our channel
 compute    each party's computation of a step, one party after the other, without messages
 """
 
@@ -83,7 +83,7 @@ class Table:
     # ---- turns
 
     async def meet(self, last: Callable[[], int | None] = lambda: None) -> int | None:
-        """Wait for all parties; return the active party's last value before they continue."""
+        """Wait for all parties; return the result of ``last``, which the active party calls before all continue."""
         if not self.leads:
             await self.net.send("p0", "here", {})
             await self.net.recv("p0", "go", {})
@@ -96,7 +96,7 @@ class Table:
         return done
 
     async def take(self, way: str, steps: int) -> float:
-        """Take steps in one way; return the seconds, at the active party."""
+        """Take ``steps`` steps in one way; return the duration in seconds, which is measured at the active party."""
         await self.meet()
         if way == "compute":
             return await self.compute_in_turns(steps)
@@ -107,14 +107,14 @@ class Table:
     # ---- ours
 
     async def step(self, steps: int) -> None:
-        """Train as in a run."""
+        """Take training steps as in a run."""
         model = self.models["step"]
         wired = ContractChannel(MeteredChannel(self.net, Ledger()), model.world.roster, model.method.can.messages)
         for batch in self.batches[:steps]:
             await model.method.step(wired, model.states[self.me], model.world.rows[self.me], batch)
 
     async def channel(self, steps: int, shape: tuple[int, int] = (BATCH, EMBEDDING)) -> None:
-        """Send and reply over our channel."""
+        """Send zeros of an embedding's size to the active party over our channel, and receive as many back."""
         tensors, expect = {"h": torch.zeros(shape)}, {"h": TensorSpec(shape)}
         for _ in range(steps):
             if self.leads:
@@ -144,7 +144,7 @@ class Table:
             engine.register_aux_message_handler("backward", self.backward)
 
     async def echo(self, steps: int) -> None:
-        """Send bytes and reply with bytes."""
+        """Send an embedding's number of bytes to the active party over FLARE's cells, and receive as many back."""
         cells, data = self.net.carrier, bytes(4 * BATCH * EMBEDDING)
 
         def put(to: str) -> None:
@@ -185,7 +185,7 @@ class Table:
         assert done[name].get_return_code() == ReturnCode.OK
 
     def forward(self, topic: str, request: Shareable, fl_ctx: Any) -> Shareable:  # noqa: ARG002
-        """Reply with the embeddings."""
+        """Compute this party's embeddings, and reply with them."""
         model, number = self.models["two calls"], request["number"]
         self.kept[number] = encode(model.method, model, self.me, self.batches[number])
         reply = make_reply(ReturnCode.OK)
@@ -193,7 +193,7 @@ class Table:
         return reply
 
     def backward(self, topic: str, request: Shareable, fl_ctx: Any) -> Shareable:  # noqa: ARG002
-        """Learn from the gradients."""
+        """Update this party's network with the received gradients."""
         _, h = self.kept.pop(request["number"])
         optimizer = self.models["two calls"].states[self.me].optimizers["encoder"]
         optimizer.zero_grad()
@@ -204,7 +204,7 @@ class Table:
     # ---- computation alone
 
     async def compute_in_turns(self, steps: int) -> float:
-        """Let one party after the other compute; return the slowest party's seconds, at the active party."""
+        """Let one party after the other compute; at the active party, return the seconds of the slowest party."""
         if not self.leads:
             await self.net.recv("p0", "compute", {})
             await self.net.send("p0", "computed", {"s": torch.tensor([await self.compute(steps)], dtype=torch.float64)})
@@ -220,7 +220,7 @@ class Table:
         """Do this party's computation of a step."""
         model, shape = self.models["compute"], (BATCH, EMBEDDING)
         method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
-        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks do not change
+        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that the party's networks hardly change
         began = time.perf_counter()
         for batch in self.batches[:steps]:
             _, mine = encode(method, model, self.me, batch)
@@ -234,10 +234,10 @@ class Table:
     # ---- bytes
 
     async def weigh(self, shape: tuple[int, int], steps: int, port: int) -> tuple[int, int] | None:
-        """Return the bytes of the tensors sent, and of all traffic, at the active party."""
+        """At the active party, return the bytes of the tensors sent, and the bytes of all traffic."""
         before = await self.meet(partial(sent, port))
         await self.channel(steps, shape)
-        await asyncio.sleep(REST_S if self.leads else 3 * REST_S)  # receipts
+        await asyncio.sleep(REST_S if self.leads else 3 * REST_S)  # time for the last receipts to be sent
         after = sent(port) if self.leads else None
         if before is None or after is None:
             return None
@@ -285,7 +285,7 @@ def context() -> Any:
 
 
 async def turns(site: Any, config: Any, net: Any, *, rounds: int, steps: int, port: int, **_: Any) -> Result | None:  # noqa: ARG001
-    """Take turns; return the seconds per step of every way and round, and the bytes, at the active party."""
+    """Run all ways in turns; at the active party, return the seconds per step of every way and round, and the bytes."""
     ways = ("step", "two calls", "echo", "channel", "compute")
     world = World.of(4)
     models = {way: Model.of(world, "laser") for way in ("step", "two calls", "compute")}

@@ -1,7 +1,8 @@
 """The cost of a virtual clock per simulated step: python -m benchmarks.clock.
 
-A step is one party's part of a round (VAFL: of a meeting): get all parties' local iterations, compute the duration of
-the round, advance the clock. Every party does so for itself, so a round of K parties has K steps.
+In a step, one party gets the local iterations of all parties, computes the duration of the round, and advances its
+clock.  Every party has its own clock, so a round of K parties has K steps.  With VAFL, a step belongs to a message
+exchange of one party with the server in place of a round.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from anyparty.methods.split.standard import Standard
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Contender, alternate, now, torch_threads
 
-COUNTS, SAMPLES, MOST_US = (4, 12, 64), 276, 50.0  # parties; a day of Google's cluster; the target
+COUNTS, SAMPLES, MOST_US = (4, 12, 64), 276, 50.0  # numbers of parties; samples in a day of Google's cluster; target
 
 
 def clock_of(names: list[str], *, trace: bool) -> VirtualClock:
@@ -45,7 +46,7 @@ def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], object]
 
 
 def contender(step: Callable[[int], object]) -> Contender:
-    """Return a contender that takes a number of steps."""
+    """Return a function for ``timing.alternate`` that takes a number of steps and returns their seconds."""
 
     def run(steps: int) -> float:
         began = now()

@@ -62,17 +62,17 @@ class Steps:
 
     @cached_property
     def world(self) -> World:
-        """Rows and parties."""
+        """The random rows and the parties of the steps."""
         return World.of(K, MISSING, n=4 * self.batch, features=self.features, device=self.device)
 
     @cached_property
     def method(self) -> Method:
-        """The method."""
+        """The method whose steps are timed."""
         return method(self.name, **self.parameters)
 
     @cached_property
     def states(self) -> dict[str, State]:
-        """The parties' networks."""
+        """The newly initialised networks of all parties, by party."""
         roster = self.world.roster
         return {
             name: self.method.begin(
@@ -138,7 +138,7 @@ def main(*, quick: bool) -> None:
             both: dict[str, Contender] = {
                 device: Steps(name, stage, parameters, device, features, batch, encoder) for device in ("cpu", GPU)
             }
-            with torch_threads(cores if cores > 1 else 2):  # with one, the clock would be the thread's own
+            with torch_threads(cores if cores > 1 else 2):  # with one thread, CPU time would be measured
                 times = alternate(both, 3 if quick else 5, 0.1 if quick else 0.3)
             rows.append([f"{title}: {name}", str(times.milliseconds("cpu")), str(times.milliseconds(GPU)),
                          str(times.ratio("cpu", GPU))])  # fmt: skip

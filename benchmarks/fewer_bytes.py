@@ -2,11 +2,12 @@
 
 The protocol is that of ``apc-fig5`` (five columns at the active party, the most aligned rows), but a fifth of the
 active party's rows is held out of everything. Each choice of precision and width is trained and cross-validated on the
-other rows. The table marks the choice with the fewest bytes whose folds are not worse than the full message's by more
-than one standard error of the paired difference over repeats. Test rows are read once, for the table's last column.
+other rows. The table marks the choice with the fewest bytes, among those whose cross-validation score is at most one
+standard error below the score of the full message.  The standard error is that of the paired difference over repeats.
+Test rows are read once, for the table's last column.
 
-With ``--kept`` the active party keeps the received embeddings (``classify_on = "either"``), so predictions use the
-message itself and not a student of it. Then all rows take part, no choice is marked, and the table has the
+With ``--kept`` the active party keeps the received embeddings (``classify_on = "either"``), so predictions use these
+embeddings and not a network that imitates them.  Then no rows are held out, no choice is marked, and the table has the
 cross-validation scores of all choices.
 """
 
@@ -64,7 +65,7 @@ def chosen(scores: Mapping[str, list[float]], sent: Mapping[str, float]) -> str:
 
 
 def lost(values: list[float], full: list[float]) -> tuple[float, float]:
-    """Return the mean loss of these repeats against the full message's, and its standard error."""
+    """Return by how much ``values`` are below ``full``, as the mean over repeats, and its standard error."""
     off = [b - a for a, b in zip(values, full, strict=True)]
     return statistics.fmean(off), statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else 0.0
 

@@ -1,8 +1,8 @@
-"""FALSE-VFL's floor of deviations, chosen on training rows: python -m benchmarks.floor [isolet|hapt] [--quick].
+"""FALSE-VFL's lower bound of deviations, chosen on training rows: python -m benchmarks.floor [isolet|hapt] [--quick].
 
-No paper gives a lower bound of standard deviations, and it matters (decision 12). A fifth of the training rows (for
-Isolet and HAPT the rows of a fifth of the people) is held out of both stages and scored as ``false-tables`` scores test
-rows, under its seven mechanisms. The suite's test rows are not read. Needs ANYPARTY_DATA.
+No paper gives this bound (the floor), but it affects the scores (docs/decisions/0012). A fifth of the training rows
+(for Isolet and HAPT the rows of a fifth of the people) is held out of both stages and scored as ``false-tables`` scores
+test rows, under its seven mechanisms. The suite's test rows are not read. Needs ANYPARTY_DATA.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run_of(dataset: str, missing: str, floor: float, *, quick: bool) -> MissingB
 
 
 def rows_of(run: MissingBlocksRun) -> RunRows:
-    """Return only training rows; those of a fifth of the people replace the test rows."""
+    """Return the run's rows without its test rows: held-out training rows, of a fifth of the people, replace them."""
     data = datasets.load(run.dataset, progress=False)
     out = held_out(data.groups_train.get(PERSON[run.dataset]), len(data.y_train), run.seed)
     apart = replace(

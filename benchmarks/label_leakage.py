@@ -10,8 +10,9 @@ party. It runs its code unchanged and reads the messages that it receives:
     v [H]      their first singular direction (right singular vector of G, not centred)
     G v [n]    its score of each row: no label is used
 
-The score separates the two classes up to its sign, which one known label or the class shares determine. So the AUROC
-here is the greater of A and 1 - A.  Labels with more than two classes are not measured.
+The score separates the two classes up to its sign, which one known label or the class shares determine. So the reported
+AUROC is the greater of A and 1 - A, where A is the AUROC of the score.  Labels with more than two classes are not
+measured.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def score(messages: Sequence[Tensor]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def auroc(y: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
-    """Return the AUROC of scores with unknown sign: the greater of A and 1 - A."""
+    """Return the AUROC A of scores whose sign is unknown: the greater of A and 1 - A."""
     found = float(roc_auc_score(y, scores))
     return max(found, 1 - found)
 
@@ -221,12 +222,12 @@ def _watched(method: Method, tap: Tap) -> Method:
     def stages(seat: PartyContext) -> list[Stage]:
         return [replace(stage, step=tap.around(stage.step)) for stage in method.stages(seat)]
 
-    object.__setattr__(watched, "stages", stages)  # it stays of its class: both parties' settings are compared
+    object.__setattr__(watched, "stages", stages)  # the class must not change, because the parties compare it
     return watched
 
 
 def cases() -> list[Case]:
-    """Return all attacked methods, forms and schedules."""
+    """Return all cases to attack: methods, variants of methods, and schedules."""
     heads: tuple[tuple[str, dict[str, Any]], ...] = (("linear", {"head_hidden": []}), ("MLP", MLP_HEAD))
     found = [Case(f"{name}, {head} heads", name, shape) for name in SPLIT for head, shape in heads]
     found += [

@@ -18,7 +18,7 @@ from benchmarks.timing import Spread
 
 MOST_S, PARTIES = 5.0, 4
 CUTS = {"cifar10": "quadrants", "cifar100": "quadrants", "fashion-mnist": "quadrants"}
-TRACES = ("google-cluster",)  # use over time, no table to cut
+TRACES = ("google-cluster",)  # this data set has CPU use over time, and no table to cut
 ONE = "import sys; from benchmarks.loading import seconds; print(seconds(sys.argv[1]))"
 
 

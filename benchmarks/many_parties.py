@@ -79,7 +79,7 @@ def main(*, quick: bool) -> None:
 
 
 def training(K: int, quick: bool) -> tuple[Spread, Spread]:
-    """Return the milliseconds of LASER-VFL's step, and its ratio to Standard VFL's."""
+    """Return the milliseconds of a training step of LASER-VFL, and the ratio to those of Standard VFL."""
     every: dict[str, Contender] = {
         "laser": Coroutines(Model.of(World.of(K, 0.3), "laser")),
         "standard": Coroutines(Model.of(World.of(K), "standard")),
@@ -119,7 +119,7 @@ def grow(K: int) -> int:
 
 
 def scoring(K: int, quick: bool) -> tuple[Spread, Spread, Spread, str]:
-    """Return microseconds per row: LASER-VFL's, one network's over as many parties, their ratio, and every subset's."""
+    """Return the microseconds to score a row: LASER-VFL's, Standard VFL's, their ratio, and those of all subsets."""
     rows = 1024 if quick else 4096
     laser = Scores(K, "laser", K // 2, rows)
     every: dict[str, Contender] = {"laser": laser, "standard": Scores(K // 2, "standard", K // 2, rows, K)}
@@ -135,7 +135,7 @@ def scoring(K: int, quick: bool) -> tuple[Spread, Spread, Spread, str]:
 
 
 class Scores:
-    """Scores rows that the first ``present`` of K parties hold; a step scores all rows once."""
+    """A callable that scores rows that the first ``present`` of K parties hold; a step scores all rows once."""
 
     def __init__(self, K: int, name: str, present: int, rows: int, features_as: int | None = None) -> None:
         world = World.of(K, n=rows, blocks=features_as or K)
@@ -157,7 +157,7 @@ class Scores:
 
 
 class EverySubset:
-    """Scores like ``Scores``, then evaluates every other subset's predictor on embeddings of the same size."""
+    """A callable that scores like ``Scores``, and then evaluates the predictors of all other subsets of parties."""
 
     def __init__(self, one: Scores) -> None:
         self.one = one

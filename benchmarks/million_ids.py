@@ -1,7 +1,7 @@
 """Private alignment of four tables with a million ids each: time, memory, a killed party, and new ids.
 
-Every party is a process of its own with a state on disk, and sends its messages through sockets on this machine. The
-machine's cores are shared by all parties, and in a federation each party has its own.
+Every party is a process of its own with a state on disk, and sends its messages through sockets on this machine. All
+parties share this machine's cores, while in a real federation each party has its own machine.
 
     python -m benchmarks.million_ids
 
@@ -65,7 +65,7 @@ class SocketChannel:
                 except OSError:
                     await asyncio.sleep(0.1)
         for writer in self.writers.values():
-            self._write(writer, b"", "hello")  # names the sender, also if it sends nothing else
+            self._write(writer, b"", "hello")  # the first message names the sender
         return self
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,10 +152,10 @@ class Outcome:
 
     Attributes:
         seconds: from the start of the processes to the end of the last one.
-        cpu: CPU seconds of each party that finished, without its start.
+        cpu: CPU seconds of each party that finished, without the start of its process.
         peak: the largest peak memory of a party, in GiB.
         before: the largest memory of a party before the alignment, in GiB.
-        rows: N; 0 if a party was killed.
+        rows: number of aligned rows, N; 0 if a party was killed.
         share: the largest share of its work that a party had done.
         first: the smallest share of its work that a party had done at its first report, in an interrupted run too.
     """

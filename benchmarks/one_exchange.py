@@ -32,7 +32,7 @@ from benchmarks.timing import Spread
 MOST_S, MOST_SVD_S = 120.0, 10.0
 ROWS = 10_000
 TASK_COLUMNS, DATA_COLUMNS, RANK = 12, 18, 32
-SECRET = bytes(range(32))  # of the key generator
+SECRET = bytes(range(32))  # the secret of the key generator
 
 
 def apc(*, quick: bool) -> tuple[dict[str, float], int]:
@@ -61,7 +61,7 @@ def apc(*, quick: bool) -> tuple[dict[str, float], int]:
 
 
 def decomposed(rows: int) -> tuple[float, float, float]:
-    """Return the seconds of FedSVD between two parties and of numpy's SVD, and the distance of their spaces."""
+    """Return the seconds of FedSVD and of numpy's SVD, and the largest difference between their left spaces."""
     generator = torch.Generator().manual_seed(0)
     blocks = {"task": torch.randn(rows, TASK_COLUMNS, generator=generator),
               "data": torch.randn(rows, DATA_COLUMNS, generator=generator)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""A benchmark's page: printed while it is made, and saved as Markdown with its command and machine."""
+"""The page of a benchmark: it is printed while it is made, and saved as Markdown with the command and the machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Page:
         return folder
 
     def table(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table and add it to the page; an empty row is a line on the terminal."""
+        """Print a table and add it to the page; on the terminal, an empty row is shown as a line."""
         shown = Table(title=heading, title_justify="left")
         for i, column in enumerate(columns):
             shown.add_column(column, justify="right" if i else "left")
@@ -101,7 +101,7 @@ def target(value: float | Spread, most: float | None = None, *, least: float | N
         if value.high - value.low > value.median / 2:
             return f"{bound} too noisy to say"
         value = value.median
-    value = round(value, 2)  # as it is shown
+    value = round(value, 2)  # the page shows two decimals, so they decide
     met = (most is None or value <= most) and (least is None or value >= least)
     return f"{bound} {'met' if met else 'MISSED'}"
 

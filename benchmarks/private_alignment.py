@@ -49,7 +49,7 @@ print(json.dumps({"seconds": time.perf_counter() - began, "cpu": used.ru_utime +
 
 @dataclass
 class _Transit:
-    """Bytes in transit between all parties."""
+    """The number of bytes in transit between all parties, now and at most."""
 
     now: int = 0
     most: int = 0

@@ -91,14 +91,14 @@ class Client:
             time.sleep(0.5)
 
     def times(self, rounds: int, there: set[str], **how: Any) -> Times:
-        """Return the milliseconds of a number of requests for one id, and how many used all available parties."""
+        """Return the milliseconds of ``rounds`` requests for one id, and how many answers used all of ``there``."""
         found, whole, lots = [], 0, np.random.default_rng(1)
         for row in lots.integers(0, 1000, rounds):
             began = time.perf_counter()
             (answer,) = self.ask("/predict", {"ids": [f"c{row}"], **how})["answers"]
             found.append(1e3 * (time.perf_counter() - began))
             assert set(answer["took_part"]) <= there, answer
-            whole += set(answer["took_part"]) == there  # on a busy machine one may miss the budget
+            whole += set(answer["took_part"]) == there  # on a busy machine a party may answer too late
         return Times(found, whole)
 
 
@@ -122,7 +122,7 @@ def serve_here(place: str, after: int) -> None:
     import uvicorn  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    app = application(place, limits=ServiceLimits(budget_ms=BUDGET_MS))  # smaller budgets do not count against a party
+    app = application(place, limits=ServiceLimits(budget_ms=BUDGET_MS))  # with smaller budgets, misses do not count
     app.state.predictor.breaker.after = after
     with listening_socket("127.0.0.1", 0) as listener:
         print(listener.getsockname()[1], flush=True)
@@ -151,7 +151,7 @@ def federation(home: Path, rows: int) -> Iterator[Path]:
 
 @contextmanager
 def hanging(house: Path, party: str) -> Iterator[None]:
-    """Stop a party's process in the job temporarily."""
+    """During the ``with`` block, stop a party's process in the job with SIGSTOP."""
     kit = str((house / "kits" / party).resolve())
     found = [each for each in flare.processes(house)
              if kit in (words := " ".join(each.cmdline())) and "worker_process" in words]  # fmt: skip

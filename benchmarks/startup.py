@@ -1,4 +1,4 @@
-"""Time until anyparty is ready: imports and quick commands, beside the libraries below: python -m benchmarks.startup.
+"""Time until anyparty is ready, for imports and quick commands, beside its libraries: python -m benchmarks.startup.
 
 Every start is a process of its own. The contenders take turns in a new order in every round, after one warm-up start of
 each, which compiles its modules and fills the file cache.
@@ -29,7 +29,7 @@ STARTS: dict[str, tuple[list[str], float | None]] = {
 
 
 def start(words: list[str], compiled: str) -> tuple[float, float]:
-    """Start Python with ``words`` and return its wall-clock and its CPU seconds; ``compiled`` keeps the bytecode."""
+    """Run Python with the arguments ``words``; return wall-clock and CPU seconds.  ``compiled`` keeps the bytecode."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = compiled
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -57,8 +57,8 @@ def main(*, quick: bool) -> None:
     page.say(
         f"{rounds} starts of each, in turns; medians and quartiles. CPU seconds are user and system time, which "
         f"other processes affect less than wall-clock time. The ratio compares CPU times in one round with "
-        f"`{LIBRARIES}`, which every run needs. On one thread an idle machine takes about the CPU time, so the "
-        "targets are for CPU seconds."
+        f"`{LIBRARIES}`, which every training run needs. On one thread an idle machine takes about the CPU time, so "
+        "the targets are for CPU seconds."
     )
     rows = []
     for name, (_, most) in STARTS.items():

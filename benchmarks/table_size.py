@@ -51,7 +51,7 @@ def write_table(folder: Path, n: int, kind: str) -> Path:
 
 
 def read(path: Path) -> tuple[float, float, float]:
-    """Read a table. Returns the seconds, the processor's seconds, and the peak memory in GiB."""
+    """Read a table; return the wall-clock seconds, the CPU seconds, and the peak memory in GiB."""
     start, processor = time.perf_counter(), time.process_time()
     table = read_table(path, party="bank", id="id")
     assert len(table)

@@ -1,6 +1,6 @@
-"""Four ways to take the same training steps: the package's, and three to compare it with.
+"""Four ways to take the same training steps: the package's own way, and three others to compare it with.
 
-They share the shapes of the networks, the rows and the optimizers.
+All ways use networks of the same shapes, the same rows and the same optimizers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Coroutines:
 
 @dataclass
 class OneGraph:
-    """The same mathematics by one owner of all data: the same modules and loss, one backward pass, no messages."""
+    """The same training step by one owner of all data: the same modules and loss, one backward pass, no messages."""
 
     model: Model
 
@@ -83,7 +83,8 @@ class OneGraph:
 class Cut:
     """One owner of all data, but a separate graph for every party: embeddings are copied up, gradients down.
 
-    The difference to ``OneGraph`` is independent of the transport; the difference to ``Coroutines`` is the transport.
+    The time that ``Cut`` needs beyond ``OneGraph`` does not depend on the transport.  The time that ``Coroutines``
+    needs beyond ``Cut`` is spent in the transport.
     """
 
     model: Model
@@ -115,8 +116,8 @@ class Cut:
 class PlainLoop:
     """LASER-VFL in its simplest form: Algorithm 1, a loop over heads and one sampled subset of every size.
 
-    If all rows of a batch share a pattern, a subset is drawn once for the batch, as in the paper; otherwise once for
-    each row, by a mask. All is in one autograd graph, without parties or messages.
+    If the same parties hold all rows of a batch, a subset is drawn once for the batch, as in the paper.  If not, a
+    subset is drawn for each row, with a mask.  The step has a single autograd graph, without parties or messages.
     """
 
     model: Model
@@ -135,11 +136,11 @@ class PlainLoop:
         return now() - began
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean over rows of (7) of the paper, normalised as the package does by default."""
+        """Return the mean over rows of the loss (7) of the LASER-VFL paper, normalised as in the package by default."""
         h, observed, y = embeddings(self.model, batch)  # [B, K, H]
         K, generator = observed.shape[1], batch.generator("tasks")
         total, weights, parts = h.new_zeros(()), size_weights(K, normalize=True), h.unbind(dim=1)
-        held, full = observed.sum(dim=1), bool(observed.all())  # |O_n|
+        held, full = observed.sum(dim=1), bool(observed.all())  # |O_n|, the number of parties that hold row n
         for m in range(K):
             for size in range(1, K + 1):
                 if full:

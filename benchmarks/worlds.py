@@ -35,7 +35,7 @@ class World:
         cls, K: int, missing: float = 0.0, n: int = N, blocks: int | None = None, *, features: int = FEATURES,
         device: str = "cpu",
     ) -> World:  # fmt: skip
-        """Draw a world: 560 features in equal blocks; the remainder is left out."""
+        """Draw random rows of K parties: 560 features in blocks of equal width, without the remaining features."""
         lots = torch.Generator().manual_seed(0)
         roster = Roster(tuple(Party(name=f"p{k}", labels=k == 0) for k in range(K)), "p0")
         observed = torch.rand(n, K, generator=lots) >= missing
@@ -72,7 +72,7 @@ class Model:
 
     @classmethod
     def of(cls, world: World, name: str, **parameters: object) -> Model:
-        """Initialise all parties."""
+        """Initialise the networks of all parties."""
         made = method(name, embedding=EMBEDDING, **parameters)
         assert isinstance(made, Split)
         states = {}

@@ -8,20 +8,31 @@ In a page, a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from docs._generate.reading_examples import example_rows
 
 import anyparty.cli
 from anyparty.alignment import private
-from anyparty.cli.console import needed_parties
+from anyparty.cli.console import described_parameters, needed_parties
+from anyparty.config.schema import ClockSettings
 from anyparty.core.types import MessageSpec
 from anyparty.deployment.site import alignment_cache, site_prediction
 from anyparty.errors import UserError, nearest
-from anyparty.methods.method_registry import METHODS, method
+from anyparty.methods.method_registry import METHODS, SPLIT, method
+from anyparty.methods.schedules.flex import AdaptiveFlex
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
+from anyparty.methods.schedules.schedule import LocalIterations
+from anyparty.methods.split.pseudo_labels import Pseudo
+from anyparty.methods.split.split_method import Split
 from anyparty.serving import serving_protocol
 from anyparty.tables import cells, checks, column_types, csv_file, file_content, label_cells, reading_rules
 from anyparty.tables import preprocessing as prepare
@@ -33,13 +44,18 @@ DOCS = Path(__file__).parent
 METHODS_FILE = Path(anyparty.cli.__file__).parent / "methods.json"
 MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALL_METHODS = "all"
+NO_DEFAULT = dict.fromkeys(("", "None", "{}"), "none")
 NO_GRADIENTS = "nothing from gradients: none are sent"
-SHARED_PAGES = {"false-vfl-1": "false_vfl", "false-vfl-2": "false_vfl"}  # other methods have a page of their name
+BASELINES = ("local", "standard", "ensemble", "combinatorial", "plug")
+SHARED_PAGES = {  # other methods: a page with their own name
+    **dict.fromkeys(BASELINES, "baselines"),
+    **dict.fromkeys(("false-vfl-1", "false-vfl-2"), "false_vfl"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentedMessage:
-    """A message that may be sent, and the methods that send it; empty if every run may send it."""
+    """A message that may be sent, and the methods that send it; no methods if every run may send the message."""
 
     message: MessageSpec
     methods: tuple[str, ...] = ()
@@ -165,9 +181,39 @@ def method_tables() -> dict[str, str]:
     return {"methods": _markdown(["`method.name`", "trains on", "predicts", "needs", "sends"], rows)}
 
 
+def parameter_tables(*owners: Any, clock: bool = False) -> dict[str, str]:
+    """Return a table of parameters with defaults and meanings, from the docstrings of the classes that have them."""
+    parameters = [("", each) for of in owners for each in described_parameters(of)]
+    parameters += [("clock.", each) for each in described_parameters(ClockSettings) if clock]
+    rows = [
+        [f"`{group}{each['name']}`", NO_DEFAULT.get(each["default"], f"`{each['default']}`"),
+         each["meaning"].replace("``", "`").rstrip(".")]
+        for group, each in parameters
+    ]  # fmt: skip
+    return {"parameters": _markdown(["parameter", "default", "meaning"], rows)}
+
+
+def package_tables() -> dict[str, str]:
+    """Return the table of docs/explanation/architecture.md: the packages in the order of imports."""
+    source = Path(anyparty.__file__).parent
+    settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    (order,) = settings["tool"]["importlinter"]["contracts"]
+    rows = []
+    for name in " | ".join(reversed(order["layers"])).split(" | "):
+        if (package := source / name).is_dir():
+            about = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+            rows.append([f"`{name}/`", about.partition("\n\n")[0].replace("``", "`")])
+    return {"packages": _markdown(["package", "content"], rows)}
+
+
 def reading_tables() -> dict[str, str]:
     """Return the tables of docs/reference/tables.md as Markdown."""
-    return {
+    firsts = {"ids": ["id", "another party's id"], "files": ["file"]}
+    examples = {
+        name: _markdown([*firsts.get(name, ["cells", "beside"]), "what happens", "with a setting"], rows)
+        for name, rows in example_rows().items()
+    }
+    return examples | {
         "missing": _markdown(["column", "cells that are missing"], _missing_marks()),
         "words": _markdown(["words that stop among labels"], [[_code(sorted(label_cells.MAY_BE_MISSING))]]),
         "id-changes": _markdown(["change", "removes a difference in"], _id_changes()),
@@ -209,7 +255,7 @@ def _reading_limits() -> list[list[str]]:
         f"{cells.MAX_BYTES:,} bytes in a text cell or a column name": "stops; see `federation.max_cell_bytes`",
         f"{labels.MANY_CLASSES} different whole numbers as labels": "regression; see `federation.task`",
         f"{labels.MANY_VALUES:,} classes, and half of the labels": "stops",
-        f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class",
+        f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class, with a remark",
         f"{few} different numbers in another notation": "numbers; up to it may be categories, with a remark",
         f"{column_types.NUMERIC_SHARE:.0%} of a column's cells are numbers": "other cells stop",
         f"{column_types.MANY_LEVELS} different texts, and half of the cells": "left out, with a remark",
@@ -236,7 +282,16 @@ def _row(cells: Iterable[str]) -> str:
 PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
     "reference/messages.md": privacy_tables,
     "reference/tables.md": reading_tables,
+    "explanation/architecture.md": package_tables,
     "explanation/choose.md": method_tables,
+    "explanation/methods/baselines.md": partial(parameter_tables, Split, *(SPLIT[name] for name in BASELINES)),
+    "explanation/methods/laser.md": partial(parameter_tables, METHODS["laser"]),
+    "explanation/methods/pseudo.md": partial(parameter_tables, Pseudo),
+    "explanation/methods/apc.md": partial(parameter_tables, METHODS["apc"]),
+    "explanation/methods/vfedtrans.md": partial(parameter_tables, METHODS["vfedtrans"]),
+    "explanation/methods/fedhssl.md": partial(parameter_tables, METHODS["fedhssl"]),
+    "explanation/methods/false_vfl.md": partial(parameter_tables, METHODS["false-vfl-2"]),
+    "explanation/methods/flex.md": partial(parameter_tables, LocalIterations, AdaptiveFlex, clock=True),
 }
 
 

@@ -6,6 +6,7 @@
 - ``<!-- generated: NAME -->`` becomes a text from ``_generate/reference.py``.
 - ``<!-- diagram: METHOD -->`` becomes a drawing of the method's messages.
 - A Mermaid block becomes a drawing.
+- A ``<picture>`` for light and dark readers becomes two images, of which the site shows the one of its own theme.
 - A notebook of tutorials/ is executed and becomes a page of the same name; links to it lead to the page.
 - Formulas between ``$$`` and ``$$``, or within a line between ``$`` marks and backticks, become MathML, which browsers
   show without a script.
@@ -22,6 +23,8 @@ LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<place>\.\.?/[^)#\s]*)(?P<anchor>#
 NOTEBOOK = re.compile(r"\.ipynb\)")
 RESULT = re.compile(r"<!-- result: (?P<file>\S+) (?P<methods>.+?) -->")
 DIAGRAM = re.compile(r"<!-- diagram: (\S+) -->")
+PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*<img (?P<alt>[^>]*?) '
+                     r'src="(?P<light>[^"]+)">\s*</picture>')  # fmt: skip
 FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|\$`(?P<inline>[^`]+)`\$", re.DOTALL)
 
 
@@ -62,6 +65,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     markdown = RESULT.sub(lambda mark: rows_of((results / mark["file"]).read_text(encoding="utf-8"), mark["methods"]),
                           markdown)  # fmt: skip
     markdown = GENERATED.sub(lambda mark: generated(mark[1]), markdown)
+    markdown = PICTURE.sub(r'<img \g<alt> src="\g<light>#only-light"><img \g<alt> src="\g<dark>#only-dark">', markdown)
     markdown = mermaid.BLOCK.sub(mermaid.drawn, markdown)
     markdown = DIAGRAM.sub(lambda mark: diagram(mark[1]), markdown)
 

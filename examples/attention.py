@@ -19,7 +19,7 @@ class Attention(nn.Module):
 
     def __init__(self, parties: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.place = nn.Parameter(torch.zeros(parties, width))  # tells the parties apart
+        self.place = nn.Parameter(torch.zeros(parties, width))  # a learned vector for each party
         self.query = nn.Linear(width, 1)
         self.out = nn.Linear(width, outputs)
 

@@ -40,11 +40,11 @@ def maximum(h: Tensor, present: Tensor) -> Tensor:
 
 
 def main(folder: Path) -> None:
-    """Train it and LASER-VFL on the demo's tables; print accuracies on the test rows for every set of parties."""
+    """Train this method and LASER-VFL on the demo's tables; print the test accuracy of every set of parties."""
     demo_data.write(folder)
     federation = Federation.from_config(folder / "federation.toml")
     tests = {name: folder / "test" / f"{name}.csv" for name in demo_data.PARTIES}
-    for method in (Split(rule=Maximum(), embedding=32), None):  # None: the method of the settings
+    for method in (Split(rule=Maximum(), embedding=32), None):  # None trains the method that the settings name
         model = federation.train(method)
         for parties in (subset for size in (4, 3, 2, 1) for subset in combinations(tests, size)):
             print(model.method.can.title, *parties, f"{model.evaluate(tests, parties).overall['accuracy']:.1%}")

@@ -39,7 +39,7 @@ SLOW_EXTRAS = {"matplotlib", "nvflare", "pandas", "scipy", "sklearn"}
         ("from anyparty import __version__", {"torch", "polars"}),
         (COMMAND.format("--help"), {"torch", "polars"}),
         (COMMAND.format("methods"), {"torch", "polars"}),
-        ("from anyparty import Federation", set()),
+        ("from anyparty import Federation", {"torch"}),
         ("from anyparty import Model", set()),
     ],
     ids=["package", "command line", "version", "help", "methods", "Federation", "Model"],

@@ -2,7 +2,7 @@
 
     python -m tools.report_images    # needs a headless Chromium; takes about a minute
 
-The runs learn scikit-learn's handwritten digits. Four parties each hold a quarter of every picture, and each passive
+The runs train on scikit-learn's handwritten digits. Four parties each hold a quarter of every picture, and each passive
 party lacks 30 % of the rows, at random.  A picture ends before the page's second section.
 """
 

@@ -56,7 +56,7 @@ def _lane(name: str, x: int, height: int) -> Iterable[str]:
 
 def _arrow(message: MessageSpec, start: int, end: int, y: int) -> Iterable[str]:
     kind = "arrow some" if message.when else "arrow"
-    if start == end:  # between two parties of the same kind
+    if start == end:  # the message is between two parties of the same kind
         yield f'<path class="{kind}" d="M {start} {y - 12} h 40 v 16 h -32"/>'
         tip, way, label = start, -1, start + 48
     else:

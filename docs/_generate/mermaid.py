@@ -31,7 +31,7 @@ def flowchart(lines: list[str]) -> str:
     """Draw boxes and arrows; the lines are chains of names."""
     edges = [pair for line in lines for pair in _pairs(line.split(" --> "))]
     level: dict[str, int] = {}
-    for _ in edges:  # longest paths: as many rounds as there are edges suffice
+    for _ in edges:  # the longest path has at most so many edges
         for one, other in edges:
             level[other] = max(level.get(other, 0), level.setdefault(one, 0) + 1)
     rows = [[name for name in level if level[name] == depth] for depth in range(max(level.values()) + 1)]
@@ -95,7 +95,7 @@ def _message(start: float, end: float, text: str, y: int) -> tuple[list[str], in
     lines = wrap(text, LETTERS)
     own, y = start == end, y + 8
     x, anchor = (start + 10, "start") if own else ((start + end) / 2, "middle")
-    if own and start > 110 + LANE:  # the last lane: the text stands to its left
+    if own and start > 110 + LANE:  # right of the last lane there is no room for the text
         x, anchor = start - 10, "end"
     parts = [f'<text x="{x}" y="{y + LINE * (k + 1) - 4}" text-anchor="{anchor}">{escape(line)}</text>'
              for k, line in enumerate(lines)]  # fmt: skip

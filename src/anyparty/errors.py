@@ -2,12 +2,12 @@
 
     AnypartyError
     ├── UserError (ValueError)      a user's mistake; the command line prints it without a stack trace
-    │   ├── ConfigError             settings: an unknown name or key, or a value out of range
+    │   ├── ConfigError             a setting or a name does not exist, or a value is out of range
     │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; the message names its extra
     │   │   └── CodeNotAllowed      a file names code that the caller has not allowed
-    │   ├── TableError              one party's table: file, column, cell
+    │   ├── TableError              one party's table cannot be used: its file, a column or a cell is wrong
     │   ├── AlignmentError          the parties' tables do not fit together: no overlap, two parties with the same name
-    │   ├── ModelError              a saved model or run: absent, truncated, invalid, of another version, already there
+    │   ├── ModelError              a saved model or run is absent, damaged, of another version or already there
     │   │   └── NotGiven            a custom method or network, which no file stores, is missing
     │   ├── ResumeError             a run cannot be resumed
     │   ├── PredictionError         a request for predictions cannot be met
@@ -15,7 +15,7 @@
     └── RunError (RuntimeError)     a failure while the parties worked together
         ├── Incomplete              training ended without a party's networks, or train.require was not met
         ├── MessageError            a message does not match its declaration: the error names the differences
-        │   └── ExtremeMessage      a message's numbers far exceed its sender's earlier ones (also a Diverged)
+        │   └── ExtremeMessage      a message's numbers far exceed the sender's earlier ones (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that no party will send
         ├── Diverged                the loss is not a number any more
@@ -110,7 +110,7 @@ class MessageError(RunError):
     """A message does not match its method's declaration."""
 
 
-ENDED = "the job was ended"  # the reason that a party gives for leaving if the whole job was stopped
+ENDED = "the job was ended"  # a party gives this reason for leaving if the whole job was stopped
 
 
 class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
@@ -156,7 +156,7 @@ EXTRAS = {
 def needing(extra: str, feature: str) -> Iterator[None]:
     """Convert the import error of a package that belongs to the extra ``extra`` to :class:`MissingExtra`.
 
-    It is used in a ``with`` statement around imports, or as a decorator.
+    Use this function in a ``with`` statement around imports, or as a decorator.
 
     Raises:
         MissingExtra: the package is not installed. The message names ``feature`` and the extra.
@@ -178,7 +178,7 @@ def needing(extra: str, feature: str) -> Iterator[None]:
 
 @contextmanager
 def warned(say: Callable[[str], None]) -> Iterator[None]:
-    """Pass the texts of anyparty's warnings in a ``with`` block to ``say``. Python shows all other warnings."""
+    """Call ``say`` with the text of each anyparty warning in a ``with`` block; other warnings appear as usual."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -198,8 +198,8 @@ def warned(say: Callable[[str], None]) -> Iterator[None]:
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return the end of an error message, ``'; did you mean X?'``, with the known name X that is nearest to ``name``.
 
-    A name that differs only in case comes first.  If no known name is near, return a list of up to ``LISTED`` known
-    names.
+    A known name that differs from ``name`` only in case is preferred.  If no known name is near, the text lists up to
+    ``LISTED`` known names.
 
     >>> nearest("lazer", ["laser", "local"])
     "; did you mean 'laser'?"
@@ -237,9 +237,10 @@ _HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", 
 
 @contextmanager
 def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Pass every sentence of ``note`` and ``remark`` in a ``with`` block to ``hear``.
+    """Call ``hear`` with every sentence that code in a ``with`` block passes to ``note`` or ``remark``.
 
-    This includes repeated sentences of ``remark``, which Python's warnings show only once.
+    A sentence that ``remark`` gets several times is passed on every time, although Python shows a repeated warning only
+    once.
     """
     token = _HEARING.set((*_HEARING.get(), hear))
     try:
@@ -249,13 +250,13 @@ def hearing(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def note(sentence: str) -> None:
-    """Pass a sentence to all callbacks of ``hearing``, without a warning."""
+    """Pass a sentence to all functions that ``hearing`` has registered, without a warning."""
     for hear in _HEARING.get():
         hear(sentence)
 
 
 def remark(sentence: str) -> None:
-    """Pass a sentence to all callbacks of ``hearing``, and issue it as a warning.
+    """Pass a sentence to all functions that ``hearing`` has registered, and issue it as a warning.
 
     The warning names the innermost line of user code, or the line that calls ``remark`` if no user code is running.
     """
@@ -267,7 +268,7 @@ def remark(sentence: str) -> None:
 
 
 def some(items: Iterable[object], most: int = 3) -> str:
-    """List the first ``most`` items as text, and give the number of the other items.
+    """Return the first ``most`` items as text, and the number of the remaining items.
 
     >>> some([1, 2, 3, 4, 5])
     "'1', '2', '3' and 2 more"

@@ -36,7 +36,7 @@ from anyparty.tables.checks import EMPTY
 Blocks = Mapping[str, Sequence[str | int]] | int | None
 _BY_PARTY = adapter_of(Mapping[str, Any])
 PADDED = 64  # the number of rows passed to the model is a multiple of this number
-FEW = 5  # no row is used for validation if a class has fewer rows than this, or all classes have fewer on average
+FEW = 5  # no rows are used for validation if a class, or the average class, has fewer rows than this
 
 
 class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
@@ -64,12 +64,12 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
-        """Return the tags by which scikit-learn knows that missing cells are allowed."""
+        """Return scikit-learn's tags of this estimator, which declare that missing cells are allowed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
 
-    # Training
+    # Functions for training
 
     def _fit(self, X: Any, y: NDArray[Any], labels: pl.Series, validation: float) -> None:
         check_arguments(type(self).__init__, self.get_params(deep=False))
@@ -90,12 +90,13 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         self._id_column = id_column
 
-    # Blocks
+    # Functions that divide X into the blocks of the parties
 
     def _frames(self, X: Any, *, reset: bool) -> dict[str, pl.DataFrame]:
         """Return each party's block of ``X`` as a frame; all frames have the same rows.
 
-        In ``fit`` (``reset`` is True), the columns of each party are stored; in ``predict``, they are selected.
+        In ``fit`` (``reset`` is True), the names of each party's columns are stored. In ``predict``, the columns with
+        these names are selected.
         """
         if isinstance(X, Mapping) and not issparse(X):  # scipy's sparse matrix of the format "dok" is a mapping too
             return self._frames_of_mapping(X, reset=reset)
@@ -136,7 +137,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         return _as_frame(validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite="allow-nan"))
 
     def _named_blocks(self, columns: Sequence[str]) -> dict[str, list[str]]:
-        """Return the columns of each party.
+        """Return the names of each party's columns, which ``blocks`` selects among ``columns``.
 
         Raises:
             ConfigError: ``blocks`` names a column that does not exist, or a column twice.
@@ -160,10 +161,10 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
             name += "_"
         return name
 
-    # Prediction
+    # Functions for prediction
 
     def _scores(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return the model's scores [n, C] in the order of rows, and a mask [n] of the rows with an answer."""
+        """Return the model's scores [n, C] for the n rows of ``X``, and a mask [n] of the rows with an answer."""
         check_is_fitted(self)
         frames = self._frames(X, reset=False)
         n = len(next(iter(frames.values())))
@@ -263,7 +264,7 @@ class VerticalRegressor(RegressorMixin, _VerticalEstimator):  # type: ignore[mis
     """A regressor of rows whose columns belong to several parties.
 
     ``X`` is a dict of data frames or arrays by party, or one frame or array that ``blocks`` divides among the parties.
-    The parameters are those of ``VerticalClassifier``, but with ``no_answer="prior"`` a row without an answer gets the
+    The parameters are those of ``VerticalClassifier``. With ``no_answer="prior"``, a row without an answer gets the
     mean of the training labels.
 
     Attributes:
@@ -309,10 +310,10 @@ def _target(estimator: BaseEstimator, y: Any) -> NDArray[Any]:
 
 
 def _as_frame(block: Any) -> pl.DataFrame:
-    """Convert a frame or an array [n, d] to polars; NaN becomes a missing cell.
+    """Convert a data frame or an array [n, d] to a polars frame; NaN becomes a missing cell.
 
     Raises:
-        TableError: the block has another form.
+        TableError: ``block`` is neither a data frame nor an array of two dimensions.
     """
     if isinstance(block, pl.DataFrame):
         return block.with_columns(pl.selectors.float().fill_nan(None))
@@ -326,7 +327,7 @@ def _as_frame(block: Any) -> pl.DataFrame:
 
 
 def _with_ids(frames: Mapping[str, pl.DataFrame], id_column: str) -> dict[str, pl.DataFrame]:
-    """Add a column of row numbers with nine digits to each frame as ids; their order as text is the order of rows."""
+    """Add an id column to each frame: nine-digit row numbers, which sort as text in the order of the rows."""
     n = len(next(iter(frames.values())))
     ids = pl.Series(id_column, [f"{row:09d}" for row in range(n)], dtype=pl.String)
     return {party: frame.insert_column(0, ids) for party, frame in frames.items()}
@@ -334,7 +335,7 @@ def _with_ids(frames: Mapping[str, pl.DataFrame], id_column: str) -> dict[str, p
 
 @contextmanager
 def _empty_blocks_allowed() -> Iterator[None]:
-    """Ignore the warning about rows without a cell, because such a row means here that a party lacks the row."""
+    """Ignore warnings about rows whose cells are all empty: here, such a row means that the party lacks the row."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{EMPTY}", AnypartyWarning)
         yield
@@ -355,7 +356,7 @@ def _has_cells(frame: pl.DataFrame) -> bool:
 
 
 def _seed(random_state: Any) -> int:
-    """Return a seed from an int, a ``RandomState`` or ``None``."""
+    """Convert ``random_state``, an int, a ``RandomState`` or ``None``, to a seed."""
     if isinstance(random_state, int):
         return random_state
     return int(check_random_state(random_state).randint(2**31 - 1))

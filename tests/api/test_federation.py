@@ -13,7 +13,7 @@ from rich.console import Console
 from anyparty import Federation
 from anyparty.config import Config
 from anyparty.core.types import Task
-from anyparty.data.blocks import TEST, TRAIN
+from anyparty.data.splits import TEST, TRAIN
 from anyparty.data.task import balanced
 from anyparty.errors import (
     AlignmentError,

@@ -7,7 +7,7 @@ import pytest
 from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run, federation_of_run, settings_of
 from anyparty.config import Config
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION
+from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import ConfigError, ModelError, TableError
 from anyparty.networks.encoders import MLP
 

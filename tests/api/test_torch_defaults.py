@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from anyparty import Federation, Model
+from tests.marks import slow_but
 
 
 @contextmanager
@@ -45,7 +46,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("method", ["laser", "apc", "false-vfl-2", "fedhssl", "vfedtrans"])
+@pytest.mark.parametrize("method", slow_but(["laser", "apc", "false-vfl-2", "fedhssl", "vfedtrans"], {"laser", "apc"}))
 def test_training_and_prediction_are_the_same(tmp_path, method, setting):
     def results(folder):
         model = Federation.from_tables(tables(), label="y").train(method, epochs=1, seed=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
 from functools import partial
@@ -194,6 +196,61 @@ def test_a_resume_with_another_function_of_the_same_name_is_refused(federation: 
         with pytest.raises(ResumeError, match=r"<lambda> \(code [0-9a-f]{12}\)"):
             federation.train("laser", folder=tmp_path, resume=True, **options | change)
     federation.train("laser", folder=tmp_path, resume=True, **options)
+
+
+OWN = """
+from torch import nn, optim
+from torch.nn import functional
+
+def net(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.Tanh())
+
+def loss(outputs, y):
+    return functional.cross_entropy(outputs, y)
+
+def rule(parameters):
+    return optim.RMSprop(parameters, lr=0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "use"),
+    [
+        ("nn.Tanh", "nn.ReLU", "encoder of a"),
+        ("cross_entropy(outputs, y)", "cross_entropy(2 * outputs, y)", "loss"),
+        ("lr=0.01", "lr=0.1", "optimizer of a"),
+    ],
+)
+def test_a_resume_with_edited_code_is_refused(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, becomes: str, use: str
+) -> None:
+    """A function of a module is recorded by name; a hash of its source shows that its body has changed."""
+    file, run = tmp_path / f"edited_{use.replace(' ', '_')}.py", tmp_path / "run"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def train(text: str, *, resume: bool) -> None:
+        file.write_text(text, encoding="utf-8")
+        sys.modules.pop(file.stem, None)
+        own = importlib.import_module(file.stem)
+        federation.train("laser", folder=run, resume=resume, encoder=own.net, loss=own.loss, optimizer=own.rule,
+                         **QUICK)  # fmt: skip
+
+    train(OWN, resume=False)
+    train(f"# another comment{OWN}", resume=True)
+    with pytest.raises(ResumeError, match=f"functions changed since the run began: source of {use}: was '"):
+        train(OWN.replace(was, becomes), resume=True)
+    record = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    del record["code"]  # as in records of earlier versions
+    (run / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    train(OWN.replace(was, becomes), resume=True)
+
+
+def test_a_resume_with_another_lambda_as_encoder_is_refused(federation: Federation, tmp_path: Path) -> None:
+    federation.train("laser", folder=tmp_path, encoder=lambda i, o: nn.Linear(i, o), **QUICK)  # noqa: PLW0108
+    with pytest.raises(ResumeError, match="source of encoder of a"):
+        federation.train("laser", folder=tmp_path, resume=True, **QUICK,
+                         encoder=lambda i, o: nn.Linear(i, o, bias=False))  # fmt: skip
 
 
 def halved(optimizer: torch.optim.Optimizer) -> StepLR:

@@ -10,8 +10,7 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run, federation_of_run
 from anyparty.config import Config
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION
-from anyparty.data.splits import UNUSED
+from anyparty.data.splits import TEST, TRAIN, UNUSED, VALIDATION
 from anyparty.errors import ConfigError, TableError
 from anyparty.experiments.compare import compare
 from anyparty.networks.encoders import MLP

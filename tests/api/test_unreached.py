@@ -6,7 +6,7 @@ import pytest
 
 from anyparty.api.federation import Federation
 from anyparty.config import TrainSettings
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.methods.split.split_method import UNREACHED
 from tests.worlds import Ends
 

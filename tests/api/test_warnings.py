@@ -9,7 +9,7 @@ import pytest
 
 from anyparty.api.federation import Federation
 from anyparty.core.storage import read_json, write_json
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import AnypartyWarning, ConfigError, TableError
 
 

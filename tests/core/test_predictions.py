@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyparty.core.predictions import Predictions, members, most_probable, patterns
+from anyparty.core.predictions import Predictions, members, patterns, predicted_class
 from anyparty.core.types import Task
 from anyparty.errors import PredictionError
 
@@ -114,9 +114,9 @@ def test_shapes_that_do_not_fit_are_refused(wrong: dict[str, object]):
         three(**wrong)
 
 
-def test_most_probable_takes_the_first_of_equals_in_any_shape():
+def test_the_predicted_class_is_the_first_of_equals_in_any_shape():
     scores = torch.tensor([[[0.5, 0.5], [0.1, 0.9]], [[NAN, 0.9], [0.9, NAN]]])
-    assert most_probable(scores).tolist() == [[0, 1], [-1, -1]]
+    assert predicted_class(YES_NO, scores).tolist() == [[0, 1], [-1, -1]]
 
 
 @given(

@@ -210,6 +210,12 @@ class TestByName:
             ("mcra", {}, "no missingness 'mcra'; did you mean 'mcar'"),
             ("mcar", {"q": 1}, "missingness 'mcar' has no parameter 'q'"),
             ("mar2", {"budgt": 1}, "no parameter 'budgt'; did you mean 'budget'"),
+            (
+                "mar1",
+                {"keep_empty": True},
+                "no .* 'keep_empty': it never draws a row that all .* mnar have it",
+            ),
+            ("labels", {"keep_empty": True}, "'labels' has no parameter 'keep_empty': give it to rest"),
             ("mcar", {"p": "half"}, "'mcar': a parameter is not a number"),
             ("mcar", {"p": 1.0}, "p must be at least 0 and below 1"),
             ({"p": 0.5}, {}, "missingness needs a name; known are: alignment"),
@@ -224,14 +230,18 @@ class TestByName:
         assert missing("labels", n=5, aligned=1, rest="mar1") == ScarceLabels(n=5, aligned=1, rest=MAR1())
 
 
+@pytest.mark.parametrize("of", [MCAR(p=0.5), BetaMCAR(), MNAR(p=0.7)], ids=lambda of: of.name)
+def test_kept_empty_rows_are_those_that_are_redrawn_otherwise(of):
+    kept, redrawn = draw(missing(described(of), keep_empty=True), 4000, 2), draw(of, 4000, 2)
+    assert kept.empty == redrawn.redrawn > 0
+    there = kept.observed.any(axis=1)
+    np.testing.assert_array_equal(kept.observed[there], redrawn.observed[there])
+
+
 def test_kept_empty_rows_leave_the_rate_at_p():
-    """Rows that are not empty are those of the default, before it redraws the empty ones."""
     kept, redrawn = (draw(MCAR(p=0.5, keep_empty=keep), 4000, 2) for keep in (True, False))
     assert kept.rate == pytest.approx(0.5, abs=0.02)
     assert redrawn.rate == pytest.approx(MCAR(p=0.5).expected_rate(2), abs=0.02)
     assert MCAR(p=0.5, keep_empty=True).expected_rate(2) == 0.5
-    assert kept.empty == redrawn.redrawn > 0
     assert redrawn.empty == 0
-    there = kept.observed.any(axis=1)
-    np.testing.assert_array_equal(kept.observed[there], redrawn.observed[there])
     assert repr(kept) == f"{100 * kept.rate:.1f} % of 4000 x 2 blocks missing, {kept.empty} rows without any block"

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION
-from anyparty.data.splits import UNUSED, SplitPlan, assign, counts_of
+from anyparty.data.splits import TEST, TRAIN, UNUSED, VALIDATION, SplitPlan, assign, counts_of
 from anyparty.errors import AnypartyWarning, TableError
 from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import read_table

@@ -34,6 +34,7 @@ from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.table import read_table
 from anyparty.training import checkpoint, control_messages
 from anyparty.transport import codec
+from tests.marks import LABEL_HOLDERS, slow_but
 from tests.report import homes
 from tests.worlds import Wiretap
 
@@ -192,8 +193,8 @@ def honest(secrets, tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # for methods with a single host
-@pytest.mark.parametrize("two_label_holders", [False, True], ids=["one label holder", "two"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("two_label_holders", LABEL_HOLDERS, ids=["one label holder", "two"])
+@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc", "false-vfl-2"}))
 def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):
     hidden, notes = secrets(tmp_path, method, two_label_holders=two_label_holders)
     tags = [tag for _, _, tag, _ in notes]
@@ -204,7 +205,7 @@ def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):
     assert hidden.leaks(notes) == set()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", slow_but(SCHEDULES, {"flex", "vafl"}))
 def test_nothing_raw_crosses_under_a_schedule(tmp_path, secrets, schedule):
     hidden, notes = secrets(tmp_path, "laser", schedule=schedule)
     assert {"snapshot", "gradient"} & {tag for _, _, tag, _ in notes}

@@ -13,6 +13,7 @@ from anyparty.methods.method_registry import METHODS
 from anyparty.training.party import public
 from anyparty.transport.contract import roles
 from docs import generate_tables
+from tests.marks import LABEL_HOLDERS, slow_but
 from tests.report import homes
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
@@ -95,8 +96,8 @@ def test_a_page_without_a_table_is_rejected():
 
 
 @pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # a method that has one host
-@pytest.mark.parametrize("two_label_holders", [False, True], ids=["one label holder", "two"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("two_label_holders", LABEL_HOLDERS, ids=["one label holder", "two"])
+@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc", "vfedtrans"}))
 def test_messages_are_those_on_the_page(tmp_path, method, two_label_holders):
     config, sites = homes.settings(method, two_label_holders=two_label_holders), homes.build(tmp_path)
     homes.play(sites, config)
@@ -115,7 +116,7 @@ def test_messages_are_those_on_the_page(tmp_path, method, two_label_holders):
 
 
 @pytest.mark.parametrize("clock", [None, {"real": True, "timeout": 0.02}], ids=["virtual", "real"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", slow_but(SCHEDULES, {"flex", "adaptive-flex", "sync-max"}))
 def test_messages_under_a_schedule_are_those_on_the_page(tmp_path, schedule, clock):
     config, sites = homes.settings(schedule=schedule, clock=clock), homes.build(tmp_path)
     homes.play(sites, config)

@@ -22,8 +22,9 @@ OF = {page.parent.name for page in RESULTS.glob("*/*.md")} - {"quick"}  # this f
 PAGES = [
     (suite, dataset, path)
     for suite in sorted(OF)
+    for own in [suites.load(suite).home]
     for (home, dataset), path in sorted(KEPT.items())
-    if suites.load(suite).home == home and (RESULTS / suite / f"{dataset}.md").exists()
+    if own == home and (RESULTS / suite / f"{dataset}.md").exists()
 ]
 
 

@@ -21,7 +21,7 @@ from anyparty.cli.app import app
 from anyparty.config import TrainSettings
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
 from anyparty.methods.method import Batch

@@ -255,7 +255,7 @@ def test_mechanisms_by_name():
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         party_tables.mechanism_of("betta")
     named = {"MNAR 7": {"name": "mnar", "p": 0.7}}
-    assert str(party_tables.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7)"
+    assert str(party_tables.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7, keep_empty=False)"
 
 
 def test_a_record_that_lacks_a_score_is_not_finished(done):
@@ -336,8 +336,12 @@ def test_one_cell_is_run_alone():
 def test_suites_of_another_kind_have_no_rates_and_take_no_own_methods(suite):
     with pytest.raises(ConfigError, match=r"the suite has no mechanism of missing blocks '0\.1'"):
         list(suites.load(suite).runs(Selection(missing=["0.1"])))
-    with pytest.raises(ConfigError, match=f"suite '{suite}' takes no method of your own, such as 'mine:Mine'"):
+    with pytest.raises(ConfigError, match=f"suite '{suite}' takes no method of your own") as refused:
         experiments.run(suite, methods=["mine:Mine"])
+    takers = [name for name in suites.names() if isinstance(suites.load(name), MissingBlocksSuite)]
+    assert all(name in str(refused.value) for name in takers)
+    assert "'mine:Mine'" in str(refused.value)
+    assert "anyparty compare" in str(refused.value)
 
 
 MINE = """

@@ -10,10 +10,11 @@ from sklearn.linear_model import LogisticRegression
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange.apc import Apc
 from tests import worlds
+from tests.marks import slow_but
 from tests.methods.once import ADAM, pair, split
 from tests.worlds import Table, world
 
@@ -77,7 +78,7 @@ def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_stu
     assert np.allclose(scores, expected.predict_proba(u[own].double().numpy()), atol=1e-3)
 
 
-@pytest.mark.parametrize("classifier", ["logistic", "head"])
+@pytest.mark.parametrize("classifier", slow_but(["logistic", "head"], {"logistic"}))
 def test_new_rows_are_told_apart_also_where_all_training_rows_crossed(classifier):
     of = pair(N=300, aligned=200, d=2, signal=0, classes=2)
     of.rows["a"] = replace(of.rows["a"], labeled=of.rows["a"].labeled & (torch.arange(300) < 200))
@@ -99,7 +100,7 @@ def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():
     assert torch.equal(found.u[:, -1] == 1, shared), "a row that only the lost party shares is read by the student's"
 
 
-@pytest.mark.parametrize("classifier", ["logistic", "head", "DecisionTreeClassifier"])
+@pytest.mark.parametrize("classifier", slow_but(["logistic", "head", "DecisionTreeClassifier"], {"logistic"}))
 def test_a_label_that_only_the_passive_party_knows_is_found_for_rows_that_crossed_without_one(classifier):
     of = pair(N=600, aligned=450, d=2, signal=1, classes=2)
     secret = torch.arange(600) % 4 == 0  # rows without labels, with and without a received embedding

@@ -61,15 +61,15 @@ LONG = {
 HEAVY = ("false-vfl", "fedhssl")  # their LONG checks take 10 to 35 s each
 
 
-def is_slow(title: str) -> bool:
-    """Return whether the LONG checks of a case run with the slow tests: those of variants and of heavy methods."""
-    return title.startswith(HEAVY) or (title not in METHODS and "own" not in title)
+def is_slow(check: str, title: str) -> bool:
+    """Return whether a check of a case runs with the slow tests: all checks of variants, and the longest ones."""
+    return (title not in METHODS and "own" not in title) or (check in LONG and title.startswith(HEAVY))
 
 
 PAIRS = [
     pytest.param(
         check, case, id=f"{check}-{case.title}",
-        marks=[pytest.mark.slow] if check in LONG and is_slow(case.title) else [],
+        marks=[pytest.mark.slow] if is_slow(check, case.title) else [],
     )
     for check in CHECKS
     for case in CASES

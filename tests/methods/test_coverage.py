@@ -10,7 +10,7 @@ from anyparty.methods.split.combinatorial import UNTRAINED
 from anyparty.methods.split.local import NOBODY
 from anyparty.methods.split.pseudo_labels import PseudoLabelled
 from anyparty.methods.split.split_method import UNREACHED
-from anyparty.networks.coverage import TrainedParties
+from anyparty.networks.heads import TrainedParties
 from tests import worlds
 from tests.worlds import world
 

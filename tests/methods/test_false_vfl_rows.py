@@ -8,7 +8,7 @@ import torch
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.methods.false_vfl.false_vfl import UNTIED
-from anyparty.networks.coverage import shared, untied
+from anyparty.networks.heads import shared, untied
 from tests.worlds import Ends
 
 SMALL = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "predict_samples": 6}

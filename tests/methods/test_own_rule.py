@@ -116,6 +116,34 @@ class TestWhole:
         with pytest.raises(ConfigError, match=said):
             Split(rule=given)
 
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [
+            ({"cann": property(lambda _: Maximum().can)}, "can"),
+            ({"Can": Maximum().can}, "can"),
+            ({"capabilities": Capabilities(**CAN, messages=MESSAGES)}, "can"),
+            ({"trains_onn": lambda *_: None}, "trains_on"),
+            ({"suport": lambda *_: None}, "support"),
+        ],
+    )
+    def test_a_misspelt_name_is_refused(self, given, meant):
+        (name,) = given
+        made = type("Mine", (Rule,), {"loss": Maximum.loss, "outputs": Maximum.outputs, **given})()
+        with pytest.raises(ConfigError, match=f"the rule Mine defines '{name}', which nothing reads.* '{meant}'. A "
+                                              "rule may define can, copies, .*, support"):  # fmt: skip
+            Split(rule=made)
+
+    def test_names_of_helpers_are_accepted(self):
+        own = {"losses": lambda *_: None, "outputs_of_mine": lambda *_: None, "scale": 3.0, "_cann": property(str)}
+        made = type("Mine", (Rule,), {"loss": Maximum.loss, "outputs": Maximum.outputs, **own})()
+        assert Split(rule=made).can.title == "Mine"
+
+    def test_a_misspelt_capability_lists_the_known_ones(self):
+        made = rule(can=property(lambda _: Capabilities(**CAN, messages=MESSAGES, unlabeled=True)))
+        said = r"can of the rule Mine fails: .*'unlabeled'; Capabilities takes title, paper, .*, unlabelled, "
+        with pytest.raises(ConfigError, match=said):
+            Split(rule=made)
+
     @pytest.mark.parametrize("given", [Split, Maximum])
     def test_a_class_is_no_method(self, given, work):
         with pytest.raises(

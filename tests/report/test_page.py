@@ -35,6 +35,7 @@ from anyparty.report import figures, page, party_set_scores, sections
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
 from anyparty.report.recorded_runs import RunScores, find_runs
 from anyparty.report.traffic import declared_messages, total_traffic
+from tests.marks import slow_but
 from tests.report import homes, trained
 
 SECTIONS = ("sets", "brings", "closer", "training", "crossed", "overlap", "repeat")  # in this order
@@ -291,6 +292,7 @@ def test_a_page_is_not_written_to_a_file(runs, tmp_path):
     assert (tmp_path / "bank.csv").read_text(encoding="utf-8") == "id\n"
 
 
+@pytest.mark.slow
 def test_a_page_may_be_one_file(runs, call, tmp_path):
     """``--out page.html`` writes this file and nothing else; it never makes a folder of that name."""
     shown = call("report", runs["two"], "--out", tmp_path / "page.html")
@@ -423,6 +425,7 @@ def test_a_run_of_sites(tmp_path):
     assert "All parties ran in one process" not in shown.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["five", "twelve"])
 def test_sets_that_have_a_row_are_listed_for_few_parties_only(runs, tmp_path, which):
     """The records suffice after the model is deleted."""
@@ -476,6 +479,7 @@ def test_the_figure_that_compares_runs_is_a_file_too(runs, tmp_path):
     assert "Less is better." in shown.text
 
 
+@pytest.mark.slow
 def test_figures_of_an_earlier_page_go_with_it_and_no_other_file_does(runs, tmp_path):
     folder = tmp_path / "figures"
     folder.mkdir()
@@ -490,6 +494,7 @@ def test_figures_of_an_earlier_page_go_with_it_and_no_other_file_does(runs, tmp_
     assert again.exists()
 
 
+@pytest.mark.slow
 def test_similar_names_get_distinct_links(runs, tmp_path):
     folders = [shutil.copytree(runs["two"], tmp_path / name) for name in ("lr0.1", "lr0-1", "lr0-1-2", "all")]
     shown = read(folders, tmp_path / "page", model=False)
@@ -498,7 +503,7 @@ def test_similar_names_get_distinct_links(runs, tmp_path):
     assert {"lr0-1-training.svg", "lr0-1-2-training.svg", "lr0-1-2-2-training.svg", "all-2-training.svg"} <= drawn
 
 
-@pytest.mark.parametrize("what", ["no-settings", "not-utf-8", "cut-model"])
+@pytest.mark.parametrize("what", slow_but(["no-settings", "not-utf-8", "cut-model"], {"cut-model"}))
 def test_a_page_stands_where_files_are_damaged(runs, tmp_path, what):
     run = shutil.copytree(runs["five"], tmp_path / "run")
     if what == "no-settings":

@@ -15,7 +15,7 @@ from anyparty.config import Config
 from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.types import TensorSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessage, MessageError, PartyLost
-from anyparty.methods.method_registry import method
+from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.training import control_messages
 from anyparty.training.epoch_end import verdict
@@ -24,6 +24,7 @@ from anyparty.training.party_run import PartyRun, RunHooks
 from anyparty.transport import memory
 from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel, at_moment
 from tests import worlds
+from tests.marks import slow_but
 from tests.methods.cases import ADAM, CASES
 from tests.methods.schedules.over import SPEEDS, under
 from tests.transport.test_reliable import CALM, Air, run
@@ -346,7 +347,7 @@ def honest(train):
     assert Watched.nearest < 1
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+@pytest.mark.parametrize("case", slow_but(CASES, lambda case: case.title in METHODS), ids=lambda case: case.title)
 def test_an_honest_run_of_every_method_is_never_refused(case):
     of = case.draw(N=24)
     validation = of.usable.nonzero().squeeze(1)[::6]
@@ -365,7 +366,7 @@ TIMED = [(name, of, "active") for name in SCHEDULES for of in ("local", "standar
 TIMED += [(name, "laser", "shared") for name in SCHEDULES if name != "vafl"]
 
 
-@pytest.mark.parametrize(("name", "of", "labels"), TIMED)
+@pytest.mark.parametrize(("name", "of", "labels"), slow_but(TIMED, lambda timed: timed[1] == "laser"))
 def test_an_honest_run_of_every_schedule_is_never_refused(name, of, labels):
     there = world(labelers=(0, 1, 2)) if labels == "shared" else world()
     made = under(name, of, VirtualClock(iteration=SPEEDS, timeout=10, latency=3), labels=labels)

@@ -10,6 +10,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.artifacts.run_folder import ID_HASHES
 from anyparty.report.page import write
+from tests.marks import slow_but
 from tests.report.homes import build, frames, play, settings
 from tests.security.needles import hashes, in_folder, occurring, raw
 
@@ -47,7 +48,7 @@ def _blake(text):
 
 
 @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc"}))
 def test_a_run_in_one_process(tmp_path, method):
     tables = frames()
     model = Federation.from_config(config(method), tables).train(folder=tmp_path / "run")
@@ -58,7 +59,7 @@ def test_a_run_in_one_process(tmp_path, method):
 
 
 @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc"}))
 def test_each_partys_own_folder(tmp_path, method):
     tables = frames()
     sites = build(tmp_path, tables)

@@ -36,6 +36,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from anyparty.deployment.flare import job
 from anyparty.deployment.flare.job import AWAY, GracefulExit, JobOrder, JobOutcome, JobRun, PassiveJobParty
 from anyparty.transport.reliable_endpoint import ReliableEndpoint
+from tests.marks import slow_but
 from tests.security.needles import SHORTEST, in_folder, occurring, raw
 
 pytestmark = pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
@@ -385,7 +386,11 @@ PREDICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "who", "quotes"), PREDICTIONS, ids=[way[0].__name__ for way in PREDICTIONS])
+@pytest.mark.parametrize(
+    ("change", "who", "quotes"),
+    slow_but(PREDICTIONS, lambda way: way[0] is missing_column),
+    ids=[way[0].__name__ for way in PREDICTIONS],
+)
 def test_a_prediction(tmp_path, monkeypatch, change, who, quotes):
     world = World.of(tmp_path)
     with monkeypatch.context() as patch:
@@ -401,7 +406,7 @@ def test_a_prediction(tmp_path, monkeypatch, change, who, quotes):
     assert leaks(world, left) == {}
 
 
-@pytest.mark.parametrize("where", ["farewell", "message", "record"])
+@pytest.mark.parametrize("where", slow_but(["farewell", "message", "record"], {"message"}))
 def test_the_search_finds_what_leaks(tmp_path, monkeypatch, where):
     """Leaks are planted in the farewell, in a message, and in a file of another party."""
     world = World.of(tmp_path)

@@ -34,7 +34,7 @@ def test_commands_parse(line):
 def test_the_request_and_answer_are_valid(run):
     (asked,) = [line for line in lines() if line.startswith("curl")]
     words = shlex.split(asked)
-    assert json.loads(words[words.index("-d") + 1]) == {"ids": ["c050"]}
+    assert json.loads(words[words.index("-d") + 1]) == {"ids": ["c0300"]}
     (answer,) = [json.loads(text) for kind, text in BLOCKS if kind == "json"]
     for each in answer["answers"]:
         assert set(each) == set(RowAnswer.model_fields)

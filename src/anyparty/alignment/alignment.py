@@ -1,4 +1,4 @@
-"""The result of an alignment, which party holds which row, and the plain join of tables in one process.
+"""The result of an alignment (the rows that each party holds), and the plain join of tables in one process.
 
 A plain join knows all positions and ids. Private alignment gives each party only the positions of its own rows, and
 does not reveal ids. All later code therefore uses only positions.
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from torch import Tensor
 
-from anyparty.core.predictions import take_rows
+from anyparty.core.display import take_rows
 from anyparty.errors import AlignmentError, some
 from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
@@ -24,19 +23,22 @@ from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
 from anyparty.tables.readers import check_not_forked
 from anyparty.tables.table import Table
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 RowKind = Literal["any", "active", "all"]
 ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 
 
 def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the mask [N] of the rows that ``kind`` selects: all, those of the active party, or those of all parties.
+    """Return a mask [N] of the rows that ``kind`` selects: rows that any party, the active party or every party holds.
 
     >>> observed, held = np.array([[True, True], [False, True]]), np.array([True, True])
     >>> {kind: rows_of(kind, observed, held).tolist() for kind in ROW_KINDS}
     {'any': [True, True], 'active': [True, True], 'all': [True, False]}
 
     Args:
-        kind: the kind of rows, as in the setting ``train.rows``.
+        kind: "any", "active" or "all", as in the setting ``train.rows``.
         observed: [N, K], True if party k holds row n.
         held: [N], True if the active party's table has row n, even if the row has only a label there.
     """
@@ -68,7 +70,7 @@ class Alignment:
     id_columns: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
-        self.blocks.update({name: at for name, at in self.position.items() if name not in self.blocks})
+        self.blocks.update(self.position | self.blocks)
         assert all(at.shape == (self.n,) and at.dtype == np.int64 for at in self.position.values())
         assert self.ids is None or len(self.ids) == self.n
 
@@ -141,9 +143,9 @@ MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
-    The order of rows in a table affects only the positions. Prediction needs ``apart``: parties may then share no id,
-    and rows may have neither cells nor labels. The id columns of the result have the names and types that they have at
-    the party ``first``, by default the party of the first table.
+    The order of rows in a table affects only the positions. Prediction sets ``apart``, which accepts parties that share
+    no id, and rows with neither cells nor a label. The id columns of the result have the names and types of the id
+    columns in the table of the party ``first``, by default the party of the first table.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -158,8 +160,7 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
     check_not_forked()
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
-    _check_names(tables)
-    _check_widths(tables)
+    _check(tables)
     ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.has_content) for table in tables]
     union = pl.concat(ids).unique().sort()
     if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
@@ -179,8 +180,8 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
 def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
     """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
-    The cells of a row are those of the party ``first``, or else of the first table with the row. A column becomes text
-    if cells of another table do not fit its type.
+    The cells of a row are those of the party ``first``; if this party lacks the row, they are those of the first table
+    with the row. A column becomes text if cells of another table do not fit the type of the column.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):
@@ -199,15 +200,12 @@ def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Tabl
     return pl.DataFrame(columns)
 
 
-def _check_names(tables: Sequence[Table]) -> None:
+def _check(tables: Sequence[Table]) -> None:
+    """Reject two tables of one party, and parties with different numbers of id columns."""
     twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
     if twice:
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
-
-
-def _check_widths(tables: Sequence[Table]) -> None:
-    """Reject parties with different numbers of id columns."""
     names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
     if len({len(each) for each in names.values()}) > 1:
         listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
@@ -225,7 +223,7 @@ def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
 
 
 def _no_overlap(tables: Sequence[Table]) -> str:
-    """Return the error message for parties that share no id, with examples and a possible cause."""
+    """Return the error message for parties that share no id, with example ids and a possible cause."""
     examples = "; ".join(
         f"{table.party} ({table.source}): {some(map(shown, table.ids.sort().head(2)))}" for table in tables
     )
@@ -238,7 +236,7 @@ def _no_overlap(tables: Sequence[Table]) -> str:
 
 
 def hint(ids_of: Sequence[pl.Series]) -> str:
-    """Return a possible reason why ids differ: the normalization that makes most of them equal.
+    """Return a possible reason why the parties' ids differ, for the end of an error message; "" if no reason is found.
 
     >>> print(hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])]))
     : 1 would be equal but for leading zeros; id_normalize = ["strip-zeros"] in [federation] removes this difference
@@ -291,7 +289,8 @@ class NearMatch:
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
     """Find, for each party, changes that would make the most of its ids equal to other parties' ids.
 
-    A result contains only changes that are needed: together, they make at least as many ids equal as all changes do.
+    A party's result contains only changes that are needed. Together, they make at least as many of the party's ids
+    equal as all possible changes do.
 
     Args:
         ids: [N], distinct.
@@ -321,7 +320,7 @@ def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) ->
 def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
     """Return, for each party, the number of its changed ids that equal another party's changed ids."""
     changed = normalized(ids, changes)
-    alike = changed.is_duplicated().arg_true().to_numpy()  # usually few ids, so that the code below is fast
+    alike = changed.is_duplicated().arg_true().to_numpy()  # usually selects few ids, so that the code below is fast
     if not len(alike):
         return [0] * own.shape[1]
     changed = changed.gather(alike)

@@ -1,24 +1,24 @@
 """One party's state of a private alignment on its own disk, to resume the alignment or to add new ids to it.
 
-The parties agree which entries of each list of ids need tokens. Without stored states, all ids need tokens. If the
-parties have states of an earlier alignment with the same secrets (``continued``), a list's entries need tokens only
-after the last one whose token the active party has. These entries are the rest of the list after an interruption, and
-the new ids in a later alignment.
+Each party keeps its ids in a list, in a secret order. A token is an id's point on an elliptic curve, multiplied by the
+secrets of all parties, so that equal ids have equal tokens. A series is a sequence of alignments with the same secrets.
+
+The parties agree which entries of each list need tokens. Without stored states, all entries need tokens. If the parties
+have states of an earlier alignment in the same series (``continued``), the entries of a list need tokens only after the
+last entry whose token the active party has. After an interruption, these entries are the rest of the list. In a later
+alignment, they are the new ids.
 
 The stored states are used only if every party has a state of the same series, and if no list is shorter than the number
 of its tokens that the active party has stored. A list can be shorter after a party has restored a backup. If the states
 are not used, all parties draw new secrets.
 
-A series is a sequence of alignments with the same secrets. A token is an id's point on an elliptic curve, multiplied by
-the secrets of all parties, so that equal ids have equal tokens. The folder of a state contains
+The folder of a state contains
     state.json    the party's root secret, the identifier of the series, and a hash of the salt and the roster
     list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order.
     rows.bin      the table row of each entry of the list, and a keyed hash of all ids in their order.
     tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the first entries of the K-th party's list
 
-New entries are only appended to a list. The active party therefore needs new tokens only for the entries after the last
-one whose token it has, both after an interruption and for new ids. An id that is no longer in the table keeps its place
-in the list.
+New entries are only appended to a list. An id that is no longer in the table keeps its place in the list.
 
 The folder and its files are readable for their owner only. A reader of ``list.bin`` and the root secret can test
 whether a guessed id is in this party's list. The tokens reveal no id unless the secrets of all parties are known.
@@ -71,7 +71,7 @@ class AlignmentState:
 
     @classmethod
     def load(cls, folder: Path, terms: bytes) -> AlignmentState:
-        """Read the state; return an empty one if it does not exist, is damaged or belongs to other terms."""
+        """Read the state; return an empty one if it does not exist, is damaged, or was stored with other ``terms``."""
         empty = cls(folder, terms)
         try:
             about = read_json(folder / "state.json")
@@ -85,7 +85,7 @@ class AlignmentState:
     def matched(self, ids: pl.Series) -> NDArray[np.int64]:
         """Return, for each of the L entries of the list, the index of its id in ``ids``; -1 if the id is absent.
 
-        If ``ids`` begin with the ids of the last alignment, the stored indices are returned, which saves time.
+        If ``ids`` begins with the ids of the last alignment, the stored indices are returned, which saves time.
         """
         if not len(self.entries):
             return np.empty(0, np.int64)
@@ -106,18 +106,18 @@ class AlignmentState:
         write_json(self.folder / "state.json", about)
 
     def extend(self, ids: pl.Series) -> None:
-        """Append keyed hashes of new ids to the list, in the given order, on disk and in memory."""
+        """Append keyed hashes of the new ``ids`` to the list on disk and in memory, in the order of ``ids``."""
         added = _hashes(ids, self.root)
         _append(self.folder / "list.bin", len(self.entries), added)
         self.entries = np.concatenate([self.entries, added])
 
     def remember(self, ids: pl.Series, rows: NDArray[np.int64]) -> None:
-        """Store ``rows`` [L], the index in ``ids`` of the id of each list entry, for the next alignment."""
+        """Store for the next alignment ``rows`` [L], the index in ``ids`` of each entry of the list."""
         with writing(self.folder / "rows.bin") as temporary:
             temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
 
     def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
-        """Return the indices that ``remember`` stored; ``None`` if ``ids`` do not begin with the ids given to it."""
+        """Return the indices that ``remember`` stored; ``None`` if ``ids`` does not begin with the ids passed to it."""
         try:
             raw = (self.folder / "rows.bin").read_bytes()
         except OSError:
@@ -130,7 +130,7 @@ class AlignmentState:
         return rows
 
     def _digest(self, ids: pl.Series, rows: NDArray[np.int64]) -> bytes:
-        """Return a keyed hash [32] of the ids in their order, of the list and of the rows."""
+        """Return one keyed hash [32] of ``ids`` in their order, the entries of the list, and ``rows``."""
         whole = hashlib.blake2b(digest_size=SIZE, key=self.root, person=b"anyparty.rows.1")
         lengths, joined = ids.str.len_bytes().to_numpy(), ids.str.join("").item() or ""
         for part in (lengths.tobytes(), joined.encode(), self.entries.tobytes(), rows.tobytes()):
@@ -190,7 +190,7 @@ class TokenLists:
 
 
 def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
-    """Return a keyed hash [n, 16] of each id."""
+    """Return the keyed hashes [n, 16] of n ids, 16 bytes each."""
     keyed = hashlib.blake2b(digest_size=ENTRY, key=root, person=b"anyparty.list.1")
     out = bytearray()
     for at in range(0, len(ids), CHUNK):
@@ -216,7 +216,7 @@ def _read(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def _append(path: Path, before: int, entries: NDArray[np.uint8]) -> None:
-    """Keep the first ``before`` entries of a file, append ``entries``, and wait until they are on the disk."""
+    """Cut a file after its first ``before`` entries, append ``entries``, and wait until they are on the disk."""
     with _storing(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
         file.truncate(before * entries.shape[1])
         file.seek(0, os.SEEK_END)
@@ -257,14 +257,14 @@ MESSAGES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ListPlan:
-    """The entries of all lists that need tokens, as one party knows them.
+    """One party's view of the parties' lists of ids, and of the entries in them that need tokens.
 
     Attributes:
         secret: the party's secret scalars.
         rows: [L] for each entry of the party's list, the row of its id in the party's table; -1 if the id is no longer
             there.
         lengths: the number of entries of each party's list.
-        start: the number of entries of each list that have tokens.
+        start: for each party's list, the number of entries that have tokens.
         continued: True if an earlier alignment used the same secrets.
         tokens: the tokens that the active party has so far; ``None`` at passive parties.
         left_out: by party, the indices of list entries whose ids are no longer in that party's table. The active party
@@ -280,11 +280,11 @@ class ListPlan:
     left_out: Mapping[str, NDArray[np.int64]]
 
     def todo(self) -> dict[str, int]:
-        """Return the number of entries of each list that need tokens."""
+        """Return, for each party's list, the number of entries that need tokens."""
         return {name: length - self.start[name] for name, length in self.lengths.items()}
 
     def kept_tokens(self) -> NDArray[np.uint8]:
-        """Return the tokens [sum of sizes, 32] of all entries whose ids their parties still have, party by party."""
+        """Return the tokens of all entries except those in ``left_out``, party by party: [sum of sizes, 32]."""
         assert self.tokens is not None
         mask, begin = np.ones(len(self.tokens.points), dtype=np.bool_), 0
         for name, length in self.lengths.items():
@@ -358,7 +358,7 @@ async def plan_with_state(
 
 @dataclass(frozen=True)
 class _Report:
-    """The content of the message ``align-state`` of one party."""
+    """The content of one party's message ``align-state``."""
 
     series: bytes
     nonce: bytes
@@ -403,7 +403,8 @@ async def _left_out(
     """Report to the active party the indices ``own`` of list entries whose ids are no longer in this party's table.
 
     Returns:
-        The indices by party: of all parties if this is the active party, otherwise only of this party.
+        By party, the indices of such entries. At the active party the result has all parties, at a passive party only
+        the party itself.
     """
     places = {net.me: own}
     if net.me != roster.active:

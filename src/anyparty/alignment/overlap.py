@@ -28,12 +28,15 @@ KINDS = {
     "active": "rows of the active party's table",
     "all": "rows that every party holds",
 }
-PARTLY = 0.1  # report a party if a normalization would match more than this share of the ids that no other party has
+PARTLY = 0.1  # a note is given if a normalization would match more than this share of the ids that only one party has
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """The number of rows that exactly ``parties`` hold, and of labelled rows among them (``None`` if unknown)."""
+    """A set of parties, with the number of rows that exactly these parties hold.
+
+    ``labelled`` is the number of labelled rows among them; ``None`` if unknown.
+    """
 
     parties: tuple[str, ...]
     rows: int
@@ -42,7 +45,7 @@ class Pattern:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """The overlap report: the numbers of rows, counted by the parties that hold them.
+    """The overlap report: numbers of rows, counted by the parties that hold the rows.
 
     Attributes:
         blocks: the K parties that hold columns.
@@ -51,12 +54,12 @@ class Overlap:
         by_all: the number of rows that all K parties hold.
         held: for each party, the number of rows that it holds.
         alone: for each party, the number of rows that only it holds.
-        patterns: the sets of parties that hold the most rows, at most ``SHOWN``, with their numbers of rows.
+        patterns: the sets of parties with the most rows, at most ``SHOWN`` sets.
         more_patterns: the number of sets that are not in ``patterns``.
         more_rows: the number of rows whose set of parties is not in ``patterns``.
         notes: possible mistakes, as sentences.
-        kinds: by value of the setting ``train.rows``, the number of rows that it selects, and of labelled rows among
-            them; empty if not recorded.
+        kinds: for each value of the setting ``train.rows``, the number of rows that the value selects, and the number
+            of labelled rows among them; empty if not recorded.
     """
 
     blocks: tuple[str, ...]
@@ -80,10 +83,10 @@ class Overlap:
         notes: Sequence[str] = (),
         active: str | None = None,
     ) -> Overlap:
-        """Count an alignment's rows by the parties that hold them; ``active`` is the active party.
+        """Count the rows of ``alignment`` by the parties that hold them; ``active`` is the active party.
 
-        ``blocks`` are the parties to count, ``labeled`` [N] marks the rows with a label, and ``notes`` are sentences
-        that are shown with the counts.
+        ``blocks`` are the parties with columns, ``labeled`` [N] marks the rows with a label, and ``notes`` are
+        sentences that are shown with the counts.
         """
         held = None if active is None else alignment.position[active] >= 0
         return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids, held)
@@ -105,7 +108,7 @@ class Overlap:
             blocks: the K parties.
             labeled: [N], True if the row has a label.
             notes: sentences that are shown with the counts.
-            ids: [N], the ids, which help to explain why a party shares few rows or no row.
+            ids: [N], the ids, from which a note explains why a party shares few rows or no row; ``None`` if unknown.
             held: [N], True if the active party's table has the row; if ``None``, ``kinds`` is empty.
         """
         presence = observed.sum(axis=1)
@@ -144,16 +147,16 @@ class Overlap:
 
     @property
     def missing(self) -> float:
-        """The share of missing blocks: of all pairs of a row and a party, those in which the party lacks the row."""
+        """The share of missing blocks: the share of all pairs of a row and a party in which the party lacks the row."""
         return 1 - sum(self.held.values()) / max(1, self.rows * len(self.blocks))
 
     def frame(self) -> pl.DataFrame:
-        """Return a data frame with a row for each of the most frequent sets of parties, and its numbers of rows."""
+        """Return a data frame of the most frequent sets of parties: their parties and numbers of rows."""
         rows = [{"parties": " + ".join(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         return pl.DataFrame(rows, schema={"parties": pl.String, "rows": pl.Int64, "labelled": pl.Int64})
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw the numbers of rows by the set of parties that has them.
+        """Draw a bar for each set of parties: the number of rows that exactly these parties hold.
 
         Args:
             axes: the axes to draw into; by default new ones.
@@ -178,7 +181,7 @@ class Overlap:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the report for the terminal: numbers of rows by set of parties and by party, and possible mistakes."""
+        """Return the report for the terminal: numbers of rows for sets of parties and for single parties, and notes."""
         kinds = [self._by_kind()] if self.kinds else []
         return Group(self._by_pattern(), self._by_party(), *kinds, *map(Text, self.notes))
 
@@ -211,7 +214,7 @@ class Overlap:
         return table
 
     def _pattern_name(self, parties: tuple[str, ...]) -> str:
-        """Return a short name for a set of parties; it does not list all parties of a large set."""
+        """Return a short name for a set of parties, such as "all 8" or "all but shop"; it lists at most six parties."""
         absent = [name for name in self.blocks if name not in parties]
         if not absent and len(parties) > 1:
             return f"all {len(parties)}"
@@ -237,7 +240,7 @@ def _table(title: str, first: str, last: str) -> RichTable:
 
 
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return a frame with, by set of parties, its number of rows, of labelled rows, and the index of its first row.
+    """Return a frame of all sets of parties: their numbers of rows and labelled rows, and their first row's index.
 
     The set with the most rows comes first. Sets are packed into 64-bit integers, so that rows of up to 64 parties
     are grouped by a single integer.
@@ -290,7 +293,10 @@ def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
 def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
-    """Yield a note for each party if many ids that only this party has would match other ids after a normalization."""
+    """Yield a note for each party with many ids that would match other parties' ids after a normalization.
+
+    The parties in ``strangers``, which share no row with any party, are left out.
+    """
     own = observed & (observed.sum(axis=1) == 1)[:, None]
     for k, near in enumerate(nearly(ids, own, ~observed)):
         if k not in strangers and near.count > PARTLY * own[:, k].sum():
@@ -301,7 +307,7 @@ def _partly(
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:
-    """Return a possible reason why party k's ids differ from those of all other parties."""
+    """Return a possible reason why party k's ids differ from those of all other parties; "" if no reason is found."""
     if ids is None:
         return ""
     own = pl.Series(observed[:, k])

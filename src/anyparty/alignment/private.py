@@ -2,8 +2,8 @@
 
 The protocol follows C. Meadows: "A More Efficient Cryptographic Matchmaking Protocol", S&P 1986, and B. A. Huberman,
 M. Franklin, T. Hogg: "Enhancing privacy and trust in electronic communities", EC 1999. It is extended to K parties, and
-differs in two points. Each party blinds its list of points with a one-time scalar before it passes the list to other
-parties. Only the active party sees tokens.
+differs from these papers in two respects. Each party blinds its list of points with a one-time scalar before it passes
+the list to other parties. Only the active party sees tokens.
 
 Notation  K      the number of parties
           N      the number of rows: distinct ids that at least one party holds
@@ -27,9 +27,9 @@ Disclosure (if parties follow the protocol, but may later combine their knowledg
     *All parties* learn the number of ids of each party, and N. With two parties, these give the number of common rows.
     *A passive party* learns the places of its own rows among the N rows, and whether other parties know under 1 % of
     its ids. It sees other parties' ids as points under their owner's one-time scalar, which differs between lists. All
-    passive parties together can neither compare two lists nor test an id (decisional Diffie-Hellman, H a random
-    oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids would reveal
-    the same.
+    passive parties together can neither compare two lists nor test an id (if decisional Diffie-Hellman is hard, and H
+    is a random oracle). They can compare the places of their own rows, and learn which rows they share. Comparing ids
+    would reveal the same.
     *The active party* learns which parties hold each of the N rows, and which of these rows are its own. For a row that
     it does not hold, it only has a token. To test an id against this token, it needs every other party's scalar. If it
     cooperates with some passive parties, it learns which of their rows the remaining parties hold, but nothing about
@@ -76,7 +76,7 @@ MOST_COLUMNS = 8  # the largest number of id columns that an error can name
 
 @dataclass(frozen=True)
 class IdTerms:
-    """The settings by which a party's ids are made from its table.
+    """The settings that determine how a party's ids are made from the cells of its table.
 
     Attributes:
         normalize: the changes that are made to each id, such as "strip-zeros".
@@ -88,22 +88,23 @@ class IdTerms:
 
     @classmethod
     def of(cls, ids: pl.Series, normalize: Sequence[str]) -> IdTerms:
-        """Return the terms of ids [n] to which the changes ``normalize`` were applied."""
+        """Return the settings of ``ids`` [n], to which the changes ``normalize`` were applied."""
         return cls(check_normalize(normalize), 1 if not len(ids) else str(ids[0]).count(JOINT) + 1)
 
     def __str__(self) -> str:
-        """Describe the terms as settings."""
+        """Describe these settings, for error messages."""
         columns = f" and {self.columns} id columns" if self.columns > 1 else ""
         return f"id_normalize = {list(self.normalize)}{columns}"
 
     def text(self) -> str:
-        """Return these terms as the text that enters the hash of all terms; "" for one id column without changes."""
+        """Return these settings as text, which is hashed with all other terms; "" for one id column without changes."""
         return "" if self == IdTerms() else f"\n{','.join(self.normalize)}\n{self.columns}"
 
     def other_with(self, is_hash_of: Callable[[str], bool]) -> IdTerms | None:
-        """Return different terms whose text has the hash that another party sent, for an error that names these terms.
+        """Return the settings of another party, found by the hash that it sent; an error message can then name them.
 
-        ``is_hash_of`` returns whether the hash is that of a text. The result is ``None`` if no terms match.
+        ``is_hash_of`` is a function that returns True if the hash is that of the given text. The result is ``None`` if
+        no settings match.
         """
         return next((terms for terms in _every() if terms != self and is_hash_of(terms.text())), None)
 
@@ -212,17 +213,17 @@ async def align(
     progress: BlindingProgress | None = None,
     state: Path | None = None,
 ) -> PrivateAlignment:
-    """Run the protocol for the party ``net.me``; all parties of the roster run it at the same time.
+    """Run the private alignment as the party ``net.me``; all parties of the roster run it at the same time.
 
     Args:
         net: the party's channel to the other parties.
-        roster: the parties, the same roster at every party.
+        roster: the parties; every party must pass an equal roster.
         ids: [n_k], the party's own ids, compared as trimmed text as in its ``Table``.
-        salt: a public text that is specific to the federation, the same at every party.
+        salt: a public text that is specific to the federation; every party must pass the same text.
         secret: 32 bytes that determine all secrets, for tests; by default they come from the operating system.
-        batch: the number of ids in a message, the same at every party.
-        apart: whether parties may share no id, as in prediction; the same at every party.
-        normalize: the changes to make to each id, such as "strip-zeros", the same at every party.
+        batch: the number of ids in a message; every party must pass the same number.
+        apart: whether the parties are allowed to share no id, as in prediction; every party must pass the same value.
+        normalize: the changes to make to each id, such as "strip-zeros"; every party must pass the same changes.
         progress: called after each step of this party's work, with the number of points that the party has blinded and
             the total number. Both include the points of an interrupted alignment that this one continues.
         state: a folder on the party's own disk, which no other process uses meanwhile. If the alignment is interrupted,
@@ -234,7 +235,8 @@ async def align(
             active party.
 
     Raises:
-        AlignmentError: an id is missing or repeated, or (at every party) no id is known to two parties.
+        AlignmentError: an id of this party is missing or repeated. Or no id is known to two parties; then every party
+            raises this error.
         ConfigError: the parties have different salts, batches, rosters, changes of ids or numbers of id columns. Then
             nothing but the hashes of these terms and the numbers of ids was sent.
         MessageError: another party sent an impossible message.
@@ -278,7 +280,7 @@ async def _play(
     batch: int,
     progress: BlindingProgress | None,
 ) -> None:
-    """Send the list entries that need tokens through the parties; the active party stores the tokens in ``plan``."""
+    """Pass the list entries that need tokens from party to party; the active party stores the tokens in ``plan``."""
     listed, pool = own.gather(plan.rows[plan.start[net.me] :]), ThreadPoolExecutor(os.cpu_count(), "align")
     try:
         await Rounds(net, roster, plan.secret, listed, salt, plan.todo(), batch, pool, progress, plan.start).play(
@@ -289,7 +291,7 @@ async def _play(
 
 
 def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
-    """Return the union of all parties' tokens. If the secrets are not new, its rows are in a new random order.
+    """Return the union of all parties' tokens; if the secrets are not new, its rows are in a new random order.
 
     Without the new order, rows would be sorted by the same tokens as in the last alignment. A passive party could then
     see where rows were added between its own rows, and so which of its new ids another party had already.
@@ -312,9 +314,10 @@ def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) 
 
 
 async def _exchange_sizes(net: Channel, roster: Roster, size: int, common: str, id_terms: IdTerms) -> dict[str, int]:
-    """Send this party's number of ids and the hash of the terms to all parties; return every party's number of ids.
+    """Send this party's number of ids and a hash of its terms to all parties; return every party's number of ids.
 
-    The numbers are in the roster's order. The terms are the text ``common`` and ``id_terms``.
+    The numbers are in the roster's order. The terms, which must be equal at all parties, are ``common`` and
+    ``id_terms``.
     """
     terms = common + id_terms.text()
     others = [name for name in roster.names if name != net.me]
@@ -350,7 +353,7 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party the number of all rows, the indices of its own rows, and whether it shares few of them.
+    """Send each passive party the number of all rows, its own rows' indices, and whether others know few of them.
 
     Returns:
         The number of all rows, the row indices of the active party's list, and the parties that share few rows.
@@ -371,7 +374,7 @@ async def _send_rows(
 async def _receive_rows(
     net: Channel, roster: Roster, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Receive the number of all rows, the indices of this party's own rows, and whether it shares few rows.
+    """Receive the number of all rows, this party's rows' indices, and whether other parties know few of these rows.
 
     Returns:
         The number of all rows, the row indices of this party's list, and a list that contains this party if it shares
@@ -402,7 +405,7 @@ def _check_overlap(
 ) -> None:
     """Raise an error if the parties share no id; warn if ``few`` names parties that share hardly any ids.
 
-    The messages quote the party's own ids.
+    Both messages quote some ids of this party, ``me``.
     """
     examples = (
         f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are "

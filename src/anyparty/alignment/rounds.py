@@ -1,9 +1,9 @@
-"""Send each party's list of points through the other parties, and find the common rows (steps 2 to 4 of ``private``).
+"""Pass each party's list of points from party to party, and find the common rows: steps 2 to 4 in ``private.py``.
 
 In step t of a batch, the party at place i of the roster works on the list of the party at place i - t. All parties
 therefore work at the same time. A party waits only for results of an earlier step, so that the parties cannot deadlock.
 A party blinds one batch of one list at a time, on all cores and outside the event loop. At most two batches of each
-list are in transit. ``TokenUnion`` holds the active party's tokens of all lists, and the rows that they stand for.
+list are in transit. At the active party, ``TokenUnion`` assigns the tokens of all lists to rows.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Rounds:
     done: int = 0
 
     async def play(self, keep: Callable[[str, bytes], None]) -> None:
-        """Send all lists through the parties; the active party calls ``keep`` with a party and a batch of its tokens.
+        """Pass all lists from party to party; the active party calls ``keep`` with a party and a batch of its tokens.
 
         ``keep`` runs outside the event loop.
         """
@@ -145,7 +145,7 @@ class Rounds:
             await self.net.send(to, tag, {"points": _tensor(points)})
 
     async def _on_all_cores(self, work: Sequence[Callable[[], bytes]]) -> bytes:
-        """Run the tasks on all cores, and return their results, joined in the order of the tasks."""
+        """Run the functions ``work`` on all cores, and return their results, joined in the order of ``work``."""
         loop = asyncio.get_running_loop()
         made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
         self.done += len(made) // SIZE
@@ -226,7 +226,7 @@ class TokenUnion:
         return TokenUnion(self.n, {name: order[own] for name, own in self.rows.items()}, key)
 
     def present(self) -> NDArray[np.bool_]:
-        """Return the mask [N, parties] of rows that each party holds."""
+        """Return a mask [N, parties], True if the party holds the row."""
         out = np.zeros((self.n, len(self.rows)), dtype=np.bool_)
         for k, rows in enumerate(self.rows.values()):
             out[rows, k] = True
@@ -254,7 +254,7 @@ def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _differ(ranked: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return the mask [M - 1] of tokens, without the first one, that differ from the preceding token."""
+    """Return a mask [M - 1] for the second to the last token, True if the token differs from the one before it."""
     out = np.zeros(max(0, len(ranked) - 1), dtype=np.bool_)
     for word in range(WORDS):
         out |= ranked[1:, word] != ranked[:-1, word]

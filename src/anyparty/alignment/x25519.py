@@ -114,14 +114,14 @@ class Secret:
 
     @classmethod
     def of(cls, root: bytes | None = None, nonce: bytes = b"") -> Secret:
-        """Derive the secrets from ``root``, which is drawn at random by default; tests may fix it."""
+        """Derive the secrets from ``root`` and ``nonce``; ``root`` is random by default, but tests may fix it."""
         root = secrets.token_bytes(SIZE) if root is None else root
         scalar = _clamped(_derive(root, "scalar", SIZE))
         once, rest = _split_scalar(scalar, root, nonce)
         return cls(root, nonce, scalar, once, rest)
 
     def order(self, n: int) -> NDArray[np.int64]:
-        """Return a secret order [n] of n items: place i holds item order[i]."""
+        """Return a secret random order of n items: the result [n] has at place i the index of the item to put there."""
         lots = np.frombuffer(_derive(self.root, f"order{self.nonce.hex()}", 16 * n), dtype=np.uint64).reshape(n, 2)
         order = np.argsort(lots[:, 1], kind="stable")
         ranked = lots[order, 1]
@@ -140,7 +140,7 @@ def _clamped(raw: bytes) -> bytes:
 
 
 def _split_scalar(scalar: bytes, root: bytes, nonce: bytes) -> tuple[bytes, bytes]:
-    """Return a random clamped scalar r, and a clamped scalar t with r t = s (mod l).
+    """Derive from ``root`` and ``nonce`` a clamped scalar r, and a clamped scalar t with r t = ``scalar`` (mod l).
 
     X25519 accepts only clamped scalars. For each r, three or four numbers t in [2^254, 2^255) solve the equation. For
     about half of all r, one of these numbers is a multiple of 8 and thus clamped.
@@ -148,7 +148,7 @@ def _split_scalar(scalar: bytes, root: bytes, nonce: bytes) -> tuple[bytes, byte
     for attempt in range(256):
         once = _clamped(_derive(root, f"once {nonce.hex()}{attempt}", SIZE))
         rest = crypto_core_ed25519_scalar_mul(_modulo(scalar), crypto_core_ed25519_scalar_invert(_modulo(once)))
-        for _ in range(8):  # tries t, t + l, ..., t + 7 l
+        for _ in range(8):  # try t, t + l, ..., t + 7 l, until one of these numbers is clamped
             if rest == _clamped(rest):
                 return once, rest
             rest = sodium_add(rest, L.to_bytes(SIZE, "little"))
@@ -156,5 +156,5 @@ def _split_scalar(scalar: bytes, root: bytes, nonce: bytes) -> tuple[bytes, byte
 
 
 def _modulo(scalar: bytes) -> bytes:
-    """Return a scalar modulo l."""
+    """Return ``scalar`` modulo l, the order of the group."""
     return crypto_core_ed25519_scalar_reduce(scalar + bytes(SIZE))

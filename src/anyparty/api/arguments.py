@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import polars as pl
 from torch import nn
 
-from anyparty.config import ClockSettings, Config, TrainSettings, load
+from anyparty.config import ClockSettings, Config, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties
 from anyparty.config.user_code import AllowedCode
 from anyparty.core.storage import user_path
@@ -47,33 +47,20 @@ class TrainOptions(TypedDict, total=False):
     device: str
 
 
-def settings(config: Any) -> Config:
-    """Return ``config`` if it is a ``Config``; otherwise load the settings file that it names.
-
-    Raises:
-        ConfigError: ``config`` is neither a ``Config`` nor a file name, or the file's settings cannot be used.
-    """
-    if isinstance(config, str | Path):
-        return load(config)
-    if not isinstance(config, Config):
-        raise ConfigError(f'config: expected the name of a settings file, or config.load("FILE.toml"), got '
-                          f"{type(config).__name__}; Config.of(...) makes settings of a mapping")  # fmt: skip
-    return config
-
-
 def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return a copy of the settings ``config`` in which the other arguments replace values.
+    """Return a copy of the settings ``config`` in which the given arguments replace values.
 
-    ``Federation.train`` describes these arguments.  ``train`` holds its keyword arguments for the group [train].
+    ``Federation.train`` describes the arguments.  ``train`` holds those keyword arguments of ``Federation.train`` that
+    belong to the group [train] of the settings.
 
     Raises:
         ConfigError: a setting does not exist or is out of range, or ``parameters`` are given with a method object.
     """
     changed: dict[str, Any] = {}
-    if isinstance(method, str) and ":" in method:  # the caller names this code, and so allows it
+    if isinstance(method, str) and ":" in method:  # the caller names this code, and thereby allows it
         config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
     if isinstance(method, str) or (method is None and parameters):
         key = "factory" if method is not None and ":" in method else "name"  # "module:name" refers to user code
@@ -166,10 +153,10 @@ def check_kinds(method: Any, watch: Any) -> None:
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return ``given`` as a mapping from parties to values; a single value applies to all, ``None`` to no party.
+    """Return ``given`` as a mapping by party; a single value applies to all parties, ``None`` gives an empty mapping.
 
     Raises:
-        ConfigError: a party is unknown; the message begins with ``what``.
+        ConfigError: a party is unknown. The message begins with ``what``, the name of the argument.
     """
     if given is None:
         return {}
@@ -192,6 +179,27 @@ def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
             raise ConfigError(f"party {name!r}: encoder should be a function of (inputs, outputs) that makes one, such "
                               f"as MLP(hidden=(64,)), got {one!r}")  # fmt: skip
     return each
+
+
+def split_by(
+    split: Any, tables: Mapping[str, Table], active: str, config: Config
+) -> tuple[Mapping[str, Table], Config]:
+    """Return the tables and the settings for a training with the argument ``split`` of ``Federation.train``.
+
+    Raises:
+        ConfigError: an id, a part or a kind of split cannot be used.
+    """
+    if split is None:
+        return tables, config
+    if isinstance(split, Mapping) and split.keys() & PARTS.keys():
+        known = pl.concat([table.ids.alias("id") for table in tables.values()])
+        table = replace(tables[active], part_by=listed_parts(split, tables[active], known))
+        return {**tables, active: table}, config.model_copy(update={"split": SplitSettings(kind="ids")})
+    kinds = Config.of({"split": {"kind": split} if isinstance(split, str) else split}, "train").split
+    if kinds.column != config.split.column:
+        raise ConfigError(f"split: column {kinds.column!r} is read with the tables: give this split to "
+                          "Federation.from_tables, or write it in the settings")  # fmt: skip
+    return tables, config.model_copy(update={"split": kinds})
 
 
 def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl.Series:
@@ -249,6 +257,8 @@ def check_parts(split: Mapping[str, Any]) -> None:
 def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:
     """Return, by party, the optimizer that replaces the optimizer of the settings.
 
+    ``given`` and ``scheduler`` are the arguments ``optimizer`` and ``scheduler`` of ``Federation.train``.
+
     Raises:
         ConfigError: a party is unknown, a value has the wrong type, or a value is a function although the settings have
             a schedule, which sets the learning rates.
@@ -263,7 +273,7 @@ def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> di
 
 
 def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:
-    """Return the parties that may take part in a prediction, in the roster's order: they have columns and a table.
+    """Return the parties with columns and a table, which may take part in a prediction, in the roster's order.
 
     ``parties`` restricts the result to some of the parties.
 
@@ -292,11 +302,12 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
 
 
 def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionError:
-    """Return the error to raise for a loaded model that is asked for its test rows, which are not in memory.
+    """Return the error for a caller that needs the test rows of a loaded model, which are not in memory.
 
     Args:
-        shipped: whether the method is built in, so that the user need not pass it again.
-        seats: the parties' contexts, which show whether the user must pass user-defined networks again.
+        shipped: whether the method is built in. If not, the error asks the user to pass the method again.
+        seats: the parties' contexts. If one of them has a user-defined encoder, the error asks the user to pass it
+            again.
     """
     own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
     given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]

@@ -1,4 +1,4 @@
-"""Compute the embeddings of a party's rows, with the rows' ids, after training or while training goes on."""
+"""Compute the embeddings of a party's rows, with the rows' ids, after training or during training."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
         wanted: the indices of rows among the aligned rows.
 
     Returns:
-        The columns id and h0, h1, ...; h0, h1, ... are null in a row whose cells are all empty.  ``None`` if the method
-        computes no embeddings at this party.
+        A frame with the columns id, h0, h1, ... In a row whose cells are all empty, all columns except id are null.
+        ``None`` if the method computes no embeddings at this party.
 
     """
     if not isinstance(method, HasEmbeddings):
@@ -58,7 +58,7 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
 
 @dataclass
 class LiveEmbeddings:
-    """The networks of all parties of a run in this process, whose embeddings can be computed during training.
+    """The networks of all parties of a run in this process, with which a caller computes embeddings during training.
 
     Attributes:
         method: the method without its schedule.
@@ -72,7 +72,7 @@ class LiveEmbeddings:
     parties: dict[str, tuple[State, Rows]] = field(default_factory=dict)
 
     def add(self, state: State, rows: Rows) -> None:
-        """Store a party's networks and rows; training calls this once the networks are made."""
+        """Store a party's networks and rows; training calls this function when it has made the networks."""
         self.parties[state.seat.me] = state, rows
 
     def __call__(self, parties: Sequence[str] | None = None) -> dict[str, pl.DataFrame]:

@@ -17,8 +17,7 @@ import numpy as np
 from anyparty.api.federation import Federation
 from anyparty.config import Config, PartySettings
 from anyparty.config.method_factory import chosen
-from anyparty.data.blocks import TEST
-from anyparty.data.splits import UNUSED
+from anyparty.data.splits import TEST, UNUSED
 from anyparty.data.task import task_of
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.encoder_check import EncoderEpoch, inspect
@@ -36,7 +35,7 @@ def inspect_encoder(
         party: the party whose encoder is checked; by default the active party.
         tables: by party, a data frame that replaces the file in the settings.
         how: arguments of ``methods.encoder_check.inspect``: embedding, epochs, every, batch_size, classifier, settings,
-            metric, folds.  They replace the values that ``config`` gives.
+            metric, folds.  These arguments replace the values that ``config`` gives.
 
     Returns:
         One entry for each scored epoch: the epoch's number from 1, its loss, and the classifier's scores [folds] on the
@@ -64,7 +63,7 @@ def inspect_encoder(
 
 
 def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]:
-    """Return a party's prepared columns [n, d], its rows' classes [n], and the names of the classes.
+    """Return a party's prepared columns [n, d], the class of each row [n], and the names of the classes.
 
     The n rows are the party's labelled rows that are neither test rows nor unused.
     """

@@ -16,42 +16,43 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
+from anyparty import config as run_settings
 from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
-from anyparty.api import arguments
-from anyparty.api.arguments import TrainOptions
-from anyparty.api.local_training import train
-from anyparty.api.model import Model
-from anyparty.config import Config, PartySettings, SplitSettings, TrainSettings
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.declared_types import checked
 from anyparty.core.display import html_of
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.splits import PARTS, assign, restricted
+from anyparty.data.splits import assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
-from anyparty.methods.method import Method
-from anyparty.networks.encoders import Factory
-from anyparty.networks.objective import Loss
-from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
-from anyparty.training.callbacks import Callback
 
-OptimizerOption = Optimizer | MakeOptimizer | str
+if TYPE_CHECKING:
+    from anyparty.api.arguments import TrainOptions
+    from anyparty.api.model import Model
+    from anyparty.config import Config, TrainSettings
+    from anyparty.methods.method import Method
+    from anyparty.networks.encoders import Factory
+    from anyparty.networks.objective import Loss
+    from anyparty.networks.optimizer import MakeOptimizer, MakeScheduler, Optimizer
+    from anyparty.training.callbacks import Callback
+
+    OptimizerOption: TypeAlias = Optimizer | MakeOptimizer | str
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Federation:
         cls,
         tables: Mapping[str, Any],
         *,
-        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the user's word
+        id: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "id",  # noqa: A002 - the setting is called id
         id_normalize: Sequence[str] = (),
         duplicates: str | Mapping[str, str] = "error",
         label: str | None = None,
@@ -109,7 +110,8 @@ class Federation:
 
         Args:
             tables: by party, its table.
-            id: the id column, or a list of columns that together identify a row: the same for all parties, or by party.
+            id: the id column, or a list of columns that together identify a row; one value for all parties, or by
+                party.
             id_normalize: the changes that every party makes to its ids, such as ["strip-zeros"].
             duplicates: the reaction to rows with the same id: raise an "error", keep the "first" or the "last" row, or
                 take the "mean" of the rows; one value for all parties, or by party.
@@ -121,8 +123,8 @@ class Federation:
             types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: by party, the columns to ignore.
             scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
-            max_levels: the largest number of categories of a column, for all parties or by party; the rarest of more
-                categories become one.
+            max_levels: the largest number of categories of a column, for all parties or by party. If a column has more
+                categories, the rarest ones become one category.
             split: how rows are split into training, validation and test, as in the group [split] of the settings:
                 "stratified", "random", or another kind of split with the column that this kind reads, such as
                 {"kind": "group", "group": "patient"}.
@@ -187,7 +189,7 @@ class Federation:
             "max_cell_bytes": max_cell_bytes,
         }
         chosen = {} if split is None else {"split": {"kind": split} if isinstance(split, str) else split}
-        config = Config.of({"federation": asked, "parties": parties} | chosen)
+        config = run_settings.Config.of({"federation": asked, "parties": parties} | chosen)
         return cls.from_config(config, tables)
 
     @classmethod
@@ -245,7 +247,7 @@ class Federation:
             ConfigError: a setting cannot be used, a party is unknown, or a party has no table.
 
         """
-        config = arguments.settings(config)
+        config = run_settings.config_of(config)
         check_parties(tables or {}, config.parties, "tables")
         found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
         for name, source in found.items():
@@ -272,7 +274,7 @@ class Federation:
                               "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
-    # Alignment, labels and task
+    # Functions of the alignment, the labels and the task
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -285,7 +287,7 @@ class Federation:
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """The presence of rows, [N, K] bool: True if the k-th of the parties with columns has row n."""
+        """The presence of rows, [N, K] bool: True if the k-th party with columns has row n."""
         return self.alignment.observed(self.roster.blocks)
 
     @cached_property
@@ -294,14 +296,14 @@ class Federation:
         return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
-        """Return the label column of a party that holds labels: one value for each row of its table."""
+        """Return the labels of a party that holds labels: one value for each row of the party's table."""
         label = self.tables[party].label
         assert label is not None
         return label
 
     @cached_property
     def overlap(self) -> Overlap:
-        """The number of rows that each set of parties shares, with remarks on possible mistakes in the tables."""
+        """The overlap report: the number of rows of each set of parties, and possible mistakes in the tables."""
         kind = self.config.federation.task
         notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
@@ -310,7 +312,7 @@ class Federation:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
         The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
-        rows that ``settings.rows`` selects: rows of any party, rows of the active party, or rows of all parties.
+        rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
@@ -335,7 +337,7 @@ class Federation:
         return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return the table of a party that holds labels; labels of rows without a cell at any party are removed."""
+        """Return a label holder's table, without the labels of rows whose cells are empty at all parties."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
@@ -362,7 +364,7 @@ class Federation:
         """A printable table of the columns and labels that may be wrong; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
-    # Training
+    # Functions for training
 
     @usual_torch()
     @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))
@@ -395,11 +397,11 @@ class Federation:
             optimizer: the optimizer of a party's networks, one for all parties or by party: an ``Optimizer``, its name,
                 or a function such as ``lambda parameters: torch.optim.RMSprop(parameters, lr=0.01)``.
             scheduler: a function such as ``lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)``; the
-                scheduler takes a step per epoch, and its rate may depend on the epoch only.
+                scheduler takes one step per epoch, and the learning rate may depend only on the epoch.
             loss: a function of outputs [n, C] (regression: [n], standardized) and labels [n] that returns the loss of
                 each row [n], or the mean over rows, in place of the cross-entropy or the squared error.
-            schedule: how parties train between two exchanges of messages: the name of a schedule ("flex", "sync-min"
-                ...), or a mapping with the name and parameters, as in the group [schedule] of the settings.
+            schedule: the schedule that decides how parties train between two exchanges of messages: a name such as
+                "flex" or "sync-min", or a mapping with name and parameters, as in the group [schedule] of the settings.
             clock: the durations that the schedule uses, in time units: iteration, latency, timeout ... as in the
                 group [clock] of the settings.
             split: "stratified", "random", or the ids of the rows, {"train": ids, "validation": ids, "test": ids}; by
@@ -420,15 +422,18 @@ class Federation:
             Diverged: the loss became infinite or NaN.
 
         """
+        # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
+        from anyparty.api import arguments, local_training  # noqa: PLC0415
+
         check_not_forked()
         arguments.check_kinds(method, watch)
         if resume and folder is None:
             raise ConfigError("resume = True needs the folder of the run; give folder, too")
         config = arguments.over(self.config, method, parameters, schedule, clock, settings)
-        tables, config = self._split_by(split, config)
+        tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
         for note in self.overlap.notes:
             remark(note)
-        return train(
+        return local_training.train(
             tables,
             self.roster,
             self.alignment,
@@ -444,27 +449,12 @@ class Federation:
             progress=progress,
         )
 
-    def _split_by(self, split: Any, config: Config) -> tuple[Mapping[str, Table], Config]:
-        """Apply the argument ``split`` of ``train``: return the tables and the settings for this training."""
-        if split is None:
-            return self.tables, config
-        active = self.roster.active
-        if isinstance(split, Mapping) and split.keys() & PARTS.keys():
-            known = pl.concat([table.ids.alias("id") for table in self.tables.values()])
-            table = replace(self.tables[active], part_by=arguments.listed_parts(split, self.tables[active], known))
-            return {**self.tables, active: table}, config.model_copy(update={"split": SplitSettings(kind="ids")})
-        kinds = Config.of({"split": {"kind": split} if isinstance(split, str) else split}, "train").split
-        if kinds.column != config.split.column:
-            raise ConfigError(f"split: column {kinds.column!r} is read with the tables: give this split to "
-                              "Federation.from_tables, or write it in the settings")  # fmt: skip
-        return self.tables, config.model_copy(update={"split": kinds})
-
 
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
     """Read a party's table from ``source``, a file or a data frame, as the settings describe.
 
-    ``label`` is the party's label column, if it has one.  Only the active party (``leads`` is true) reads the column
-    that assigns rows to training, validation and test.
+    ``label`` is the party's label column, if the party has labels. ``leads`` is true for the active party; only this
+    party reads the column that assigns rows to training, validation and test.
 
     Runs in one process and runs at a party's site both use this function.  They must read the same columns, because the
     number of aligned rows depends on the columns.
@@ -472,7 +462,7 @@ def read_party(config: Config, name: str, source: Any, label: str | None, *, lea
     Raises:
         TableError: the table cannot be used.
     """
-    own = config.parties.get(name, PartySettings())
+    own = config.parties.get(name, run_settings.PartySettings())
     return read_table(
         source, party=name, label=label, drop=own.drop, types=own.types, expect=None if own.columns else {},
         rules=config.rules_of(name), part_by=config.split.column if leads else None, **config.reading(name),

@@ -53,8 +53,8 @@ class Imputation:
         mean: [n, F], the mean of each of the F outputs.  A numeric column is in its own unit.  Each level of a category
             has a number near 0 (absent) or 1 (present).  NaN if no party that may take part has the row.
         samples: [S, n, F], S samples, each in the form of ``mean``.
-        drawn: [S, n, F], the samples that ``table(samples=True)`` shows: each category has one level, drawn at random,
-            and each boolean column a drawn boolean.  If ``None``, ``table`` shows ``samples``.
+        drawn: [S, n, F], the samples that ``table(samples=True)`` shows. Each category has one level, and each boolean
+            column one boolean, drawn at random. If ``None``, ``table`` shows ``samples``.
         own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
             rows are those that the party lacks.
         whole: the party's original table; ``None`` if it was not given.
@@ -99,8 +99,9 @@ class Imputation:
         whose cells are all empty.  The result can replace the table: only empty numeric cells are filled in, and all
         other cells are unchanged.
 
-        With ``samples`` every sample is a row: S rows for each id, with a column ``sample`` from 1 to S after the id
-        column.  Levels of categories and booleans are drawn with the probabilities that the model gives them.
+        With ``samples`` the result has a row for each sample, so S rows for each id. A column ``sample`` after the id
+        column numbers them from 1 to S.  Levels of categories, and booleans, are drawn with the probabilities that the
+        model gives them.
 
         Raises:
             PredictionError: ``samples`` is true, but no samples were drawn or the party has a column ``sample``.
@@ -144,7 +145,7 @@ class Imputation:
         return sum(self._empty(kind) for kind in KINDS if kind != "numeric")
 
     def _empty(self, kind: Kind) -> int:
-        """Return the number of empty cells in rows that the party has, counted in columns of type ``kind``."""
+        """Return the number of empty cells in columns of type ``kind``, counted in rows that the party has."""
         names = [name for name, of in self.prepare.kinds.items() if of == kind]
         return 0 if self.own is None else sum(self.own.select(by_name(names)).null_count().row(0))
 
@@ -173,7 +174,7 @@ class Imputation:
         return self.whole.select(pl.all().gather(at.set(at < 0, None))).with_columns(columns)
 
     def _filled(self, values: NDArray[np.float64], own: pl.DataFrame) -> pl.DataFrame:
-        """Return the party's table, with empty cells of numeric columns filled in."""
+        """Return the party's table, with empty cells of numeric columns replaced by ``values``."""
         assert self.whole is not None
         changed = []
         for k, name in enumerate(self.prepare.numeric.columns):
@@ -184,7 +185,7 @@ class Imputation:
         return self.whole.with_columns(changed)
 
     def _likely(self, column: pl.Series) -> pl.Series:
-        """Return a column; if the party's table has it as booleans, replace each number by True if it is above 0.5."""
+        """Return ``column``; if the party's table has booleans in it, convert numbers to booleans: True above 0.5."""
         truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
         return column > 0.5 if truth else column
 
@@ -198,9 +199,9 @@ def impute(
 
     Only the party that owns the columns gets the result.
 
-    With ``cells``, the function instead imputes empty cells of the rows that the party has.  It then also uses the
-    filled cells of the same row.  Only numeric cells are imputed: a missing category is a level of its own, and stays
-    empty.  No other party learns which rows have empty cells.
+    With ``cells``, the function instead imputes empty cells of the rows that the party has. It then also uses those
+    cells of the same row that are not empty.  Only numeric cells are imputed: a missing category is a level of its own,
+    and stays empty.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 
@@ -216,7 +217,7 @@ def impute(
         samples: S, the number of samples of each row.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
         parties: the parties whose columns may take part; by default all parties with a table.
-        ledger: a ledger that counts the messages and bytes; by default they are not kept.
+        ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Returns:
         The means [n, F] and the samples [S, n, F] of the F prepared columns, with the ids of the n rows.
@@ -310,7 +311,7 @@ def log_likelihood(
         model: a trained FALSE-VFL.
         tables: by party, a file name or data frame.
         parties: the parties whose columns may take part; by default all parties with a table.
-        ledger: a ledger that counts the messages and bytes; by default they are not kept.
+        ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Raises:
         PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can take part.

@@ -21,16 +21,17 @@ from anyparty.artifacts.recorder import LocalRecorder, counted_costs
 from anyparty.artifacts.trackers import trackers
 from anyparty.config import Config, Encoder
 from anyparty.config.method_factory import chosen, scheduled
-from anyparty.core.object_description import described, name_of
+from anyparty.core.object_description import code_hashes, described, name_of
 from anyparty.core.types import Roster
-from anyparty.data.blocks import TEST, row_keys
+from anyparty.data.blocks import row_keys
+from anyparty.data.splits import TEST
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss, custom_loss
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.tables.table import Table
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
 from anyparty.training.loop import device_of
@@ -44,7 +45,7 @@ def check(config: Config) -> None:
     """Validate the method, its parameters, the schedule, the device and ``train.extreme`` before any table is read.
 
     Raises:
-        ConfigError: one of them is invalid; the error names it.
+        ConfigError: one of these settings is invalid; the error names it.
     """
     scheduled(chosen(config), config)
     device_of(config.train.device)
@@ -113,7 +114,7 @@ def train(
     _check_loss(loss, run.method)
     encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
     observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
-    kept = as_trained(config, method, run.answers, encoders, optimizers)
+    kept = as_trained(config, method, run.own, encoders, optimizers)
     callbacks, parts, live = CallbackList([]), {}, LiveEmbeddings(run.answers, alignment)
     for name in roster.names:
         position, leads = alignment.position[name], name == active
@@ -124,11 +125,12 @@ def train(
             hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # The settings are valid now.  The recorder locks the run's folder, and only recorder.open() unlocks it.
+    # Begin the record now, after all settings are checked: begin() locks the folder, and only open() unlocks it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers,
-        loss="" if loss is None else name_of(loss), resume=resume,
+        loss="" if loss is None else name_of(loss),
+        code=code_hashes(_functions(config, roster, encoders, optimizers, loss)), resume=resume,
     )  # fmt: skip
     ledger = Ledger() if recorder is None else recorder.ledger
     wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)
@@ -165,20 +167,34 @@ def train(
     return model
 
 
+def _functions(
+    config: Config, roster: Roster, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer],
+    loss: Loss | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return, by use such as "encoder of bank", the functions and classes that training calls and users may define."""
+    found: dict[str, Any] = {"loss": loss}
+    for name in roster.blocks:
+        found[f"encoder of {name}"] = encoders.get(name) or config.encoder_of(name)
+    for name, each in optimizers.items():
+        if isinstance(each, CustomOptimizer):
+            found |= {f"optimizer of {name}": each.make, f"scheduler of {name}": each.scheduler}
+    return found
+
+
 def as_trained(
-    config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
+    config: Config, method: Method | None, own: Mapping[str, Any] | None, encoders: Mapping[str, Factory],
     optimizers: Mapping[str, Optimizer],
 ) -> Config:  # fmt: skip
     """Return the settings to record for a run, including the Python objects that replaced some of them.
 
-    A method, an encoder or an optimizer is recorded as settings if settings can make an equal one.  A user-defined
-    method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is recorded as
-    ``module:function``, even if this name cannot be imported.
+    A method, an encoder or an optimizer is recorded as settings if an equal object can be made from settings.  A
+    user-defined method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is
+    recorded as ``module:function``, even if this name cannot be imported.
 
     Args:
         config: the settings.
         method: the method object that the caller passed in place of the settings' method; ``None`` if none was passed.
-        trained: the method that was trained, without its schedule.
+        own: the description of the settings' method without its schedule, if this method is user-defined.
         encoders: by party, the function that the caller passed to make its encoder.
         optimizers: by party, the optimizer that the caller passed.
 
@@ -190,7 +206,6 @@ def as_trained(
             changed["encoder"] = _encoder(encoders[name])
         parties[name] = party.model_copy(update=changed)
     if method is None:
-        own = described(trained) if settings_of(trained) is None else None
         chosen = config.method.model_copy(update={"own": own})
         return config.model_copy(update={"parties": parties, "method": chosen})
     known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}

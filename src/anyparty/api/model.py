@@ -51,7 +51,7 @@ class AlignedTables(NamedTuple):
     Attributes:
         rows: by party, its prepared rows.
         alignment: the index of each aligned row in each party's table.
-        asked: the parties whose columns may take part in a prediction.
+        asked: the parties whose columns a prediction may use.
         tables: by party, its table as it was read, before preprocessing.
 
     """
@@ -102,7 +102,8 @@ class Model:
     def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
         """Build a model from its summary, its method and each party's networks.
 
-        ``trained`` holds the fields that only a model just trained has: history, ledger, costs and held_out.
+        ``trained`` holds those fields that a model has after training but not after loading: history, ledger, costs and
+        held_out.
         """
         assert about.task is not None
         return cls(
@@ -153,7 +154,7 @@ class Model:
         """The number of test rows of the training run that the model holds in memory."""
         return 0 if self.held_out is None else len(self.held_out[2])
 
-    # Prediction
+    # Functions for prediction
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
@@ -161,7 +162,7 @@ class Model:
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
     ) -> Predictions:  # fmt: skip
-        """Predict every row of ``tables``, or the test rows of the training run.
+        """Predict every row of ``tables``; without tables, predict the test rows of the training run.
 
         Each row is predicted from the columns of those parties that have the row and may take part.  Rows are in the
         order of the active party's table.  Rows that the active party lacks follow, in the order of the passive
@@ -196,7 +197,7 @@ class Model:
         return answered if identities is None else answered.identified(identities)
 
     def predict_proba(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise an error that names ``predict(tables, parties).probabilities()``, which also has the ids."""
+        """Raise an error that recommends ``predict(tables, parties).probabilities()``, whose result has the ids."""
         raise PredictionError("Model.predict_proba is now called predict(tables, parties).probabilities(): a frame "
                               "with the rows' ids, because rows have the order of the tables; for an array use "
                               "anyparty.sklearn")  # fmt: skip
@@ -207,7 +208,7 @@ class Model:
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse", y: Any = None,
     ) -> metrics.Evaluation:  # fmt: skip
-        """Compute the metrics of the labelled rows of ``tables``, or of the test rows of the training run.
+        """Compute the metrics of the labelled rows of ``tables``; without tables, of the test rows of the training run.
 
         Args:
             tables: by party, a file name or data frame; the active party's table has the labels.  All labelled rows
@@ -271,7 +272,7 @@ class Model:
     def embed(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> dict[str, pl.DataFrame]:
-        """Compute each party's embeddings of its rows in ``tables``, or of the test rows of the training run.
+        """Compute each party's embeddings of its rows in ``tables``; without tables, of the training run's test rows.
 
         Args:
             tables: by party, a file name or data frame.
@@ -300,7 +301,7 @@ class Model:
 
     @usual_torch()
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
-        """Run the coroutine function ``part`` once for each party, in this process; return the results by party.
+        """Run the coroutine function ``part`` concurrently for all parties in this process; return results by party.
 
         ``part`` takes a party's ``Member`` and the party's channel.  ``ledger`` counts the messages.
         """
@@ -314,7 +315,7 @@ class Model:
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
-        """Return each party's rows in training, their alignment, the indices of test rows, and the parties to use.
+        """Return each party's rows in training, their alignment, the indices of test rows, and the parties to ask.
 
         Raises:
             PredictionError: the model was loaded and has no rows in memory; or a party is unknown or has no columns.
@@ -353,8 +354,8 @@ class Model:
     ) -> tuple[dict[str, Rows], Alignment]:
         """Return each party's prepared rows and their alignment.
 
-        The rows are sorted by id.  With ``as_given``, the rows of the active party come first, in the order of its
-        table.  ``unseen`` are classes of the labels that did not occur in training.
+        The rows are sorted by id. With ``as_given``, the rows of the active party are first, in the order of its table.
+        ``unseen`` lists the classes among the labels that did not occur in training.
         """
         task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
         alignment = align(tables, apart=True, first=lead if lead in {table.party for table in tables} else None)
@@ -375,9 +376,9 @@ class Model:
     def _answer(
         self, rows: dict[str, Rows], wanted: torch.Tensor, asked: list[str], ledger: Ledger | None = None
     ) -> Predictions:
-        """Return the predictions for the aligned rows ``wanted`` [n], in this order.
+        """Return the predictions for the aligned rows with the indices ``wanted`` [n], in this order.
 
-        Every party runs its side of the prediction, but only the columns of the parties ``asked`` are used.
+        Every party runs its side of the prediction, but only the columns of the parties in ``asked`` are used.
         """
 
         def part(member: Member, net: Channel) -> Any:
@@ -388,7 +389,7 @@ class Model:
         assert isinstance(answered, Predictions)
         return answered
 
-    # Files
+    # Functions that save and load the model
 
     @usual_torch()
     @checked(by_hand=("folder",))

@@ -28,7 +28,8 @@ from anyparty.config.user_code import allowing
 from anyparty.core.declared_types import checked
 from anyparty.core.predictions import Predictions
 from anyparty.core.storage import inside
-from anyparty.data.blocks import TEST, assemble
+from anyparty.data.blocks import assemble
+from anyparty.data.splits import TEST
 from anyparty.errors import ConfigError, ModelError, PredictionError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, Evaluation
@@ -49,8 +50,8 @@ def frame(
 
     Args:
         paths: a pattern such as ``"sweep/*"``, or the runs' folders.  Folders without a record are left out.
-        settings: the settings that become columns.  "differing" selects the method, the seed and all settings in which
-            the runs differ.  "all" selects all settings.
+        settings: the settings that become columns.  "differing" selects the method, the seed and all settings that
+            differ between the runs.  "all" selects all settings.
 
     Returns:
         The columns run, status, error, epochs, best_epoch (from 1; 0 if none was chosen) and seconds of training; one
@@ -141,7 +142,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
-    if "split" not in config.model_fields_set:  # a version that always split at random saved these settings
+    if "split" not in config.model_fields_set:  # an earlier version saved these settings; it always split at random
         return config.model_copy(update={"split": SplitSettings(kind="random")})
     return config
 
@@ -204,7 +205,7 @@ def record(folder: Path | str) -> RunRecord:
 
 
 def federation_of_run(folder: Path | str) -> Federation:
-    """Read again, from their files, the tables that a run was trained on, and return their federation.
+    """Re-read the files of the tables that a run was trained on, and return the federation of these tables.
 
     Raises:
         ModelError: the run does not exist, was trained from data frames, or a table has changed.
@@ -239,7 +240,7 @@ def evaluate_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Evaluation:  # fmt: skip
-    """Score a run's model on the run's held-out test rows, or on the labelled rows of ``tables``.
+    """Score a run's model on the labelled rows of ``tables``; without tables, on the run's held-out test rows.
 
     Args:
         folder: the run's folder.
@@ -303,7 +304,7 @@ def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Predictions:  # fmt: skip
-    """Predict every row of ``tables``, or of the tables that the run was trained on.
+    """Predict every row of ``tables``; without tables, of the tables that the run was trained on.
 
     Each row is predicted from the columns of those parties that have the row and may take part.
 
@@ -328,7 +329,7 @@ def predict_run(
 
 
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
-    """Return, by party, the file of the table that a run was trained on.
+    """Return, by party, the file of the party's table that a run was trained on.
 
     A party that is not in ``parties`` is left out if its file does not exist.  If ``parties`` is ``None``, the result
     has every party.
@@ -371,7 +372,7 @@ def _with_tables(folder: Path) -> Config:
 
 
 def _with_own_encoder(config: Config) -> list[str]:
-    """Return the parties whose encoder is user-defined and can be imported."""
+    """Return the parties whose encoder is user-defined and can be imported by its name."""
     return [name for name in config.parties if _importable(config.encoder_settings(name).factory)]
 
 

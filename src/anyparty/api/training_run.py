@@ -1,4 +1,4 @@
-"""The steps that are the same in a run in one process and in a run at a party's own site: prepare, train, save.
+"""The steps that a run in one process and a run at a party's own site share: prepare, train, save.
 
 1. ``TrainingRun.of`` validates the settings and describes the method.
 2. ``TrainingRun.party`` prepares one party, and returns the coroutine function that trains as this party.
@@ -40,6 +40,7 @@ class TrainingRun:
         roster: the parties in their fixed order, and which of them is active.
         resume: whether to resume from checkpoints.
         answers: the method without its schedule; it makes the predictions.
+        named: the name and all parameters of ``answers``; ``None`` if this method is user-defined.
         own: the description of the method ``answers`` before training, if this method is user-defined.
 
     """
@@ -49,6 +50,7 @@ class TrainingRun:
     roster: Roster
     resume: bool
     answers: Method
+    named: dict[str, Any] | None
     own: Mapping[str, Any] | None = field(repr=False)
 
     @classmethod
@@ -60,8 +62,9 @@ class TrainingRun:
         """
         check_require(config.train.require, roster.names)
         answers = method.split if isinstance(method, Scheduled) else method
-        own = described(answers) if settings_of(answers) is None else None
-        return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, own=own)
+        named = settings_of(answers, whole=True)
+        own = described(answers) if named is None else None
+        return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, named=named, own=own)
 
     @property
     def messages(self) -> tuple[MessageSpec, ...]:
@@ -86,7 +89,7 @@ class TrainingRun:
             table: the party's validated table.
             known: the index of each aligned row in the party's table; at the active party also which parties have it.
             folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
-            hooks: callbacks and values that the caller passes to this party's training.
+            hooks: callbacks and values that this party's training gets from its caller, such as the party's secret.
             encoder: the function that makes the party's network; by default the encoder of the settings.
             optimizer: the optimizer of the party's network; by default the optimizer of the settings.
 
@@ -118,9 +121,9 @@ class TrainingRun:
         )  # fmt: skip
 
     def about(self, outcome: PartyResult) -> ModelSummary:
-        """Return the facts that all parties know about the model, as far as the party of ``outcome`` knows them."""
+        """Return the facts about the model that all parties may know, as far as the party of ``outcome`` knows them."""
         return ModelSummary(
-            method=settings_of(self.answers, whole=True),
+            method=self.named,
             roster=self.roster,
             task=outcome.seat.task,
             seed=self.config.train.seed,

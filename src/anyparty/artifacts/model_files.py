@@ -124,11 +124,11 @@ def sha256(path: Path) -> str:
 
 
 FORMAT = 4
-WITHOUT_MANIFEST = 2  # the format of models saved without a manifest; it can still be read
+WITHOUT_MANIFEST = 2  # models of this format have no manifest; they can still be read
 FROM_ZERO = 3  # the last format that counted ``best_epoch`` from 0
-SPARE = 1_000_000  # networks may allocate this count of numbers plus twice the count of saved weights
+SPARE = 1_000_000  # a loaded network may allocate this many numbers in addition to twice its saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
-OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a training run that describe the model in their folder
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run, deleted if another model replaces the run's model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,12 +214,12 @@ class Member:
     Attributes:
         state: the party's networks.
         prepare: the fitted preprocessing of the party's table; ``None`` if the party has no columns.
-        id: the name of the id column, or the names of several.
+        id: the name of the id column, or the names of several id columns.
         label: the name of the label column, if the party has one.
         rules: the reading rules: how the cells of the party's table are read.
         max_cell_bytes: the maximum size of a text cell of the party's table, in bytes.
         id_normalize: the changes made to ids when the table is read, such as "strip-zeros".
-        duplicates: the reaction to rows with the same id.
+        duplicates: the reaction to rows with the same id: "error", "first", "last" or "mean".
         file: the settings of the party's table file, such as its separator.
 
     """
@@ -236,7 +236,7 @@ class Member:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The settings for reading the party's table, as keyword arguments of ``read_table``."""
+        """The settings for reading the party's table: keyword arguments of ``read_table``."""
         names = ("id", "id_normalize", "duplicates", "file", "rules", "max_cell_bytes")
         return {name: getattr(self, name) for name in names}
 
@@ -265,7 +265,7 @@ class _PartyFile:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the text of the first validation error, with the name of its field."""
+    """Return the text of the first of pydantic's validation errors, with the name of the invalid field."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
@@ -284,7 +284,7 @@ def write_manifest(folder: Path, parties: Iterable[str]) -> None:
 def check_mark(about: ModelSummary, home: Path, name: str) -> str:
     """Return the SHA-256 of a party's weights, after checking that ``about`` lists this hash for the party.
 
-    ``home`` is the party's folder in the model.  If ``about`` lists no hash for the party, nothing is checked.
+    ``home`` is the party's folder in the model. If ``about`` lists no hash for the party, the weights are not checked.
 
     Raises:
         ModelError: the model was saved with other weights of this party.
@@ -297,7 +297,7 @@ def check_mark(about: ModelSummary, home: Path, name: str) -> str:
 
 
 def save_member(home: Path, member: Member) -> str:
-    """Write one party's networks and preprocessing to its folder; return the SHA-256 of the file with the weights."""
+    """Write a party's networks and preprocessing to its folder ``home``; return the SHA-256 of the weights' file."""
     tensors = {
         f"{module}/{key}": tensor
         for module, network in member.state.modules.items()
@@ -348,7 +348,7 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
     """
     refuse_file(folder)
     with ExitStack() as held:
-        if (folder / LOCK).exists():  # without a lock file, no run ever used this folder
+        if (folder / LOCK).exists():  # without a lock file, the folder never had a run
             held.callback(take(folder).release)
         there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
         other = bool(there) and not _is_in(folder, about, members)
@@ -384,7 +384,7 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
     """
     name = seat.me
     folder = home.parent.parent
-    if (folder / MANIFEST).exists():  # ModelSummary.load accepts a missing manifest only in the old format
+    if (folder / MANIFEST).exists():  # only old models lack a manifest, as ModelSummary.load has checked
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
@@ -469,9 +469,9 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
         member: the party's share of the model, which names the columns.
         me: the party's name.
         source: the table, or the name of its file.
-        aligned: by name, the types of the columns that were read when the rows were aligned, in the order of reading.
-            These columns are also read if this is possible.  If ``aligned`` is empty, only the model's columns are
-            read, in the order of the file.
+        aligned: by name, the types of the columns that were read for the alignment, in the order in which they were
+            read. These columns are read too, unless one of them cannot be read. If ``aligned`` is empty, only the
+            columns that the model needs are read, in the order of the file.
 
     Raises:
         TableError: the table cannot be used.

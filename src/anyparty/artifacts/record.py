@@ -5,7 +5,7 @@ Fields of every record:
     status: "running" (also after the process was killed), "done", "stopped" (by Ctrl-C, or because a site stopped) or
         "failed"
     error: the type and message of the error of a failed run
-    began, ended: the start and the end of the run, in ISO 8601 and UTC
+    began, ended: the times at which the run started and ended, in ISO 8601 and UTC
     remarks: the warnings that were issued during the run
     versions: the versions of Python, of this package and of the packages that affect results
     rows: N, the number of aligned rows
@@ -13,6 +13,7 @@ Fields of every record:
     history: one entry per epoch
     best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if none was chosen
     loss: "module:name" of a custom loss; empty for the built-in loss
+    code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source
     ledger: the numbers of messages and bytes by sender, receiver and tag
     evaluation: the test scores, in the form of ``Evaluation.to_json``
     costs: the rounds and bytes of messages: "sent" as counted, and "published" by the formulas of the APC-VFL paper
@@ -28,8 +29,9 @@ Further fields in the record of a party at its own site:
     job: the name that the transport gave the run
     agreed: by group of settings that all parties must share, a hash of the group
     table: the fingerprint of the party's table
-    alignment: an identifier of the alignment in hexadecimal, the same at all parties
-    aligning: of a private alignment, the number of elliptic-curve points that this party has computed, and their total
+    alignment: an identifier of the alignment in hexadecimal, which is equal at all parties
+    aligning: the number of elliptic-curve points that this party has computed in a private alignment, and the total
+        number
     stages: by name of the stage, the number of epochs, the number of rows per epoch, and the first epoch
     shape: the sizes of the party's network that cost formulas need, in the form of ``core.costs.PartyShape``
     predicted: a description of the task in one line; only at the active party
@@ -72,7 +74,7 @@ MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
     "track.experiment", "train.require",
 }  # fmt: skip
-"""Settings that may change when a run is resumed.  Runs that differ only in these settings are the same variant."""
+"""Settings that may change when a run is resumed.  Reports treat runs that differ only in them as one variant."""
 
 
 class Entry(Settings):
@@ -81,7 +83,7 @@ class Entry(Settings):
     model_config = ConfigDict(extra="allow", frozen=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that are set, as values for JSON."""
+        """Return those fields that were set, as values for JSON."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -119,7 +121,7 @@ class MessageEntry(Entry):
 
 
 def _as_read(value: Any, validate: Any) -> Any:
-    """Return ``value`` after validating it as a number; an integer stays an integer."""
+    """Validate ``value`` as a number with the function ``validate``, and return it; an integer stays an integer."""
     number = validate(value)
     return value if type(value) is int else number
 
@@ -137,7 +139,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """Test scores: of all test rows, of the rows with each number of present parties, and with each set of them."""
+    """The test scores of all test rows, and of the rows with each number and each set of present parties."""
 
     task: Literal["classification", "regression"]
     classes: list[str]
@@ -167,7 +169,7 @@ class StatusEntry(Entry):
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Record the warnings that the body of the ``with`` statement issues, and how and when the body ends."""
+        """Record the warnings that a ``with`` block issues, its final status, its error and its end time."""
         self.remarks = list(self.remarks)
 
         def remark(sentence: str) -> None:
@@ -204,6 +206,7 @@ class RunRecord(StatusEntry):
     declared: list[MessageEntry] = []
     best_epoch: int = 0
     loss: str = ""
+    code: dict[str, str] = {}
     costs: dict[str, Any] = {}
     evaluation: EvaluationEntry | None = None
     party: str = ""
@@ -309,11 +312,10 @@ def is_cut(path: Path) -> bool:
 
 
 def has_model(path: Path) -> bool:
-    """Return True if the model in the same folder as a run's record belongs to that run.
+    """Return True if the model in the folder of the record ``path`` belongs to the recorded run.
 
-    Also return True if the record cannot be read.
-
-    The field ``best_epoch`` is set once the model is written.  It stays in the record if the run fails later.
+    The record shows this by its field ``best_epoch``, which is set when the model is written, and which stays if the
+    run fails later. The result is also True if the record cannot be read.
     """
     try:
         record = RunRecord.read(path)

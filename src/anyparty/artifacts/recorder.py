@@ -4,8 +4,8 @@
 record when the alignment is known, when a stage begins and after every checkpoint.  If the process is killed, the last
 written record remains.  A resumed run continues the counts of messages and bytes.
 
-A run can only be resumed with the same settings and tables.  If some differ, the error names them.  The path of a table
-may change, because the fingerprint identifies the table.
+A run can only be resumed with the same settings and tables. If a setting or a table differs, the error names it.  The
+path of a table may change, because the fingerprint identifies the table.
 
 ``anyparty.core.costs`` has the formulas of communication costs.
 """
@@ -44,8 +44,7 @@ from anyparty.config import Config
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
-from anyparty.data.blocks import TEST, TRAIN
-from anyparty.data.splits import UNUSED
+from anyparty.data.splits import TEST, TRAIN, UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods import description
 from anyparty.methods.method import Method
@@ -74,7 +73,7 @@ class Recorder(Callback):
     lock: FileLock | None = None
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Remove from the history the epochs that a resumed stage repeats."""
+        """Remove from the history the epochs of ``stage`` after ``first_epoch``, which a resumed stage repeats."""
         self.record.history = list(
             takewhile(lambda epoch: epoch.stage != stage or epoch.epoch <= first_epoch, self.record.history)
         )
@@ -95,7 +94,7 @@ class Recorder(Callback):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Write the record when the body of the ``with`` statement ends or fails, then unlock the run's folder."""
+        """Write the record when the ``with`` block ends or fails, then unlock the run's folder."""
         try:
             with self.record.noting():
                 yield
@@ -122,9 +121,10 @@ class LocalRecorder(Recorder):
     @classmethod
     def begin(
         cls, folder: Path, config: Config, *, tables: Mapping[str, str], overlap: Overlap, active: str,
-        can: Capabilities, own: Method | None = None, loss: str = "", resume: bool = False,
+        can: Capabilities, own: Method | None = None, loss: str = "", code: Mapping[str, str] | None = None,
+        resume: bool = False,
     ) -> LocalRecorder:  # fmt: skip
-        """Begin the record of a run, and lock the run's folder until ``open`` ends.
+        """Begin the record of a run, and lock the run's folder until the ``with`` block of ``open`` ends.
 
         Args:
             folder: the run's folder.
@@ -135,6 +135,7 @@ class LocalRecorder(Recorder):
             can: the method's capabilities.
             own: the method, if it is user-defined.
             loss: "module:name" of a custom loss; empty for the built-in loss.
+            code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source.
             resume: whether to resume the run in the folder.
 
         Raises:
@@ -147,7 +148,7 @@ class LocalRecorder(Recorder):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         lock = take(folder)
         try:
-            return cls._begin(folder, config, lock, tables, overlap, active, can, own, loss, resume=resume)
+            return cls._begin(folder, config, lock, tables, overlap, active, can, own, loss, code or {}, resume=resume)
         except BaseException:
             lock.release()
             raise
@@ -155,12 +156,12 @@ class LocalRecorder(Recorder):
     @classmethod
     def _begin(
         cls, folder: Path, config: Config, lock: FileLock, tables: Mapping[str, str], overlap: Overlap, active: str,
-        can: Capabilities, own: Method | None, loss: str, *, resume: bool,
+        can: Capabilities, own: Method | None, loss: str, code: Mapping[str, str], *, resume: bool,
     ) -> LocalRecorder:  # fmt: skip
         path, settings = folder / FILE, folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
         kept = RunRecord.read(path).to_json() if there and not cut else {}
-        if (cut or kept.get("history")) and not resume:  # a run without a finished epoch may be replaced
+        if (cut or kept.get("history")) and not resume:  # a new run may replace a run that finished no epoch
             raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
                               f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
         if resume and not (there and settings.exists()):
@@ -181,6 +182,7 @@ class LocalRecorder(Recorder):
             "tables": dict(tables),
             "rows": overlap.rows,
             "loss": loss,
+            "code": dict(code),
             "overlap": overlap.to_json(),
             "history": [],
             "ledger": [],
@@ -189,7 +191,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # earlier versions did not record the loss
+            if old.get("loss", loss) != loss:  # any loss is accepted if an earlier version recorded none
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
@@ -197,12 +199,14 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
+            _same(old.setdefault("code", dict(code)), code,  # accept any if an earlier version recorded none
+                  "the source of your functions changed since the run began", "source of")  # fmt: skip
             values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # written first: the next start rejects a config.toml without a record
-        if not resume or all(party.table for party in config.parties.values()):  # the paths of tables may have changed
+            recorder.record.write(path)  # before config.toml: the next start rejects a config.toml without a record
+        if not resume or all(party.table for party in config.parties.values()):  # tables may have moved
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
         (folder / ID_HASHES).unlink(missing_ok=True)
@@ -224,7 +228,8 @@ class SiteRecorder(Recorder):
     ) -> SiteRecorder:  # fmt: skip
         """Begin or continue the record of one party, and write it.
 
-        If the folder has the party's record of the same run, its history and its counts of messages are continued.
+        If the folder already has the party's record of this run, the new record continues its history and its counts of
+        messages.
 
         Args:
             folder: the party's folder.
@@ -257,7 +262,7 @@ class SiteRecorder(Recorder):
         return recorder
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
-        """Record the stage's epochs, rows and first epoch."""
+        """Record the number of epochs, the number of rows and the first epoch of a stage."""
         super().on_stage_begin(stage, epochs, rows, first_epoch)
         self.record.stages[stage] = {"epochs": epochs, "rows": rows, "first_epoch": first_epoch}
         self.write()
@@ -278,13 +283,14 @@ class SiteRecorder(Recorder):
     def aligned(
         self, number: bytes, agreed: Mapping[str, str], rows: int, overlap: Overlap | None, predicted: str
     ) -> None:
-        """Record the alignment and the settings that all parties must share, once the parties agree on both.
+        """Record the alignment and the settings that all parties must share, after the parties have agreed on both.
 
         Args:
             number: an identifier of the alignment.
             agreed: the text of each group of settings, by the name of the group; the record stores hashes of the texts.
             rows: the number of aligned rows.
-            overlap: at the active party, the number of rows that each set of parties shares; ``None`` elsewhere.
+            overlap: at the active party, the number of rows that each set of parties shares; ``None`` at passive
+                parties.
             predicted: at the active party, a description of the task in one line.
 
         """
@@ -296,9 +302,9 @@ class SiteRecorder(Recorder):
 
 
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a new record, which replaces a record that a power failure destroyed.
+    """Return the fields of a new record in place of the record ``path``, which a power failure truncated.
 
-    ``values`` are the fields except the history.  The history is that of the last readable checkpoint of the party
+    ``values`` are all fields except the history. The history is read from the last readable checkpoint of the party
     ``active``.
     """
     remark(
@@ -306,7 +312,7 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
         "earlier messages is lost, and whether its tables changed cannot be checked"
     )
     for file in reversed(Checkpoints(path.parent / "parties" / active / "checkpoints").files()):
-        with suppress(ModelError, ValidationError):  # skip a damaged checkpoint; training reports it
+        with suppress(ModelError, ValidationError):  # skip a damaged checkpoint, which training reports later
             return values | {"history": PROGRESS.validate_python(read(file)[1]).history}
     return values
 
@@ -349,7 +355,7 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
 
 
 def _short(value: Any) -> str:
-    text = repr(value)  # a hash is shortened, but a name "module:function" is not
+    text = repr(value)  # a long text such as a hash is shortened, but a name "module:function" is not
     return text if len(text) <= 24 or ":" in text else text[:20] + "...'"
 
 
@@ -379,7 +385,7 @@ def counted_costs(
 
 
 def sizes_of(outcome: PartyResult) -> PartyShape:
-    """Return the sizes of a party's network that the cost formulas need, and that only this party knows."""
+    """Return those sizes of a party's network that cost formulas need and only this party knows."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

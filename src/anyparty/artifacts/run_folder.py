@@ -1,4 +1,4 @@
-"""Lock a folder while a run writes to it, and save the state of the run regularly.
+"""Lock a folder while a run writes to it, and call functions that save the run's state regularly.
 
 Without the lock, two runs in one folder would overwrite each other's record, checkpoints and model. The operating
 system locks the file ``.lock`` in the folder, and releases the lock at once if the process is killed.
@@ -21,7 +21,7 @@ from anyparty.errors import ConfigError, StorageError
 
 LOCK = ".lock"
 LOCK_HELD = "another run is at work in this folder"
-ID_HASHES = "trained.safetensors"  # earlier versions wrote hashes of training ids to this file; it is deleted
+ID_HASHES = "trained.safetensors"  # earlier versions wrote hashes of training ids to this file, which is now deleted
 WAIT_S = 20.0  # seconds to wait for the lock: a party's new process may start while its old process is still ending
 LOOK_S = 0.2  # seconds between two attempts to lock the folder
 WRITTEN = {  # only the process with the lock writes these files; commands such as `anyparty report` take no lock
@@ -49,12 +49,13 @@ def take(folder: Path) -> FileLock:
 
 @asynccontextmanager
 async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None]:
-    """Lock a run's folder during the body of the ``async with`` statement.
+    """Lock a run's folder during an ``async with`` block.
 
-    If another run is in progress in the folder, wait for its end: up to ``wait_s`` seconds, by default ``WAIT_S``.
+    If another run is in progress in the folder, wait until it ends, for at most ``wait_s`` (by default ``WAIT_S``)
+    seconds.
 
     Raises:
-        ConfigError: another run is still in progress after this time.
+        ConfigError: another run is still in progress after ``wait_s`` seconds.
         StorageError: the folder cannot be written to.
     """
     end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
@@ -78,10 +79,10 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
-    """Call ``write`` every ``EVERY_S`` seconds during the body of the ``async with``, and once when it ends or fails.
+    """Call ``write`` every ``EVERY_S`` seconds during an ``async with`` block, and once when the block ends or fails.
 
     Raises:
-        StorageError: the body ended without an error, but the last call of ``write`` failed.  All other failures of
+        StorageError: the block ended without an error, but the last call of ``write`` failed. All other failures of
             ``write`` are only logged.
     """
 

@@ -27,7 +27,7 @@ from anyparty.training.callbacks import Callback
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
 MOST_LETTERS = 500  # maximum length of a parameter's value in MLflow
-MOST_OF_A_CAUSE = 200  # maximum length of another package's error in our message
+MOST_OF_A_CAUSE = 200  # maximum length of the text of another package's error that our error quotes
 UNTRACKED = "To train without MLflow, remove mlflow from [track]"
 
 
@@ -37,7 +37,7 @@ def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> li
     Args:
         config: the settings.
         folder: the run's folder; its name is the name of the MLflow run.
-        resume: whether the run is resumed, and continues the same MLflow run.
+        resume: whether the run is resumed, so that it continues its earlier MLflow run.
 
     Raises:
         ConfigError: a tracker is not installed or cannot be reached, or TensorBoard has no folder.
@@ -63,7 +63,7 @@ class Tracker(Callback):
 
 
 def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
-    """Decorate a tracker's hook: the first error becomes a warning and disables the tracker."""
+    """Decorate a tracker's hook: if the hook raises an error, issue a warning and disable the tracker."""
 
     @functools.wraps(tell)
     def told(self: T, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -104,7 +104,7 @@ def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the value of each setting, as texts.
+    """Yield the dotted name and the value of each setting in nested ``values``, as texts.
 
     >>> dict(flat({"train": {"epochs": 5}, "method": {"name": "laser"}}))
     {'train.epochs': '5', 'method.name': 'laser'}
@@ -125,7 +125,7 @@ class TensorBoard(Tracker):
 
     def __init__(self, folder: Path | str) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - in the extra "track"
         except ImportError:
             raise ConfigError(_absent("tensorboard", "TensorBoard")) from None
         try:
@@ -143,7 +143,7 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Write the loss, the duration and the scores of an epoch, and flush the file so that they show at once."""
+        """Write the loss, the duration and the scores of an epoch, and flush the file to show them without delay."""
         self.epochs = record["epoch"]
         for name, value in numbers(record):
             self.writer.add_scalar(name, value, self.epochs)
@@ -175,7 +175,7 @@ class MLflow(Tracker):
         uri: MLflow's tracking URI; "environment" uses the variable MLFLOW_TRACKING_URI.
         experiment: the name of the experiment; a missing experiment is created.
         name: the name of the run.
-        kept: the file that stores the id of the MLflow run, so that a resumed run can continue the MLflow run.
+        kept: the file that stores the id of the MLflow run, so that a resumed run can continue it.
         resume: whether to continue the MLflow run whose id is in ``kept``.
 
     Raises:
@@ -185,9 +185,9 @@ class MLflow(Tracker):
     def __init__(
         self, uri: str, *, experiment: str = "anyparty", name: str = "", kept: Path | None = None, resume: bool = False
     ) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the default of 7 retries would take minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default, 7 retries, would take minutes
         try:
-            from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an extra
+            from mlflow.tracking import MlflowClient  # noqa: PLC0415 - in the extra "track"
         except ImportError:
             raise ConfigError(_absent("mlflow", "MLflow")) from None
         self.epochs, self.run = 0, ""
@@ -196,7 +196,7 @@ class MLflow(Tracker):
             found = self.client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self.client.create_experiment(experiment)
             if resume and kept is not None:
-                with suppress(ModelError):  # there is no such file if MLflow did not track the run before
+                with suppress(ModelError):  # the file ``kept`` does not exist if MLflow did not track the run before
                     self.run = str(read_json(kept)["run"])
             self.goes_on = bool(self.run)
             if self.goes_on:

@@ -11,10 +11,10 @@ from anyparty.cli.errors import end_at_once
 def main() -> None:
     """Run the command ``anyparty`` with the arguments of this process."""
     end_at_once()
-    from anyparty.cli.app import app  # Ctrl-C ends the process during these imports
+    from anyparty.cli.app import app  # during these imports, Ctrl-C ends the process
 
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils
 
-        rich_utils.COLOR_SYSTEM = None  # for NO_COLOR, rich itself would leave out colours only, not bold and dim text
+        rich_utils.COLOR_SYSTEM = None  # with NO_COLOR set, rich would leave out colours, but not bold and dim text
     app(prog_name="anyparty")

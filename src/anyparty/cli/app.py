@@ -60,7 +60,7 @@ def about(
 @with_errors
 def train(
     sources: Sources,
-    id: IdColumn = None,  # noqa: A002 - the name of the option
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     changes: Changes = None,
     run: Annotated[
@@ -103,7 +103,7 @@ def train(
         with showing_steps(screen(stderr=True, quiet=quiet, as_json=as_json)):
             federation = Federation.from_config(resolved)
             doing("aligning the rows")
-            overlap = replace(federation.overlap, notes=())  # without notes, which training shows as warnings
+            overlap = replace(federation.overlap, notes=())  # training shows the notes as warnings
             task = federation.predicted()
         console.print(overlap.render())
         console.print(task, soft_wrap=True)
@@ -189,7 +189,7 @@ def evaluate(
 @with_errors
 def align(
     sources: Sources,
-    id: IdColumn = None,  # noqa: A002 - the name of the option
+    id: IdColumn = None,  # noqa: A002 - the option is called --id
     label: LabelColumn = None,
     changes: Changes = None,
     as_json: AsJson = False,
@@ -252,7 +252,7 @@ def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Train six methods on handwritten digits, and compare them; each of four parties has one quadrant, with gaps.
+    """Train six methods on handwritten digits, and compare them; four parties each have a quarter of most images.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """
@@ -281,12 +281,12 @@ app.add_typer(party, name="party")
 
 
 def _options(name: str, *values: object) -> list[str]:
-    """Return the option's name and value as words of a command line, for each value that is not ``None``."""
+    """Return words of a command line: the option's ``name`` and a value, for each value that is not ``None``."""
     return [word for value in values if value is not None for word in (name, str(value))]
 
 
 def _resume_hint(words: list[str], folder: Path) -> str:
-    """Return a sentence with the command that resumes a stopped run, or a sentence that nothing was saved."""
+    """Return a sentence with the command that resumes a stopped run; if nothing was saved, the sentence states this."""
     if not (folder / "record.json").exists():
         return "Stopped before training began; nothing was saved."
     return f"Stopped. Resume with: {shlex.join(['anyparty', 'train', *words])} --resume"

@@ -61,7 +61,7 @@ def doctor(
     findings = examine(place)
     table = Table("", "check")
     for name in ("result", "what to do"):
-        table.add_column(name, overflow="fold")  # never cut the end of a path
+        table.add_column(name, overflow="fold")  # break long texts over lines, so that the end of a path is not cut
     for each in findings:
         style = LEVEL_STYLES[each.level]
         table.add_row(Text(each.level, style=style), Text(each.check), Text(each.result), Text(each.advice))
@@ -369,7 +369,7 @@ def init(
         list[str] | None,
         typer.Argument(metavar="[TABLE...]", help="The parties' tables, as FILE or PARTY=FILE.", show_default=False),
     ] = None,
-    id: Annotated[  # noqa: A002 - the name of the option
+    id: Annotated[  # noqa: A002 - the option is called --id
         str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="searched")
     ] = None,
     label: LabelColumn = None,
@@ -405,10 +405,10 @@ def init(
 
 
 def _tables_in_folder(*, asks: bool) -> list[str]:
-    """Return the files of tables in the current folder; with ``asks``, ask the user for the files instead.
+    """Return the table files in the current folder; with ``asks``, let the user confirm or replace this list.
 
     Raises:
-        ConfigError: there are fewer than two tables.
+        ConfigError: ``asks`` is false, and the folder has fewer than two tables.
     """
     from anyparty.errors import ConfigError
 
@@ -423,9 +423,9 @@ def _tables_in_folder(*, asks: bool) -> list[str]:
 def _ask(
     draft: SettingsDraft, files: Mapping[str, Path], id: str | None, label: str | None  # noqa: A002
 ) -> tuple[str | None, str]:  # fmt: skip
-    """Ask the user for the columns of ids and labels that were not given; return both columns.
+    """Return the columns of ids and labels, after asking the user for those that are ``None``.
 
-    The default answer is the first candidate in ``draft``.
+    The answer that the prompt suggests is the first candidate in ``draft``.
     """
     from anyparty.config.draft import draft_settings
 
@@ -443,7 +443,7 @@ def _ask(
 
 
 def _describe(draft: SettingsDraft, out: Path, console: Console) -> None:
-    """Print the chosen parties and columns, and the commands to run next."""
+    """Print the parties and columns in ``draft``, and the commands to run next."""
     found = draft.candidates
     parties = ", ".join(f"{name} ({path})" for name, path in draft.tables.items())
     ids = draft.shared_id or ", ".join(f"{column} ({party})" for party, column in draft.ids.items())

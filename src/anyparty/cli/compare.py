@@ -43,7 +43,7 @@ def compare(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train several methods on the same rows with the same gaps, and compare their test scores.
+    """Train several methods on the same rows, with the same rows missing at parties, and compare their test scores.
 
     Finished runs are skipped, so the same command continues a comparison that was stopped.
 
@@ -144,7 +144,9 @@ def bench(
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="Some of the suite's methods; one of your own is module:name."),
+        typer.Option(
+            "--method", help="Some of the suite's methods; one of your own is module:name, in laser-... and false-..."
+        ),
     ] = None,
     missing: Annotated[
         list[str] | None, typer.Option("--missing", metavar="P", help="Some of the suite's missing rates in training.")

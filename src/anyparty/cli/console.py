@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from anyparty.core.predictions import Predictions
     from anyparty.core.types import Capabilities
 
-LONGEST_WORD = 16  # length of the longest word that is kept whole in a narrow table
+LONGEST_WORD = 16  # in a narrow table, words of up to this many letters are kept whole
 MAX_SETS = 16  # maximum number of sets of parties in a summary of predictions
 
 
 class Screen(Console):
     """A console that prints a command's output in one of two forms: text for people, or one JSON object.
 
-    Text is printed unchanged: rich would read ``:ab:`` as an emoji and ``[red]`` as a colour.
+    Text is printed unchanged, although rich by default reads ``:ab:`` as an emoji and ``[red]`` as a colour.
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, as_json: bool = False) -> None:
-        """Make the console; with ``as_json``, only the method ``result`` prints."""
+        """Make the console; with ``as_json``, ``print`` prints nothing, and only ``result`` prints."""
         system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         super().__init__(stderr=stderr, quiet=quiet or as_json, color_system=system, emoji=False, markup=False,
                          highlight=False)  # fmt: skip
         self.as_json = as_json
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does; a table that is too wide for the terminal is narrowed, or becomes a list of its rows."""
+        """Print as rich does, but narrow a table that is too wide for the terminal, or show its rows as a list."""
         super().print(*(_fitted(each, self) for each in objects), **options)
 
     def result(self, values: Callable[[], Mapping[str, Any]]) -> None:
-        """Print the object of ``values()`` as indented JSON on stdout, if the command was called with --json.
+        """Print the result of ``values()`` as indented JSON on stdout if the command was called with --json.
 
         A number that is not finite becomes ``null``; dates and paths become text.  ``json_keys`` describes the keys.
         """
@@ -61,11 +61,11 @@ def screen(*, stderr: bool = False, quiet: bool = False, as_json: bool = False) 
     return Screen(stderr=stderr, quiet=quiet, as_json=as_json)
 
 
-# Width of tables
+# Functions that fit tables to the width of a terminal
 
 
 def _fitted(shown: Any, console: Console) -> Any:
-    """Return a renderable whose tables fit the console without cutting a number or a word."""
+    """Return ``shown`` with tables that fit the width of the console without cutting a number or a word."""
     shown = rich_cast(shown)
     if isinstance(shown, Group):
         return Group(*(_fitted(each, console) for each in shown.renderables))
@@ -75,7 +75,7 @@ def _fitted(shown: Any, console: Console) -> Any:
 def _fitted_table(table: Table, console: Console) -> Table:
     least = [_least_width(column, console) for column in table.columns]
     most = [max(_widths(column, console, "maximum")) for column in table.columns]
-    room = console.width - 1 - 3 * len(least)  # without the frame and the spaces around cells
+    room = console.width - 1 - 3 * len(least)  # the width without the frame and the spaces around cells
     if sum(most) <= room:
         return table
     if sum(least) > room:
@@ -88,13 +88,13 @@ def _fitted_table(table: Table, console: Console) -> Table:
 
 
 def _widths(column: Column, console: Console, of: str) -> list[int]:
-    """Return the widths of a column's header and cells: with line breaks ("minimum"), or without ("maximum")."""
+    """Return the widths of a column's header and cells, with line breaks ("minimum") or without ("maximum")."""
     cells = [column.header, *column.cells]
     return [getattr(Measurement.get(console, console.options, cell), of) for cell in cells]
 
 
 def _least_width(column: Column, console: Console) -> int:
-    """Return the width that keeps numbers whole; words are folded if they are longer than ``LONGEST_WORD``."""
+    """Return the least width at which a column's numbers and words of up to ``LONGEST_WORD`` letters stay whole."""
     header, *_ = words = _widths(column, console, "minimum")
     if column.justify == "right":
         return max(header, *_widths(column, console, "maximum")[1:], 1)
@@ -102,7 +102,7 @@ def _least_width(column: Column, console: Console) -> int:
 
 
 def _as_list(table: Table) -> Table:
-    """Return a table with the columns of ``table`` below each other, one section for each row."""
+    """Return ``table`` as a list: one section for each row, with a line for each column's header and cell."""
     listed = Table(title=table.title, caption=table.caption, title_justify="left", show_header=False)
     listed.add_column(overflow="fold")
     listed.add_column(overflow="fold")
@@ -115,11 +115,11 @@ def _as_list(table: Table) -> Table:
     return listed
 
 
-# Predictions
+# Functions for predictions and files of results
 
 
 def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_csv: bool = False) -> None:
-    """Reject, before any work is done, an output file that has an unknown format or is one of the ``tables``.
+    """Reject, before a command does any work, an output file that has an unknown format or is one of the ``tables``.
 
     Raises:
         ConfigError: the file is neither .parquet nor .csv, or is a table that would be lost; or ``raw_csv`` is set
@@ -139,7 +139,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
-    """Check an output file as ``check_output`` does, against ``tables`` and the tables of a run."""
+    """Reject an output file that ``check_output`` would reject, or that is a table of the run in the folder ``run``."""
     from anyparty.api.runs import settings_of
 
     own = () if out is None else settings_of(run).parties.values()
@@ -147,7 +147,7 @@ def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path],
 
 
 def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, raw_csv: bool = False) -> None:
-    """Write the rows of ``frame`` to ``out``, or print the first rows if no file is named.
+    """Write the rows of ``frame`` to the file ``out``, or print the first rows if ``out`` is ``None``.
 
     Raises:
         StorageError: the disk is full, or the folder cannot be written to.
@@ -163,12 +163,12 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
 
 
 def rows_or_file(frame: pl.DataFrame, out: Path | None) -> dict[str, Any]:
-    """Return for JSON the file that ``print_or_write`` writes, or all rows if no file is named."""
+    """Return for JSON the file ``out`` that ``print_or_write`` writes, or all rows if ``out`` is ``None``."""
     return {"out": out, "rows": frame.to_dicts() if out is None else None}
 
 
 def predictions_to_json(answered: Predictions) -> dict[str, Any]:
-    """Return for JSON the numbers of predictions that ``render_predictions`` shows, with all sets of parties."""
+    """Return for JSON the same numbers of rows as ``render_predictions`` shows, but for all sets of parties."""
     from anyparty.core.predictions import members
 
     rows = int(answered.answered.sum())
@@ -207,7 +207,7 @@ def render_predictions(answered: Predictions) -> RenderableType:
 
 
 def _rows_by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield each set of parties that predicted rows together, and the number of these rows, largest number first."""
+    """Yield each set of parties that predicted rows together, with the number of its rows; the largest is first."""
     from anyparty.core.predictions import members, patterns
 
     distinct, which = patterns(answered.took_part[answered.answered])
@@ -234,11 +234,11 @@ def _cell(value: object) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-# Methods
+# Functions that describe methods
 
 
 def render_methods() -> RenderableType:
-    """Show all methods and their capabilities, from a generated file: importing the methods would take seconds."""
+    """Show all methods and their capabilities, as methods.json lists them: importing the methods would take seconds."""
     listed = json.loads((Path(__file__).parent / "methods.json").read_text(encoding="utf-8"))
     table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
     for each in listed["methods"]:
@@ -276,12 +276,17 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
 
     own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can
-    parameters = [
-        {"name": key, "default": default, "meaning": _documented_attributes(of).get(key, "")}
-        for of in (parameters_of(name) if own is None else classes_of(own))
-        for key, default in _default_parameters(of).items()
+    owners = parameters_of(name) if own is None else classes_of(own)
+    return can, [parameter for of in owners for parameter in described_parameters(of)]
+
+
+def described_parameters(of: Any) -> list[dict[str, str]]:
+    """Return the name, default and meaning of each parameter of a class or function, from its docstring."""
+    meanings = _documented_attributes(of)
+    return [
+        {"name": name, "default": default, "meaning": meanings.get(name, "")}
+        for name, default in _default_parameters(of).items()
     ]
-    return can, parameters
 
 
 def method_to_json(name: str) -> dict[str, Any]:
@@ -326,7 +331,7 @@ def needed_parties(can: Capabilities) -> str:
 
 
 def _default_parameters(of: Any) -> dict[str, str]:
-    """Return the default of each parameter that a settings file can store, by the parameter's name.
+    """Return, by name, the default of each parameter that a settings file can store.
 
     A parameter whose value is a function is left out.
     """
@@ -347,7 +352,7 @@ def _default(value: Any) -> str:
 
 
 def _documented_attributes(of: Any) -> dict[str, str]:
-    """Return the description of each attribute, by name, from the docstrings of a class and its base classes."""
+    """Return, by name, the description of each attribute in the docstrings of the class ``of`` and its base classes."""
     if not isinstance(of, type):
         return {}
     listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in reversed(inspect.getmro(of))]

@@ -1,14 +1,15 @@
-"""The demo: six methods on handwritten digits, of which each of four parties has one quadrant, with gaps.
+"""The demo: six methods on handwritten digits. Each of four parties has one quadrant of most of the images.
 
     from anyparty.cli import demo
     comparison = demo.run("anyparty-demo", seeds=5)
 
 The results are one table and one plot.  ``anyparty.compare`` trains the methods.  For each seed, the test rows, the
-gaps, the first weights and the batches are drawn at random, equal for all methods.  An accuracy with 2 of the 4 parties
-is the mean over the six pairs of parties.
+missing rows, the initial weights and the batches are drawn at random. They are equal for all methods.  An accuracy with
+2 of the 4 parties is the mean over the six pairs of parties.
 
-Learning rate, widths of the networks and epochs are equal for all methods.  They were chosen on validation rows alone,
-by the mean validation log-loss over the six methods; ``benchmarks.demo_settings`` repeats this choice.
+The learning rate, the widths of the networks and the number of epochs are equal for all methods.  They were chosen on
+validation rows alone, by the mean validation log-loss over the six methods; ``benchmarks.demo_settings`` repeats this
+choice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from anyparty.methods.method_registry import SPLIT, method
 
 NO_ANSWER = "no answer"
 COLOURS = {"light": ("#1f2328", "#6e7781", "#d8dee4", "#ffffff"), "dark": ("#e6edf3", "#9198a1", "#3d444d", "#0d1117")}
-LINES = {  # one colour and one marker for each method, readable on white and on black
+LINES = {  # a colour and a marker for each method; the colours are readable on white and on black
     "Local": ("#8c959f", "v"), "Standard VFL": ("#bc4c00", "X"), "Ensemble": ("#bf8700", "s"),
     "Combinatorial": ("#8250df", "^"), "PlugVFL": ("#1a7f37", "D"), "LASER-VFL": ("#0969da", "o"),
 }  # fmt: skip
@@ -95,7 +96,7 @@ def compare_methods(folder: Path | None, seeds: int, jobs: int, console: Console
 
 
 def result_files(comparison: Comparison) -> dict[str, bytes]:
-    """Return the files of the results by name: the scores of each seed, and the plot in light and dark."""
+    """Return the content of the result files by name: the scores of each seed, and a light and a dark plot."""
     return {
         "accuracy.csv": comparison.frame().write_csv().encode(),
         "accuracy.png": plot(comparison, "png"),
@@ -104,13 +105,14 @@ def result_files(comparison: Comparison) -> dict[str, bytes]:
     }
 
 
-# Table
+# Functions for the table of results
 
 
 def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]:
     """Return the mean and standard deviation of the accuracy in percent, by method and number of present parties.
 
-    A method that cannot predict with a number of parties has no entry for it.  The deviation of one seed is NaN.
+    A method has no entry for numbers of parties with which it cannot predict. The deviation is NaN if there is one
+    seed.
     """
     rows = comparison.frame(by="present").filter(pl.col("coverage") > 0).iter_rows(named=True)
     return {
@@ -129,7 +131,7 @@ def counts(comparison: Comparison) -> list[int]:
 
 
 def render_table(comparison: Comparison) -> Table:
-    """Show a row for each method and a column for each number of parties; the best score of a column is bold."""
+    """Return a table with a row for each method and a column for each number of parties; the best scores are bold."""
     found, present = scores(comparison), counts(comparison)
     table = Table("method", title="Test accuracy, %", title_justify="left")
     for n in present:
@@ -144,7 +146,7 @@ def render_table(comparison: Comparison) -> Table:
 
 
 def away(present: int, parties: int) -> str:
-    """Return the heading of a column: the number of parties that are away.
+    """Return the heading of a column: how many of the ``parties`` are away if ``present`` of them are present.
 
     >>> away(4, 4), away(2, 4)
     ('all 4 present', '2 away')
@@ -177,15 +179,15 @@ def firsts(comparison: Comparison) -> dict[str, list[int]]:
 
 
 def leader(comparison: Comparison) -> str:
-    """Return the method with the highest mean accuracy in the most columns."""
+    """Return the method that has the highest mean accuracy in more columns of the table than any other method."""
     wins = firsts(comparison)
     return max(wins, key=lambda name: len(wins[name]))
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
-    """Yield sentences: where a method has the highest mean, which methods are level with it, and which cannot answer.
+    """Yield sentences on the leading method's best columns, the methods level with it, and methods that cannot answer.
 
-    A method is level if the 95 % interval of its paired difference includes 0.
+    A method is level with the leader if the 95 % interval of their paired difference includes 0.
     """
     found, present, best = scores(comparison), counts(comparison), leader(comparison)
     yield f"{best} has the highest mean with {_columns(firsts(comparison)[best], present)}."
@@ -210,7 +212,7 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-# Plot
+# Functions for the plot of results
 
 
 def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:
@@ -235,7 +237,7 @@ def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:
 
 
 def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
-    """Draw a line for each method; a cross at the bottom marks a number of parties with which it cannot predict."""
+    """Draw a line for each method; a cross at the bottom marks numbers of parties with which it cannot predict."""
     found, present, best = scores(comparison), counts(comparison), leader(comparison)
     floor = min(mean for mean, _ in found.values()) - 9
     for m, name in enumerate(comparison.methods):
@@ -262,6 +264,6 @@ def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
 def _points(
     found: Mapping[tuple[str, int], tuple[float, float]], name: str, present: Sequence[int]
 ) -> dict[int, tuple[float, float]]:
-    """Return a method's mean and standard deviation by position on the x axis, with 0 for an unknown deviation."""
+    """Return, by position on the x axis, a method's mean and standard deviation; 0 replaces an unknown deviation."""
     known = {place: found[name, n] for place, n in enumerate(present) if (name, n) in found}
     return {place: (mean, 0.0 if math.isnan(deviation) else deviation) for place, (mean, deviation) in known.items()}

@@ -1,4 +1,4 @@
-"""The files of the demo: handwritten digits, cut into four quadrants for four parties, with gaps.
+"""The files of the demo: images of handwritten digits, cut into quadrants for four parties, each of which lacks some.
 
 The data set, Optical Recognition of Handwritten Digits, comes with scikit-learn: 1,797 images of 8 x 8 pixels.  A
 party's table contains one quadrant of each image: up to 16 pixels with values from 0 to 16.  Pixels that are blank in
@@ -31,7 +31,7 @@ ACTIVE = "top_left"
 LABEL = "digit"
 MANIFEST = ".anyparty-demo.json"
 HELD_OUT, ABSENT = 1 / 3, 1 / 2
-INKED = 0.1  # least share of images in which a pixel is not blank; all other pixels are left out
+INKED = 0.1  # pixels that are not blank in less than this share of the images are left out
 
 SETTINGS = """\
 # Four parties' tables with gaps, written by `anyparty demo`.  Change any setting, then run
@@ -88,7 +88,7 @@ def write(folder: Path) -> None:
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write ``files`` (content by name) into ``folder``, and list their hashes in a manifest.
+    """Write ``files``, a mapping from names to contents, into ``folder``, and list their hashes in a manifest.
 
     Raises:
         ConfigError: a file exists already that the demo did not write, or that was changed since the demo wrote it.
@@ -116,7 +116,7 @@ def _hash(content: bytes) -> str:
 
 
 def training_tables(seed: int) -> dict[str, pl.DataFrame]:
-    """Return each party's training table; ``seed`` decides which rows it lacks, and is 0 for the demo's files."""
+    """Return each party's training table; ``seed`` (0 for the demo's files) determines the rows that a party lacks."""
     whole, digit = _tables()
     tables = {}
     for name, table in whole.items():
@@ -128,13 +128,13 @@ def training_tables(seed: int) -> dict[str, pl.DataFrame]:
 
 
 def whole_tables() -> dict[str, pl.DataFrame]:
-    """Return each party's table of all images, with no missing rows."""
+    """Return each party's table of all images; no party lacks a row."""
     whole, digit = _tables()
     return {name: table.with_columns(digit) if name == ACTIVE else table for name, table in whole.items()}
 
 
 def held_out_tables() -> dict[str, pl.DataFrame]:
-    """Return each party's table of the test rows, equal for all seeds."""
+    """Return each party's table of the test rows, which are the same rows for all seeds."""
     whole, digit = _tables()
     tables = {}
     for name, table in whole.items():
@@ -157,7 +157,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 @cache
 def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
-    """Return each party's table of ids and pixels of all 1,797 images, and the digits as labels."""
+    """Return, for all 1,797 images, each party's table of ids and pixels, and the digits, which are the labels."""
     data = load_digits()
     numbers = Seeds(0).numpy("demo", "ids").choice(16**6, size=len(data.target), replace=False)
     ids = pl.Series("image", [f"D{number:06x}" for number in numbers.tolist()])

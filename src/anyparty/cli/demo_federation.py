@@ -1,8 +1,8 @@
 """The demo of a federation: four organisations in separate processes on one machine, with mutual TLS, on real data.
 
-The columns of the data set are split into four parties' tables.  Each table lacks a quarter of the rows and has its own
-order.  Rows are aligned privately, then LASER-VFL trains and predicts over NVIDIA FLARE.  Finally, one process repeats
-the run from the same tables, alignment and secrets, and the weights are compared bit for bit.
+The columns of the data set are split into four parties' tables.  Each table lacks a quarter of the rows, and has them
+in an order of its own.  Rows are aligned privately, then LASER-VFL trains and predicts over NVIDIA FLARE.  Finally, one
+process repeats the run from the same tables, alignment and secrets, and the weights are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-ROWS_SEEN = 72_000  # rows times epochs, for a demo of about a minute; the epochs are limited to 3 to 12
+ROWS_SEEN = 72_000  # the demo takes about a minute if rows times epochs is this number; it makes 3 to 12 epochs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,9 @@ def write(folder: Path, dataset: str, data_dir: Path | None, epochs: int | None)
 
 
 def training_settings(rows: int, epochs: int | None = None) -> dict[str, int]:
-    """Return epochs and batch size for a number of rows: a small table needs small batches and more epochs.
+    """Return the number of epochs and the batch size for a table of ``rows`` rows.
+
+    A small table needs small batches and more epochs. If ``epochs`` is given, it replaces the number of epochs.
 
     >>> training_settings(24_000), training_settings(455)
     ({'epochs': 3, 'batch_size': 512}, {'epochs': 12, 'batch_size': 16})
@@ -143,7 +145,7 @@ def most_frequent_share(table: Path) -> float:
 
 
 def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
-    """Repeat a federation's last run in this process; return, by party, True if both runs have equal weights."""
+    """Repeat a federation's last run in this process; return, by party, whether its weights are equal in both runs."""
     copies = {}
     sites = {name: SiteConfig.read((federation / "kits" / name).resolve()) for name in NAMES}
     for name, site in sites.items():
@@ -152,7 +154,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
         for file in (ALIGNMENT, SECRET):
             (folder / name / file).write_bytes((site.folder / file).read_bytes())
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the parties do: the order of additions decides a sum's last bit
+    torch.set_num_threads(1)  # the parties also use one thread; the last bit of a sum depends on the order of additions
     try:
         memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
     finally:
@@ -167,7 +169,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
 @contextmanager
 def _started(federation: Path) -> Iterator[None]:
     try:
-        flare.start(federation, 240.0)  # a longer time limit than usual, because the machine may be busy
+        flare.start(federation, 240.0)  # seconds, more than usual, because the machine may be busy
         yield
     finally:
         flare.stop(federation)

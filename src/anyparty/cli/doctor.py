@@ -4,7 +4,8 @@
     for finding in examine("house"):
         print(finding)
 
-Required versions come from anyparty's own distribution metadata.
+A party's kit is its folder of certificates and settings.  Required versions come from anyparty's own distribution
+metadata.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError
 from anyparty.tables import readers
 
 NAME = "anyparty"
-PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default port: the command that listens there
+PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # by default port, the command that listens at this port
 EXTRAS = {
     "pandas": "tables as pandas data frames", "flare": "parties in separate processes", "serve": "anyparty serve",
     "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow", "tune": "anyparty sweep",
@@ -48,7 +49,7 @@ class Finding:
 
     Attributes:
         check: name of the check.
-        level: "fine", "note" (may be intended) or "fix".
+        level: "fine"; "note" for a finding that may be intended; or "fix" for a problem.
         result: what was found.
         advice: what to do; empty if there is nothing to do, or if ``result`` already tells it.
     """
@@ -63,12 +64,12 @@ class Finding:
 
 
 def examine(place: Path | str | None = None) -> list[Finding]:
-    """Check this machine, and a federation's folder or a party's kit.
+    """Check this machine, and a federation's folder or a party's kit (its folder of certificates and settings).
 
     All checks run, also after a check that finds a problem.
 
     Args:
-        place: the folder of ``anyparty federate init``, or one kit in it.
+        place: the folder of ``anyparty federate init``, or one party's kit in it.
 
     Raises:
         ConfigError: ``place`` is neither a federation's folder nor a kit.
@@ -85,7 +86,7 @@ def examine(place: Path | str | None = None) -> list[Finding]:
 
 
 def _kits_in(folder: Path | None) -> list[Path]:
-    """Return the kits of parties in a federation's folder, or the folder itself if it is a kit."""
+    """Return the folders of the parties' kits in a federation's folder, or the folder itself if it is a party's kit."""
     if folder is None:
         return []
     if (folder / "startup").is_dir():
@@ -100,7 +101,7 @@ def _kits_in(folder: Path | None) -> list[Path]:
 
 
 def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
-    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of the error raised."""
+    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of its error."""
     try:
         result = run()
     except AnypartyError as error:
@@ -109,7 +110,7 @@ def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
         yield Finding(check=name, level="fine", result=result)
 
 
-# This machine
+# Checks of this machine
 
 
 def requirements(extra: str = "") -> list[Requirement]:
@@ -247,11 +248,11 @@ def check_data_sets() -> Iterator[Finding]:
         yield Finding(check="cache", level="fine", result=str(cache))
 
 
-# A party's kit
+# Checks of a party's kit
 
 
 def check_settings(kit: Path) -> Iterator[Finding]:
-    """Check that the party's settings in its kit are valid, and that its table exists."""
+    """Check that the party's settings in its kit are valid, and that the party's table exists."""
     check, path = f"{kit.name}: settings", kit / "local" / FILE
     try:
         site = SiteConfig.read(kit)
@@ -298,7 +299,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
 
 
 def check_connection(kit: Path) -> Iterator[Finding]:
-    """Check that the server answers; in the active party's kit, check that the server's port is free or its own."""
+    """Check that the server answers; at the active party, check that its port is free or its own site listens there."""
     try:
         gate = ServerAddress.of(kit)
     except AnypartyError as error:
@@ -335,8 +336,8 @@ def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
 def check_clocks(kit: Path) -> Iterator[Finding]:
     """Check how far the other parties' clocks differed from the active party's when they last reported their time.
 
-    Only the active party's kit has these reports; any other kit has no finding.  The measured difference includes the
-    time that the message takes, usually less than a second.
+    Only the active party's kit has these reports, so the function yields no finding for any other kit.  The measured
+    difference includes the time that the message takes, usually less than a second.
     """
     try:
         serves = ServerAddress.of(kit).serves

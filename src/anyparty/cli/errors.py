@@ -1,4 +1,4 @@
-"""Exit codes, error messages on stderr, and signals.
+"""Exit codes of commands, error messages on stderr, and the handling of Ctrl-C and SIGTERM.
 
 A command that fails prints one sentence.  ``ANYPARTY_DEBUG=1`` shows the stack trace instead.
 
@@ -27,13 +27,13 @@ T = TypeVar("T")
 EXIT_ERROR = 2  # after an error that the user can correct
 EXIT_STOPPED = 130  # after Ctrl-C or SIGTERM
 
-_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # installed after all imports
+_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports
 
 
 def end_at_once() -> None:
-    """Let Ctrl-C and SIGTERM end this process until ``handle_signals`` is called."""
+    """Let Ctrl-C and SIGTERM end this process at once, until ``handle_signals`` is called."""
     _handlers[signal.SIGTERM] = _as_ctrl_c
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # if SIGINT is ignored, it stays so
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # if SIGINT is ignored, leave it so
         _handlers[signal.SIGINT] = signal.default_int_handler
     _use_system_default()
 
@@ -60,7 +60,7 @@ def _use_system_default() -> None:
 
 
 def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM (``kill``, a batch system, a container) as Ctrl-C."""
+    """Handle SIGTERM, which ``kill``, a batch system or a container sends, like Ctrl-C."""
     interrupt = signal.getsignal(signal.SIGINT)
     if not callable(interrupt):  # SIGINT is ignored, as in a shell's background job, or Python did not set its handler
         raise KeyboardInterrupt
@@ -68,7 +68,7 @@ def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
 
 
 def print_error(sentence: str, style: str = "red") -> None:
-    """Print a sentence to stderr without line breaks, so that the whole sentence can be searched for."""
+    """Print a sentence to stderr on a single line, so that programs can search the output for the whole sentence."""
     from rich.text import Text
 
     from anyparty.cli.console import screen
@@ -101,7 +101,7 @@ def _with_errors(command: Callable[P, T], *, import_libraries: bool) -> Callable
             if isinstance(error, BrokenPipeError) and _stdout_is_closed():
                 from anyparty.cli.console import screen
 
-                screen().on_broken_pipe()  # exits without a message
+                screen().on_broken_pipe()  # this call exits without a message
             if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
                 raise
             print_error(_sentence(error))
@@ -118,7 +118,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return (f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}; free space, change its "
                 f"permissions, or name another place")  # fmt: skip
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:  # raised while a file is written
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:  # no space on the disk
         return f"The disk is full ({error.strerror}). Free some space, then run the command again."
     return str(error)
 

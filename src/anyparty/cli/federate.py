@@ -171,7 +171,7 @@ def train(
 
 
 def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return, for each party, the sentence on how its work for a job ended; after success "done"."""
+    """Return, by party, a sentence that describes how the party's work for a job ended; "done" after success."""
     return {name: str(outcome["sentence"] or "done") for name, outcome in outcomes.items()}
 
 
@@ -188,7 +188,7 @@ def predict(
     raw_csv: RawCsv = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the rows of the active party's table (or of its "new" table) with the connected parties.
+    """Predict the rows of the active party's table (or of the table in its setting "new") with the connected parties.
 
     In Python: anyparty.deployment.coordinator.predict("FOLDER", "CONFIG.toml").
     """
@@ -232,7 +232,7 @@ def demo(
         int | None, typer.Option(min=1, help="Epochs.", show_default="3 to 12, more for smaller data sets")
     ] = None,
 ) -> None:
-    """Train and predict on real data with four parties in separate processes, and compare with one process.
+    """Train and predict on real data with four parties in separate processes; compare the weights with one process.
 
     The processes are connected by mutual TLS.
 
@@ -335,7 +335,7 @@ def start_party(
         float, typer.Option(metavar="SECONDS", min=0, help="Time to wait for the active party's machine.")
     ] = 600.0,
 ) -> None:
-    """Join a federation from this machine, until Ctrl-C.
+    """Join a federation as the party of a kit, and take part until Ctrl-C.
 
     In Python: anyparty.deployment.flare.federation_folder.run_site("KIT").
     """

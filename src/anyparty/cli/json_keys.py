@@ -1,7 +1,7 @@
 """The keys of the JSON that each command prints with ``--json``, for the reference documentation and its tests.
 
-A key below a list or an object follows a dot: ``columns.party`` is the key ``party`` of each entry of ``columns``.
-An object whose keys are names, such as those of parties, is listed without its keys.
+A dot precedes a key of a nested list or object: ``columns.party`` is the key ``party`` of each entry of ``columns``. If
+the keys of an object are names, such as party names, only the object itself is listed.
 """
 
 from __future__ import annotations

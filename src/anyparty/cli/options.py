@@ -92,16 +92,16 @@ def search_modules_in(*folders: Path) -> None:
 
 
 def allowed_modules(allow_code: list[str] | None) -> list[str]:
-    """Return the modules of ``--allow-code``, and let Python search them in the current folder."""
+    """Return the modules of ``--allow-code``; if there are any, let Python search the current folder for them."""
     if allow_code:
         search_modules_in()
     return allow_code or []
 
 
 def announce_user_code(config: Config, folder: Path, say: Callable[[str], object]) -> None:
-    """Let Python find the code that a settings file names, and report the code that will be loaded.
+    """Let Python find the user code that the settings ``config`` name, and report with ``say`` what will be loaded.
 
-    The code is searched in the current folder and, if all code is allowed, also beside the settings file.
+    Python searches the current folder. If all code is allowed, it also searches ``folder``, the settings file's folder.
     """
     if not config.allowed_code.everything:
         allowed_modules(list(config.allowed_code.names))
@@ -112,7 +112,7 @@ def announce_user_code(config: Config, folder: Path, say: Callable[[str], object
 
 
 def _origin(reference: str) -> str:
-    """Return " from FILE" for the module of a reference ``module:Name``, or an empty string if it is not found."""
+    """Return " from FILE" for the file of the module in a reference ``module:Name``; "" if the module is not found."""
     with suppress(ImportError, ValueError):
         found = importlib.util.find_spec(reference.partition(":")[0].partition(".")[0])
         return f" from {found.origin}" if found is not None and found.origin else ""
@@ -136,7 +136,7 @@ TABLE_ENDINGS = (
     ".parquet",
     ".tsv",
     ".xlsx",
-)  # a single argument with such an ending is a table, not a settings file
+)  # a single argument with one of these endings is a table, not a settings file
 
 Sources = Annotated[
     list[str],
@@ -158,10 +158,10 @@ LabelColumn = Annotated[
 def settings_from(
     sources: Sequence[str], id: str | None, label: str | None, changes: Sequence[str], allow_code: Sequence[str] = ()  # noqa: A002
 ) -> tuple[Config, Path]:  # fmt: skip
-    """Return the settings and the path of their file; if tables are given, a path that only names the run.
+    """Return the settings and the path of their file; if ``sources`` are tables, a path that only names the run.
 
     Raises:
-        ConfigError: the file or the options cannot be used, or options are given beside a settings file.
+        ConfigError: the file or the options cannot be used, or ``id`` or ``label`` is given with a settings file.
         TableError: a table cannot be read.
     """
     from anyparty import config as settings
@@ -170,7 +170,7 @@ def settings_from(
 
     files = [text for text in sources if text.lower().endswith(".toml")]
     if len(sources) == 1 and "=" not in sources[0] and not sources[0].lower().endswith(TABLE_ENDINGS):
-        files = list(sources)  # a single argument that is not a table is a settings file
+        files = list(sources)  # a single argument that does not end like a table is a settings file
     if files:
         if len(sources) > 1:
             raise ConfigError(f"{files[0]}: give one settings file, or only tables")

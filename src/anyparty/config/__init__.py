@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anyparty.config.loader import from_values, load
+    from anyparty.config.loader import config_of, from_values, load
     from anyparty.config.network_settings import Encoder
     from anyparty.config.schema import (
         ClockSettings,
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
     "RunSettings", "ScheduleSettings", "Settings", "SplitSettings", "TrackSettings", "TrainSettings",
-    "from_values", "load",
+    "config_of", "from_values", "load",
 ]  # fmt: skip
 
-_ELSEWHERE = {"Settings": "settings_group", "from_values": "loader", "load": "loader", "Encoder": "network_settings"}
+_ELSEWHERE = {"Settings": "settings_group", "config_of": "loader", "from_values": "loader", "load": "loader",
+              "Encoder": "network_settings"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

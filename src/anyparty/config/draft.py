@@ -1,4 +1,4 @@
-"""Draft a settings file from tables: find the columns of ids and labels, and write TOML with comments.
+"""Draft a settings file for given tables: find the columns of ids and labels, and write TOML with comments.
 
     draft = draft_settings({"bank": Path("bank.csv"), "shop": Path("shop.csv")}, label="default")
     Path("settings.toml").write_text(draft.to_toml(Path()))
@@ -7,7 +7,7 @@
     found.ids[0]  # {"bank": "customer", "shop": "customer"}
     found.labels[0]  # LabelCandidate(party="bank", column="default", levels=2)
 
-The candidates are suggestions for a person.  Training uses only the columns that the settings name.
+The columns found are suggestions for a person. Training uses only the columns that the settings name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anyparty.tables.column_types import FEW_LEVELS
 if TYPE_CHECKING:
     from anyparty.tables.readers import Source
 
-NEARLY_UNIQUE = 0.9  # smallest share of distinct cells in a column of ids; a few repeated ids may be mistakes
+NEARLY_UNIQUE = 0.9  # a column of ids has at least this share of distinct cells; a few repeated ids may be mistakes
 DECIMAL = r"^[+-]?\d*\.\d+([eE][+-]?\d+)?$"
 USUAL_LABELS = frozenset({"class", "default", "diagnosis", "fraud", "label", "outcome", "response", "target", "y"})
 USUAL_IDS = frozenset({"id", "ids", "key", "index"})
@@ -45,11 +45,12 @@ class LabelCandidate:
 
 @dataclass(frozen=True)
 class RoleCandidates:
-    """The columns that may hold ids or labels, best candidates first.
+    """The columns that may hold ids or labels, most likely first.
 
     Attributes:
         ids: for each candidate, the column of ids by party.
-        shared: for each candidate in ``ids``, the mean share of ids that the first table shares with another table.
+        shared: for each candidate in ``ids``, the share of ids that the first table has in common with another table;
+            the mean over all other tables.
         labels: the columns that may hold labels.
     """
 
@@ -77,9 +78,9 @@ def find_roles(sources: Mapping[str, Source], ids: Mapping[str, str] | None = No
 
 
 def _id_candidates(frames: Mapping[str, pl.DataFrame]) -> list[tuple[float, dict[str, str]]]:
-    """Return candidates for the id columns of all tables, each with its mean share of common ids, best first.
+    """Return, best first, possible choices of an id column in each table, each with its mean share of common ids.
 
-    Each column of the first table gives at most one candidate.
+    A choice has one column for each table. Each column of the first table is in at most one choice.
     """
     distinct = {
         party: {column.name: ids for column in frame.iter_columns() if (ids := _distinct_ids(column)) is not None}
@@ -113,7 +114,7 @@ def _distinct_ids(column: pl.Series) -> pl.Series | None:
 
 
 def _shared(ids: pl.Series, others: pl.Series) -> float:
-    """Return the number of common ids, as a share of the smaller table."""
+    """Return the number of common ids, divided by the smaller of the two numbers of ids."""
     return float(ids.is_in(others.implode()).sum()) / min(len(ids), len(others))
 
 
@@ -122,7 +123,7 @@ def _plain(name: str) -> str:
 
 
 def _label_candidates(frames: Mapping[str, pl.DataFrame], ids: Mapping[str, str]) -> tuple[LabelCandidate, ...]:
-    """Return columns with few distinct cells or a usual name of labels, if only one table has a column of this name."""
+    """Return columns with few distinct cells or a usual name for labels; their names must occur in only one table."""
     names = [name for frame in frames.values() for name in frame.columns]
     found = []
     for party, frame in frames.items():
@@ -250,12 +251,12 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
 
 
 def draft_settings(
-    tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - as in the settings
+    tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - the setting is called id
 ) -> SettingsDraft:  # fmt: skip
     """Read the parties' tables, and return a draft of the settings for training on them.
 
-    ``id`` and ``label`` name the columns of ids and labels.  The function searches the tables for a column that is not
-    named.
+    ``id`` and ``label`` are the names of the columns of ids and labels. If one is ``None``, the function searches the
+    tables for this column.
 
     Raises:
         ConfigError: no column can hold the ids or the labels, or several tables have the column ``label``.
@@ -275,7 +276,7 @@ def draft_settings(
 
 
 def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: str | None) -> tuple[str, str]:
-    """Return the active party and its label column: ``label``, or by default the likeliest label column."""
+    """Return the active party and its label column: ``label``, or if this is ``None`` the likeliest label column."""
     if label is None:
         if not found.labels:
             raise ConfigError("no column looks like labels; name it: --label COLUMN")

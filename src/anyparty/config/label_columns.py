@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyparty.config import Config
 from anyparty.errors import ConfigError, TableError, nearest, some
 from anyparty.tables import readers
 from anyparty.tables.file_content import DETECT
+
+if TYPE_CHECKING:
+    from anyparty.config import Config
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
@@ -19,11 +21,10 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label column of each party that holds labels, by party, with the active party first.
+    """Return, by party, the label column of each party that holds labels; the active party is first.
 
-    ``found`` has, by party, the table or the name of its file.
-
-    ``found`` has, by party, the table or the name of its file.
+    ``found`` has, by party, the table or the name of its file. The function finds the active party if the settings do
+    not name it.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -35,7 +36,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     own = {name: party.label for name, party in config.parties.items() if party.label}
     if federation.label is None and not own:
         raise ConfigError('no label: name the column to predict, federation.label = "column"')
-    columns = {name: _columns(config, name, source) for name, source in found.items()}
+    columns = columns_of(config, found)
     have = {name for name, held in columns.items() if federation.label in held}
     labels = dict.fromkeys(have, str(federation.label)) | own
     active = federation.active or _only(labels, federation.label, set().union(*columns.values()))
@@ -45,15 +46,15 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
         raise TableError(
             f"party {active!r} is the active party, but its table has no label column {federation.label!r}; {where}"
         )
-    check_features(config, active, found)
+    check_features(config, active, found, columns)
     return labels_asked(config, active)
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return the label columns that the settings name, by party, with the active party first.
+    """Return, by party, the label column of each party that the settings name; the party ``active`` is first.
 
-    The active party uses ``parties.NAME.label``, or else ``federation.label``.  Other parties use
-    ``parties.NAME.label`` only.
+    The active party has the column ``parties.NAME.label``, or by default ``federation.label``.  All other parties have
+    only ``parties.NAME.label``.
 
     Raises:
         ConfigError: the active party has no label column, or no party uses ``federation.label``, so that the setting
@@ -71,10 +72,13 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
     return {active: first} | {name: column for name, column in own.items() if name != active}
 
 
-def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
-    """Reject a party's table in which the label column ``federation.label`` would be used as a feature.
+def check_features(
+    config: Config, active: str, found: Mapping[str, Any], columns: Mapping[str, Collection[str]]
+) -> None:
+    """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
-    ``found`` has, by party, the table or the name of its file.
+    ``found`` has, by party, the table or the name of its file. ``columns`` has the names of its columns
+    (``columns_of``).
 
     Raises:
         TableError: a party's table has such a column; the message names the party.
@@ -83,7 +87,7 @@ def check_features(config: Config, active: str, found: Mapping[str, Any]) -> Non
     for name in sorted(found):
         party = config.parties.get(name)
         own = (party and party.label) or (label if name == active else None)
-        if label == own or label not in _columns(config, name, found[name]):
+        if label == own or label not in columns[name]:
             continue
         told = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
         if own is not None:
@@ -97,14 +101,21 @@ def check_features(config: Config, active: str, found: Mapping[str, Any]) -> Non
         )
 
 
-def _columns(config: Config, name: str, source: Any) -> set[str]:
-    party = config.parties.get(name)
-    settings = DETECT if party is None else party.file
-    return set(readers.names(source, name, settings)) - set(party.drop if party else ())
+def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return, by party, the names of the columns of its table that the settings do not drop.
+
+    ``found`` has, by party, the table or the name of its file.
+    """
+    columns = {}
+    for name, source in found.items():
+        party = config.parties.get(name)
+        named = readers.names(source, name, DETECT if party is None else party.file)
+        columns[name] = set(named) - set(party.drop if party else ())
+    return columns
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
-    """Return the only party in ``labels`` (label columns by party); raise an error if there is not exactly one."""
+    """Return the only key of ``labels``, which maps parties to label columns; raise an error unless it has one key."""
     if len(labels) == 1:
         return next(iter(labels))
     if not labels:

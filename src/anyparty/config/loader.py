@@ -1,4 +1,4 @@
-"""Read a TOML settings file, apply changes from the command line, and resolve relative paths."""
+"""Read a TOML settings file, apply changes such as those of ``--set``, and resolve relative paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyparty.core.storage import user_path
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
 
-OTHER = {"name": "factory", "factory": "name"}  # a built-in method has a name, a user-defined method has a factory
+OTHER = {"name": "factory", "factory": "name"}  # a method has one of these keys; a change of one removes the other
 
 
 def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[str] = ()) -> Config:
@@ -50,6 +50,20 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
     return config.allowing(allowing(allow_code, str(path)) if received else AllowedCode(everything=True))
 
 
+def config_of(config: Any) -> Config:
+    """Return ``config`` if it is a ``Config``; otherwise load the settings file that it names.
+
+    Raises:
+        ConfigError: ``config`` is neither a ``Config`` nor a file name, or the file's settings cannot be used.
+    """
+    if isinstance(config, str | Path):
+        return load(config)
+    if not isinstance(config, Config):
+        raise ConfigError(f'config: expected the name of a settings file, or config.load("FILE.toml"), got '
+                          f"{type(config).__name__}; Config.of(...) makes settings of a mapping")  # fmt: skip
+    return config
+
+
 def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: str, folder: Path) -> Config:
     """Apply ``changes`` to settings in nested dicts, validate them, and resolve relative paths against ``folder``.
 
@@ -68,7 +82,7 @@ def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: 
 
 
 def _backslash(error: ValueError) -> str:
-    r"""Return a hint if a backslash in double quotes caused the TOML error, as in a Windows path, else ""."""
+    r"""Return a hint if a backslash in double quotes, as in a Windows path, caused the TOML error; else ""."""
     if not any(word in str(error) for word in ("Unescaped", "hex value", "Unicode")):
         return ""
     return r"; in a path, write / for each \ or use single quotes: table = 'C:\data\shop.csv'"
@@ -102,7 +116,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Remove from ``values`` what no longer applies if ``value`` at the path ``where`` selects an encoder or method."""
+    """Remove settings that no longer apply when ``value`` at the path ``where`` selects another encoder or method."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
@@ -111,11 +125,11 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
             values.pop(name, None)
     if isinstance(values, dict) and groups == ["method"] and key in OTHER:
         values.pop(OTHER[key], None)
-        values.pop("own", None)  # in a run's config.toml, "own" holds the replaced method's parameters
+        values.pop("own", None)  # in a run's config.toml, "own" has parameters of the method that is now replaced
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
-    """Set ``value`` at the path ``where`` in the nested dicts ``values``."""
+    """Set ``value`` at the path of keys ``where`` in the nested dicts ``values``."""
     *groups, key = where
     for group in groups:
         values = values.setdefault(group, {})
@@ -125,7 +139,7 @@ def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any
 
 
 def _with_paths(config: Config, folder: Path) -> Config:
-    """Return the settings with absolute paths; relative paths are resolved against ``folder``, the file's folder."""
+    """Return the settings with absolute paths; relative paths start from ``folder``, the settings file's folder."""
     folder = folder.absolute()
     parties = {
         name: party if party.table is None else party.model_copy(update={"table": located(party.table, folder)})

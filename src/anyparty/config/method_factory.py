@@ -31,7 +31,7 @@ from anyparty.methods.split.topology import Schedulable
 
 
 def is_rule_class(found: type) -> bool:
-    """Return True if the class ``found`` has all members that a rule needs."""
+    """Return True if the class ``found`` has all members that a split method's rule needs."""
     return all(callable(getattr(found, name, None)) for name in REQUIRED) and hasattr(found, "can")
 
 
@@ -47,7 +47,7 @@ METHOD = CodeKind(
     is_class=lambda found: found in {Rule, Method} or is_rule_class(found) or is_method_class(found),
     is_made=lambda found: not isinstance(found, type) and (is_rule_class(type(found)) or is_method_class(type(found))),
 )
-"""The kind of object that the setting ``method.factory``, such as ``"module:Name"``, must name: a rule or a method."""
+"""The kind of object that the setting ``method.factory`` must name, such as "module:Name": a rule or a method."""
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
@@ -88,7 +88,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
 
 
 def classes_of(found: Any) -> tuple[Any, ...]:
-    """Return the classes or the function whose parameters the settings can set; return ``()`` for an instance."""
+    """Return the classes or the function whose parameters the settings can set; ``()`` if ``found`` is an instance."""
     if not _makes(found):
         return ()
     return (found, *SHARED) if _is_rules(found) else (found,)
@@ -97,7 +97,7 @@ def classes_of(found: Any) -> tuple[Any, ...]:
 def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> None:
     """Reject None for a parameter whose default is not None.
 
-    TOML cannot store None.  If saved settings were read again, the parameter would have its default instead.
+    TOML cannot store None. After the settings are saved and read again, the parameter would therefore have its default.
     """
     for key in declared_types.takes(found):
         default = inspect.signature(found).parameters[key].default
@@ -107,7 +107,7 @@ def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, A
 
 
 def _makes(found: Any) -> bool:
-    """Return True for a class or a function, False for an instance of a rule or a method."""
+    """Return True if ``found`` is a class or a function, False if it is an instance of a rule or a method."""
     return callable(found) and (isinstance(found, type) or not hasattr(found, "can"))
 
 
@@ -126,7 +126,7 @@ def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -
         inspect.signature(found).bind(**values)
     except TypeError as error:
         raise ConfigError(f"method {name!r}: {error}") from None
-    except ValueError:  # a class or function that is written in C may have no signature
+    except ValueError:  # a class or function written in C may have no signature to check
         pass
     return found(**values)
 
@@ -159,7 +159,7 @@ TWO_WAYS = "clock: use and trace both set the parties' CPU use; set only one of 
 
 
 def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
-    """Return the schedule called ``name``, and the settings of the local iterations that parties make under it.
+    """Return the schedule called ``name``, and the settings of the local iterations that parties make with it.
 
     >>> schedule("flex", mu=0.1)
     (Flex(), LocalIterations(labels='active', mu=0.1, momentum='local', smoothness=None))
@@ -183,7 +183,7 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
 
 
 def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
-    """Make the clock that a schedule uses: a simulated clock, or with ``real = True`` a clock of real time.
+    """Make the clock that a schedule uses: a clock of simulated time, or with ``real = True`` a clock of real time.
 
     ``values`` are the settings of the group ``[clock]``.  Among them, ``trace`` is the path of a CSV file with the CPU
     use of each party.  The clock of real time takes only ``timeout`` and ``grace``, in seconds.
@@ -240,7 +240,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return the settings with the content of the file ``clock.trace`` instead of its path, for another machine.
+    """Return the settings with the content of the file ``clock.trace`` in place of its path, for another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.

@@ -64,7 +64,7 @@ class Encoder(Settings):
     def _ranges(self) -> Encoder:
         """Reject settings that have no effect or are out of range.
 
-        A setting without effect is accepted if it has its default value: saved settings list every default.
+        A setting without effect is accepted if it has its default value, because saved settings list every default.
         """
         wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
         fields = type(self).model_fields

@@ -51,29 +51,27 @@ def _none(value: Any) -> Any:
 class TrainSettings(Settings):
     """Settings of training, which are equal for all parties.
 
-    ``validation`` and ``test`` are shares of the labelled rows.  The rows are drawn before preprocessing and training.
-    Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early
-    stopping.
+    ``validation`` and ``test`` are shares of the labelled rows.  These rows are selected before preprocessing and
+    training. Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none"
+    disables early stopping.
 
-    ``keep`` selects the weights that remain after training.  ``"best"`` keeps those of the epoch with the best metric
-    on validation rows, and ``"last"`` keeps those of the last epoch.  ``"average"`` keeps the mean of each party's
-    weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
+    ``keep`` selects the weights that the trained model has.  ``"best"`` keeps the weights of the epoch with the best
+    metric on validation rows.  ``"last"`` keeps the weights of the last epoch.  ``"average"`` keeps the mean of each
+    party's weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
 
-    ``balance`` gives every class the same total weight in the loss, and when the predicted class is chosen.  The
+    ``balance`` gives every class the same total weight, both in the loss and in the choice of the predicted class.  The
     predicted probabilities are then corrected, so that they fit the shares of the classes among the training rows.
     Batches stay random, because balanced batches would reveal labels.
 
-    ``batches`` is the way in which batches are drawn.  ``"mixed"`` draws a batch from all training rows.
-    ``"by-pattern"`` draws a batch from rows that the same parties hold.
+    ``batches`` selects how batches are drawn.  ``"mixed"`` draws a batch from all training rows.  ``"by-pattern"``
+    draws a batch from rows that the same parties hold.
 
-    ``batches`` is the way in which batches are drawn.  ``"mixed"`` draws a batch from all training rows.
-    ``"by-pattern"`` draws a batch from rows that the same parties hold.
 
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves.  It is limited to the number of validation rows.
 
     ``extreme`` is the reaction to a message whose numbers are far outside the range of the sender's earlier messages.
-    ``"stop"`` ends the run.  ``"drop"`` continues without that party, if the parties run on separate machines.
+    ``"stop"`` ends the run.  ``"drop"`` continues without the sender, if the parties run on separate machines.
 
     ``rows`` selects the rows that training may use, except validation and test rows.  ``"any"`` selects the rows that
     at least one party holds.  ``"active"`` selects the rows of the active party's table.  ``"all"`` selects the rows
@@ -83,8 +81,8 @@ class TrainSettings(Settings):
     ``require`` is the number of parties, or "all", that must have taken part when training on separate machines ends.
     A party has taken part if it was present in at least half of the epochs and its own weights were saved.  If
     fewer parties have taken part, training saves the model and then ends with an error.  Without ``require``, a warning
-    names each party that missed epochs, and the record and the report contain the warning.  Whatever ``require`` is,
-    training stops if the method cannot train without a lost party.
+    names each party that missed epochs, and the record and the report contain the warning.  With any value of
+    ``require``, training stops if the method cannot train without a lost party.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -114,7 +112,7 @@ class TrainSettings(Settings):
     def _something_to_do(self) -> TrainSettings:
         """Reject settings that have no effect because the run has no validation rows.
 
-        Such a setting is accepted if it has its default value, because the saved settings of a run list every default.
+        A setting with its default value is accepted, because the saved settings of a run list every default.
         """
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
@@ -140,7 +138,7 @@ class TrainSettings(Settings):
         return metric
 
     def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects epochs, and True if greater values are better.
+        """Return the metric that selects the best epoch, and whether greater values of it are better.
 
         Raises:
             ConfigError: the metric does not exist, or does not fit the task.
@@ -160,9 +158,9 @@ class SplitSettings(Settings):
     - ``"stratified"``: every class has the same share in each part.  The part of a row depends only on its id, the
       labels and the seed.  With ``parties = true``, each part also has the same share of the rows that any
       given set of parties holds.
-    - ``"random"``: rows are assigned at random, whatever their classes are, as in earlier versions.
+    - ``"random"``: rows are assigned at random, independently of their classes, as in earlier versions.
     - ``"group"``: rows with the same value in the column that ``group`` names are in the same part.
-    - ``"time"``: the latest rows are test rows, by the column that ``time`` names.
+    - ``"time"``: the column that ``time`` names has the time of each row, and the latest rows are test rows.
     - ``"file"``: the column that ``file`` names contains train, validation or test.
     - ``"ids"``: the caller in Python listed the ids of the rows in each part.
 
@@ -193,7 +191,7 @@ class SplitSettings(Settings):
         return self.group or self.time or self.file
 
     def plan(self, train: TrainSettings, task: AskedKind) -> SplitPlan:
-        """Return the plan of a split with these settings and with the validation and test shares of ``train``."""
+        """Return the plan of a split by these settings, by the shares in ``train`` and by the kind of ``task``."""
         return SplitPlan(
             kind=self.kind, parties=self.parties, validation=train.validation, test=train.test, task=task
         )  # fmt: skip
@@ -207,9 +205,9 @@ class PartySettings(ReadingSettings):
     ``duplicates`` is the reaction to rows with the same id: "error" stops with an error, "first" and "last" keep one of
     the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
 
-    ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace what is
-    detected in the file.  ``missing`` lists, by column, texts and numbers that mark a missing cell or a missing label,
-    such as ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and
+    ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace the
+    values that are detected in the file.  ``missing`` lists, by column, texts and numbers that mark a missing cell or a
+    missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and
     ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind
     of a column: "numeric", "categorical", "date" or "text".  ``dates`` selects, by column, how dates are written:
     "day-first", "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the largest number of
@@ -229,7 +227,7 @@ class PartySettings(ReadingSettings):
 
 
 def _as_text(value: Any) -> Any:
-    """Convert a class to text, as cells are converted: ``True`` to "true", ``1.0`` to "1"; keep any other type."""
+    """Convert a class that is a boolean or a number to text, as in cells: ``True`` to "true", ``1.0`` to "1"."""
     value = value.item() if isinstance(value, np.generic) else value
     return as_level(pl.Series([value]))[0] if isinstance(value, bool | int | float) else value
 
@@ -292,7 +290,7 @@ class _Named(BaseModel):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The component's parameters, with lists as tuples."""
+        """The component's parameters; lists are converted to tuples."""
         return {
             key: tuple(value) if isinstance(value, list) else value for key, value in (self.model_extra or {}).items()
         }
@@ -301,8 +299,9 @@ class _Named(BaseModel):
 class MethodSettings(_Named):
     """A method name, or ``factory = "module:name"`` for a user-defined method, plus the method's parameters.
 
-    ``name`` also names a user-defined method; by default it is the part of ``factory`` after the colon.  Users do not
-    set ``own``: in the saved settings of a run, it holds the parameters of a user-defined method, for information.
+    ``name`` may also be given for a user-defined method; by default it is the part of ``factory`` after the colon.
+    Users do not set ``own``. In the saved settings of a run, ``own`` holds the parameters of a user-defined method, for
+    information.
     """
 
     name: str = "laser"
@@ -328,10 +327,20 @@ class ScheduleSettings(_Named):
 
 
 class ClockSettings(Settings):
-    """Settings of the clock that schedules use; most of them are attributes of ``VirtualClock``, which simulates time.
+    """Settings of the clock that schedules use. Without ``real = true`` time is simulated, in units of your choice.
 
-    ``trace`` is a CSV file with a column of CPU use for each party.  With ``real = true`` time is measured, not
-    simulated, and only ``timeout`` and ``grace`` apply, in seconds.
+    Attributes:
+        real: whether time is measured, not simulated; only ``timeout`` and ``grace`` then apply, in seconds.
+        grace: seconds that a host waits for late parties in ``flex`` and ``adaptive-flex`` with the real clock; by
+            default the time-out.
+        iteration: time of one local iteration, for all parties or by party (1 for a party that is not named).
+        latency: time of one round trip between a passive party and the active party.
+        timeout: time of the local training in a round, for schedules with a time-out.
+        use: for each party, the share c of its CPU that other programs use in each round; an iteration then takes
+            1 / (1 - c) times as long.
+        trace: a CSV file with the shares c, a column for each party and a line for each round. If there are more
+            rounds, the lines repeat (``trace_began_anew`` in the history).
+
     """
 
     real: bool = False
@@ -436,7 +445,7 @@ class Config(Settings):
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
     def allowing(self, allow_code: AllowedCode | Iterable[str]) -> Config:
-        """Return a copy of the settings with permission to load the code in ``allow_code``.
+        """Return a copy of the settings with permission to load the modules in ``allow_code``.
 
         Raises:
             ConfigError: ``allow_code`` is not a list of module names.
@@ -468,7 +477,7 @@ class Config(Settings):
         return (own and own.optimizer) or self.optimizer
 
     def rules_of(self, party: str) -> ReadingRules:
-        """Return a party's reading rules: how texts in its cells become numbers, dates, categories or empty cells."""
+        """Return a party's reading rules, by which texts in cells become numbers, dates, categories or empty cells."""
         own = self.parties.get(party, PartySettings())
         asked = self.federation
         return ReadingRules(
@@ -486,5 +495,5 @@ class Config(Settings):
         if lacking := list(nones(values)):
             raise ConfigError(f"{lacking[0]} = None cannot be saved in the run's settings file (config.toml); leave "
                               "it out, or train without a folder")  # fmt: skip
-        values["train"].setdefault("patience", NONE)  # without this key, the default applies when the file is read
+        values["train"].setdefault("patience", NONE)  # without this key, a reader of the file uses the default
         return tomli_w.dumps(values)

@@ -1,4 +1,4 @@
-"""The base class of all settings groups: frozen, validated, with clear error messages."""
+"""The base class of all settings groups, which are immutable and validated, with clear error messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anyparty.tables.reading_rules import Limits, check_order, texts
 
 
 class Settings(BaseModel):
-    """A frozen group of settings that rejects unknown keys."""
+    """An immutable group of settings that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +35,7 @@ class Settings(BaseModel):
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Reject a boolean where a number is expected, and any other value where a boolean is expected.
 
-        Without this check, pydantic would convert such values.
+        Without this check, pydantic would convert such a value to the expected type.
         """
         wanted = cls.model_fields[str(info.field_name)].annotation
         _refuse_truth(value, wanted)
@@ -96,7 +96,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return a question that suggests the settings groups that have ``key``, or an empty string if no group has it."""
+    """Return the question whether the user meant ``key`` in another settings group; "" if no group has this key."""
     hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
     places = [f"{name}.NAME" if get_origin(hint) is dict else name
               for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
@@ -104,7 +104,7 @@ def _elsewhere(model: type[BaseModel], key: str) -> str:
 
 
 def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
-    """Return the keys of the settings group at the path ``where``."""
+    """Return the keys of the settings group at the path ``where`` inside ``group``."""
     for part in where:
         group = _group(get_type_hints(group).get(str(part))) or group
     return [field.name for field in fields(group)] if is_dataclass(group) else list(group.model_fields)
@@ -117,15 +117,15 @@ def _group(annotation: Any) -> type[Any] | None:
     return next((found for part in get_args(annotation) if (found := _group(part))), None)
 
 
-# types that settings can store; ``datetime`` needs no entry, because it is a subclass of ``date``
+# types of values that settings can store; ``datetime`` is a subclass of ``date``
 HELD = (str, int, float, list, tuple, dict, date, time, type(None))
 
 
 def check_held(key: str, value: Any) -> None:
     """Reject a value that TOML cannot store, also inside lists and dicts.
 
-    A callable is accepted here, because the caller reports it.  None is accepted and means "unset".  None inside a list
-    or dict causes an error only when the run is saved.
+    A callable is accepted here, because the caller reports it.  None is accepted, and means that the setting is not
+    set.  None inside a list or dict is accepted too, but later causes an error if the run is saved.
 
     Raises:
         ValueError: TOML cannot store the value; the message names its key.
@@ -158,7 +158,7 @@ def _within(value: Any) -> list[Any]:
 
 
 class ReadingSettings(Settings):
-    """Settings for reading a party's table; a setting that is given replaces what is detected in the file."""
+    """Settings for reading a party's table; a setting that is given replaces the value that is detected in the file."""
 
     separator: str | None = None
     decimal: str | None = None

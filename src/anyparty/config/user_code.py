@@ -40,12 +40,12 @@ class AllowedCode:
 
     """
 
-    names: tuple[str, ...] = field(default=(), compare=False)  # permissions do not affect the equality of settings
+    names: tuple[str, ...] = field(default=(), compare=False)  # settings with different permissions may be equal
     everything: bool = field(default=False, compare=False)
     source: str = field(default="", compare=False)
 
     def permits(self, reference: str, group: str) -> bool:
-        """Return True if ``reference`` may be imported; the entry points in ``group`` are always allowed."""
+        """Return True if ``reference`` may be imported; the references of entry points in ``group`` always may."""
         module = reference.partition(":")[0]
         named = any(reference == name or f"{module}.".startswith(f"{name}.") for name in self.names)
         return self.everything or named or any(point.value == reference for point in entry_points(group=group))
@@ -166,7 +166,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Describe why ``found`` is not an object of the kind ``kind``; return an empty string if it is one."""
+    """Describe why the object ``found`` is not of the kind ``kind``; return an empty string if it is of this kind."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))
@@ -183,13 +183,13 @@ def _misfit(found: Any, module: str, kind: CodeKind) -> str:
 
 
 def _returns(function: FunctionType) -> Any:
-    """Return a function's return annotation, as a class if the annotation can be resolved."""
+    """Return a function's return annotation, resolved to a class if possible."""
     annotation = function.__annotations__.get("return", inspect.Parameter.empty)
     if not isinstance(annotation, str):
         return annotation
     try:
         return get_type_hints(function).get("return", inspect.Parameter.empty)
-    except (NameError, TypeError, AttributeError):  # an annotation names a type that is imported for type checkers only
+    except (NameError, TypeError, AttributeError):  # an annotation may name a type that only type checkers import
         try:
             return operator.attrgetter(annotation)(_Namespace(function.__globals__))
         except AttributeError:

@@ -28,7 +28,7 @@ from torch import Tensor
 from anyparty.core.types import Roster
 
 NUMBER = 4  # bytes of a float32
-LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer with 128 inputs, 256 outputs and biases
+LAST_LAYER = 128 * 256 + 256  # p in the paper's experiments: a linear layer with 128 inputs, 256 outputs and biases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class PartyShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaTraffic:
-    """The values of a cost formula for one passive party of a run, without the values in the party's ``PartyShape``.
+    """The values of a cost formula's variables for one passive party, except those in the party's ``PartyShape``.
 
     Attributes:
         party: the passive party.
@@ -117,10 +117,11 @@ class FormulaTraffic:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
-    """Return a record's entries about cost formulas, completed by the rounds and bytes that the formulas give.
+    """Return the entries of a run's record on cost formulas, with the rounds and bytes that the formulas give.
 
     Args:
-        counted: the entries. An entry that already has bytes, or whose formula needs an unknown shape, is unchanged.
+        counted: the entries. An entry stays unchanged if it already has bytes, or if its formula needs an unknown
+            shape.
         shapes: the sizes of the passive parties' networks, by party, as far as they are known.
 
     """
@@ -137,7 +138,7 @@ class HasCosts(Protocol):
     """A method for whose communication costs the APC-VFL paper has a formula."""
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
-        """Return the values of the cost formula for every passive party of a run."""
+        """Return, for every passive party of the run ``ran``, the values of the cost formula's variables."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
@@ -148,7 +149,7 @@ def apc(aligned: int, z_p: int) -> Cost:
 def forward(epochs: float, aligned: int, z_p: int) -> float:
     """Return the number of bytes of the embeddings in split learning by equation (7): epochs * D * z_p * 4.
 
-    ``epochs`` may be a mean over runs.
+    ``epochs`` may be a fraction, because it may be the mean over several runs.
     """
     return epochs * aligned * z_p * NUMBER
 
@@ -168,10 +169,10 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 
 
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
-    """Return the values of equation (9) for every passive party of a run.
+    """Return the values of the variables of equation (9) for every passive party of the run ``ran``.
 
-    ``rows`` [N] bool marks the rows that the method uses. D counts those of them that are training rows and that the
-    passive party holds.
+    ``rows`` [N] bool marks the rows that the method uses. D is the number of these rows that are training rows and that
+    the passive party holds.
     """
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)

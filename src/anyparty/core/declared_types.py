@@ -1,8 +1,8 @@
-"""Check values against declared types: settings and objects of users, and arguments of public functions.
+"""Check the types of users' settings and objects, and of the arguments of public functions.
 
-Settings files are checked when they are read. An object made in Python, such as ``Optimizer(lr=np.float32(0.1))``, is
-not read from a file, but may be saved in one. ``as_declared`` checks and converts such objects. ``checked`` checks the
-arguments of a public function before the function uses them.
+Settings files are checked when they are read. An object made in Python, such as ``Optimizer(lr=np.float32(0.1))``,
+needs a check of its own, because it may be saved in a settings file. ``as_declared`` checks and converts such objects.
+``checked`` checks the arguments of a public function before the function uses them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial, wraps
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -69,7 +69,7 @@ def _hints(of: object) -> dict[str, Any]:
 
 
 def _check_names(hint: Any, value: Any, what: str) -> None:
-    """Reject a mapping with keys that are not fields of the dataclass in ``hint``; pydantic would accept such keys."""
+    """Raise an error if a key of a mapping is not a field of the dataclass in ``hint``; pydantic accepts such keys."""
     known = [name.name for of in (hint, *get_args(hint)) if is_dataclass(of) for name in fields(of)]
     if known and isinstance(value, Mapping):
         for key in (str(key) for key in value if key not in known):
@@ -77,7 +77,7 @@ def _check_names(hint: Any, value: Any, what: str) -> None:
 
 
 def _check_tables(value: Any, what: str) -> None:
-    """Reject a mapping that contains, at any depth, a value that a saved model cannot store."""
+    """Raise an error if a mapping contains, at any depth, a value that a saved model cannot store."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(inner, HELD):
             raise ConfigError(f"{what}: a saved model cannot store {key} = {inner!r}; expected text, a number, true "
@@ -101,7 +101,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
             value = value.tolist()
         try:
             read = _field_adapters(of)[field.name].validate_python(value)
-            fits = _truths(read) == _truths(value)  # False if pydantic has converted true to 1 or "yes" to true
+            fits = _truths(read) == _truths(value)  # False if pydantic has converted True to 1, or "yes" to True
         except ValidationError:
             fits = False
         if not fits:
@@ -135,7 +135,7 @@ EXPECTED = {
     "string_unicode": "text",
 }
 SCALARS = (int, float, bool, str)
-SHORT = 60  # a message shows only the type of a value with a longer text, which may be a table
+SHORT = 60  # an error shows a value as text up to this length, and only the type of longer values
 
 
 def checked(
@@ -187,10 +187,10 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 
 def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserError] = ConfigError) -> Any:
-    """Check the value of the argument ``name``, and return it with its sequences as tuples.
+    """Check the type of the argument ``name``, and return its ``value`` with sequences converted to tuples.
 
     Raises:
-        UserError: of the class ``raises``, if the value does not have the type of ``adapter``.
+        UserError: the value does not have the type of ``adapter``. The error is of the class ``raises``.
     """
     try:
         return adapter.validate_python(value, strict=True)
@@ -208,24 +208,26 @@ def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserErr
 
 @cache
 def _adapters(function: Callable[..., Any], by_hand: tuple[str, ...] = ()) -> dict[str, TypeAdapter[Any]]:
-    hints = get_type_hints(function)
-    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
-    return {name: adapter_of(hints[name]) for name, kind in kinds.items()
-            if name in hints.keys() - set(by_hand) and kind is not inspect.Parameter.VAR_KEYWORD}  # fmt: skip
+    parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    declared = {each.name: each.annotation for each in parameters
+                if each.name not in by_hand and each.annotation is not each.empty}  # fmt: skip
+    # resolve only the annotations to check: other ones may name types that only type checkers import
+    hints = get_type_hints(SimpleNamespace(__annotations__=declared), inspect.unwrap(function).__globals__)
+    return {name: adapter_of(hint) for name, hint in hints.items()}
 
 
 def adapter_of(hint: Any) -> TypeAdapter[Any]:
-    """Return the validator of an annotation ``hint``, for use with ``check``."""
+    """Return the pydantic validator of an annotation ``hint``, for use with ``check``."""
     return TypeAdapter(_strict(hint))
 
 
 def _strict(hint: Any) -> Any:
-    """Return an annotation with which pydantic accepts any iterable as a sequence, and checks objects by class only."""
+    """Convert an annotation so that pydantic accepts any iterable as a sequence, and only checks an object's class."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
     if origin in {Union, UnionType}:
-        return Union[tuple(map(_strict, args))]  # noqa: UP007 - the members are known at run time only
+        return Union[tuple(map(_strict, args))]  # noqa: UP007 - the members of the union are known only at run time
     if origin in {Sequence, Iterable}:
         listed = partial(_listed, "a list of names" if args[0] is str else "a list")
         return Annotated[Sequence[_strict(args[0])], BeforeValidator(listed)]  # type: ignore[misc]
@@ -248,7 +250,7 @@ def _listed(expected: str, value: Any) -> Any:
 def _bound(
     signature: inspect.Signature, name: str, raises: type[UserError], /, *args: Any, **kwargs: Any
 ) -> inspect.BoundArguments:
-    """Assign the arguments of a call to the parameters of the function ``name``, and return the assignment.
+    """Bind the arguments of a call to the parameters of the function ``name``; an error is of the class ``raises``.
 
     Raises:
         UserError: the call has an argument that the function does not take, or lacks a required argument.
@@ -268,7 +270,7 @@ def _bound(
 def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
     """Return the keys and indices that lead to a wrong value, and whether the wrong value is a key of a mapping.
 
-    ``loc`` is the location that pydantic reports.  It also lists the members of unions, which the result leaves out.
+    ``loc`` is the location that pydantic reports. It also contains members of unions, which the result leaves out.
     """
     place = []
     for part in loc:
@@ -284,7 +286,7 @@ def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
 
 
 def _expected(error: Any) -> str:
-    """Describe in plain words the value that pydantic expected where it found an error."""
+    """Describe in plain words the value that pydantic expected in place of a wrong value."""
     if error["type"] in EXPECTED:
         return EXPECTED[error["type"]]
     if error["type"] == "is_instance_of":
@@ -294,7 +296,7 @@ def _expected(error: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a short value as text; describe any other value by its type, because it may be a table."""
+    """Return a short value as text; return the type of any other value, because the value may be a table."""
     if value is None or isinstance(value, bool | int | float | str | tuple | list | dict):
         text = repr(value)
         if len(text) <= SHORT:

@@ -18,7 +18,9 @@ from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from rich.console import Console, RenderableType
 from rich.table import Table
 
@@ -61,7 +63,7 @@ def doing(step: str) -> None:
 
 
 def text_of(*shown: RenderableType) -> str:
-    """Return tables or other objects of the package rich as text, as on a terminal without colours.
+    """Return objects of the package rich, such as tables, as the text that a terminal without colours would show.
 
     >>> table = Table("party", "rows")
     >>> table.add_row("bank", "3")
@@ -93,7 +95,7 @@ class TextTable(Table):
 
 
 def new_axes() -> Axes:
-    """Return the axes of a new figure."""
+    """Return the axes of a new matplotlib figure."""
     from matplotlib import pyplot as plt  # noqa: PLC0415 - the import is slow, and only figures need it
 
     return plt.subplots(layout="constrained")[1]
@@ -142,6 +144,15 @@ def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False)
             f"quote (') in front, so that a spreadsheet does not run it. Such an id no longer equals the table's own: "
             f"write a .parquet file to join, or keep the text with --raw-csv (raw_csv=True in Python)"
         )
+
+
+def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
+    """Return the rows of a data frame at the positions ``rows`` [b].
+
+    The function takes the rows from one column after another. It does not use ``frame[rows]``, which uses the threads
+    of polars: a forked process would wait for these threads for ever.
+    """
+    return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def escape_formulas(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:

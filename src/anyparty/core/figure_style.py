@@ -59,11 +59,11 @@ def shorten(name: str, most: int = LONGEST) -> str:
     """
     end = (most - 1) // 3
     cut = name if len(name) <= most else f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
-    return cut.replace("$", r"\$")  # matplotlib would read text between two $ as a formula
+    return cut.replace("$", r"\$")  # otherwise, matplotlib would read text between two $ as a formula
 
 
 def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
-    """Shorten names; if shortened names are equal, put the place in the list before each of them.
+    """Shorten names; if some shortened names are equal, put their positions in the list before them.
 
     >>> distinct_labels(["bank", "library of the northern city", "library of the southern city"], 16)
     ['bank', '2 library of…city', '3 library of…city']
@@ -88,7 +88,7 @@ def hide_frame(axis: Axes) -> None:
 def draw_cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
     """Draw a table of coloured cells [rows, columns], with ``texts`` in the cells.
 
-    A cell with a greater ``share``, a number from 0 to 1, has a stronger colour.
+    ``share`` has a number from 0 to 1 for each cell; a greater number gives a stronger colour.
     """
     rows, columns = share.shape
     for r in range(rows):

@@ -1,4 +1,4 @@
-"""Describe an object as plain data, and name a function, so that two of them can be compared in another process.
+"""Describe objects as plain data, and functions by name, so that another process can compare them.
 
 A dataclass is described by its class name and its fields. Fields with ``repr=False`` or ``compare=False`` are left out,
 because they change neither training nor answers. Any other object is described by its class name and by those
@@ -36,7 +36,7 @@ _NO_REPR: Any = object.__repr__
 
 
 def described(made: object, *, whole: bool = True, code: bool = False, depth: int = 0) -> dict[str, Any]:
-    """Convert an object to data that JSON and TOML can store.
+    """Return a description of the object ``made`` as data that JSON and TOML can store.
 
     If ``whole`` is false, values that are equal to their defaults are left out.  If ``code`` is true, lambdas and
     local functions include a hash of their source and of the values that they use from outside.
@@ -58,12 +58,12 @@ def described(made: object, *, whole: bool = True, code: bool = False, depth: in
 
 
 def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, value and default of each constructor argument of an object."""
+    """Yield the name, the value and the default of each constructor argument that the object stores."""
     if is_dataclass(made):
         for each in fields(made):
             if each.init and each.repr and each.compare:
                 default = each.default_factory() if callable(each.default_factory) else each.default
-                # a class pickled by value to another process has its own copy of MISSING
+                # not "is MISSING": a class pickled by value to another process has its own copy of MISSING
                 yield (
                     each.name,
                     getattr(made, each.name, None),
@@ -75,7 +75,7 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
     except (TypeError, ValueError):  # a class implemented in C may have no signature
         return
     kept = dict(getattr(made, "__dict__", {}))
-    if isinstance(made, nn.Module):  # torch stores these apart from the other attributes
+    if isinstance(made, nn.Module):  # torch stores parameters, buffers and modules apart from other attributes
         kept |= [*made.named_parameters(recurse=False), *made.named_buffers(recurse=False), *made.named_children()]
     for name, taken in takes.items():
         if name in kept:
@@ -83,9 +83,9 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
-    """Convert a value to data that is identical in every process."""
+    """Convert a value to plain data: equal values give equal data in every process."""
     value = value.item() if isinstance(value, np.generic) else value
-    # TOML cannot store None, and JSON cannot store NaN
+    # store None and NaN as text: TOML cannot store None, and JSON cannot store NaN
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         value = str(value)
     if isinstance(value, Enum):
@@ -144,7 +144,7 @@ def _name(of: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Return the module and the name of a function, for records; two that differ have different names.
+    """Return "module:name" of a function or an object for records; different functions get different names.
 
     The name of an object includes those values that differ from their defaults.  The name of a lambda or a local
     function includes a hash of its source and of the values that it uses from outside.
@@ -164,7 +164,7 @@ def name_of(function: Any) -> str:
 
 
 def _code(function: Any, depth: int) -> str:
-    """Return " (code HASH)" for a lambda, a local function or an object's method; nothing for other functions."""
+    """Return " (code HASH)" for a lambda, a local function or a method of an object; "" for all other functions."""
     if isinstance(function, MethodType) and not isinstance(function.__self__, type):
         parts: Any = _plain(function.__self__, True, True, depth + 1)
     elif isinstance(function, FunctionType) and ("<lambda>" in function.__qualname__ or "<locals>" in
@@ -176,10 +176,26 @@ def _code(function: Any, depth: int) -> str:
     return f" (code {hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]})"
 
 
-def source_of(of: Any) -> str:
-    """Return the source of a class or function: of a lambda its arguments and body, without the rest of its line.
+def code_hashes(functions: Mapping[str, Any]) -> dict[str, str]:
+    """Return, by name, a hash of the source of each user-defined class or function in ``functions``.
 
-    If there is no source, for example in an interactive session, return the bytecode of a function, or a class's name.
+    The hash of a lambda or a local function also depends on the values that it uses from outside.  Built-in classes and
+    functions, partials and other objects have no hash.
+    """
+    hashes = {}
+    for name, each in functions.items():
+        builtin = str(getattr(each, "__module__", "")).startswith(("anyparty.", "builtins", "torch."))
+        if isinstance(each, type | FunctionType) and not builtin:
+            text = name_of(each) if "<" in each.__qualname__ else source_of(each)
+            hashes[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashes
+
+
+def source_of(of: Any) -> str:
+    """Return the source of a class or function; for a lambda, return its arguments and its body.
+
+    If the source is not available, for example in an interactive session, return a function's bytecode or a class's
+    name.
     """
     code = getattr(of, "__code__", None)
     try:
@@ -195,7 +211,7 @@ def _body(code: CodeType) -> str:
     """Return the source of a lambda's body.
 
     Raises:
-        OSError: there is no source.
+        OSError: the source is not available.
     """
     lines = linecache.getlines(code.co_filename)
     places = [(line - 1, at, last - 1, end) for line, last, at, end in code.co_positions()
@@ -203,7 +219,7 @@ def _body(code: CodeType) -> str:
     if not lines or not places:
         raise OSError
     (first, begin), (last, end) = min(place[:2] for place in places), max(place[2:] for place in places)
-    text = [line.encode() for line in lines[first : last + 1]]  # the positions count bytes
+    text = [line.encode() for line in lines[first : last + 1]]  # ``begin`` and ``end`` count bytes
     text[-1] = text[-1][:end]
     text[0] = text[0][begin:]
     return " ".join(b"".join(text).decode().split())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.core.display import write_frame
+from anyparty.core.display import take_rows, write_frame
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
@@ -36,7 +36,7 @@ class Predictions:
 
     Attributes:
         task: the task.
-        blocks: the K parties that hold columns, in order.
+        blocks: the K parties that hold columns, in the roster's order.
         scores: [n, C]: class probabilities, float32, or the predicted number in the label's own unit, float64; NaN for
             a row without an answer.
         by_party: [n, K, C]: the answer of each party's own predictor (LASER-VFL, Algorithm 2), in the form of
@@ -45,9 +45,10 @@ class Predictions:
         asked: [K] bool, True if party k was asked to take part.
         silent: parties that were asked to take part and did not answer.
         predictor: a description of the predictor.
-        reasons: by row with a missing answer, the reason why it is missing.
+        reasons: by index of a row without an answer, the reason why the answer is missing.
         id_columns: [n, m] the m id columns of these rows; ``None`` if this party does not know their ids.
-        unseen: the number of classes that the model does not know. ``over`` appends them to the classes of ``task``.
+        unseen: the number of classes that training did not see, and that ``over`` has appended to the classes of
+            ``task``.
     """
 
     task: Task
@@ -81,7 +82,7 @@ class Predictions:
 
     @cached_property
     def ids(self) -> tuple[Any, ...] | None:
-        """[n] the rows' ids with the types of the table, each a tuple if there are several id columns.
+        """The rows' ids [n], with the types of the table; with several id columns, each id is a tuple.
 
         ``None`` if the ids are not known.
         """
@@ -89,7 +90,7 @@ class Predictions:
 
     @property
     def answered(self) -> Tensor:
-        """[n] bool: True for a row with an answer."""
+        """A mask [n] bool, True for a row with an answer."""
         return ~torch.isnan(self.scores).any(dim=1)
 
     def unweighted(self) -> Predictions:
@@ -105,7 +106,7 @@ class Predictions:
         return replace(self, scores=_reweighted(self.scores, self.task, -1), by_party=by_party)
 
     def over(self, more: Sequence[str]) -> Predictions:
-        """Return the predictions with further classes ``more``, unknown to the model, which have probability 0."""
+        """Return the predictions with additional classes ``more``, unknown to the model, whose probability is 0."""
         if not more:
             return self
         weights = (*self.task.weights, *(1.0 for _ in more)) if self.task.weights else ()
@@ -141,8 +142,9 @@ class Predictions:
     def to_numpy(self) -> NDArray[Any]:
         """Return the predicted class or number of each row as an array [n], in the order of ``ids``.
 
-        The array has the type of the labels. A row without an answer becomes NaN among numbers, which are then floats.
-        Among texts or booleans it becomes ``None``, and the array has the type object.
+        The array has the type of the labels. If some rows have no answer, the missing answers are NaN among numbers,
+        which are then floats. Among texts or booleans, the missing answers are ``None``, and the array has the type
+        object.
         """
         labels, (_, dtype) = self.labels(), self._dtypes
         if None not in labels:
@@ -157,7 +159,7 @@ class Predictions:
         return DTYPES["number" if self.task.kind == "regression" else self.task.label_type]
 
     def frame(self) -> pl.DataFrame:
-        """Return one row per id: the answer, each class's probability, the parties that took part, and a reason.
+        """Return a frame with one row per id: answer, probability of each class, parties that took part, and reason.
 
         The reason explains why an answer is missing. It is null if there is an answer.
         """
@@ -171,7 +173,7 @@ class Predictions:
         return pl.DataFrame(columns)
 
     def probabilities(self) -> pl.DataFrame:
-        """Return one row per id: the id, and the probability of each class c in the column ``p(c)``.
+        """Return a frame with one row per id: the id, and the probability of each class c in the column ``p(c)``.
 
         The probabilities of a row without an answer are null.
 
@@ -184,35 +186,26 @@ class Predictions:
         return pl.DataFrame(columns | self._probabilities())
 
     def _probabilities(self) -> dict[str, pl.Series]:
-        """Return the probabilities of each class by column name; nothing in a regression."""
+        """Return, by column name, the probabilities of each class; an empty dict in a regression."""
         if self.task.kind == "regression":
             return {}
         scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
         return {f"p({name})": pl.Series(scores[:, c]).fill_nan(None) for c, name in enumerate(self.task.classes)}
 
     def identified(self, id_columns: pl.DataFrame) -> Predictions:
-        """Return the predictions with the id columns [n, m] of their rows."""
+        """Return these predictions with the id columns [n, m] of their rows added."""
         return replace(self, id_columns=id_columns)
 
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; in a CSV, text that begins like a formula is escaped.
 
-        ``raw_csv`` leaves all text as it is.
+        With ``raw_csv``, no text is escaped.
 
         Raises:
             ConfigError: the suffix is neither .csv nor .parquet.
             StorageError: the disk is full, or the folder is not writable.
         """
         write_frame(self.frame(), path, raw_csv=raw_csv)
-
-
-def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
-    """Return the rows of a data frame at the positions ``rows`` [b].
-
-    The rows are taken from one column after another, because ``frame[rows]`` uses the threads of polars.  A forked
-    process would wait for these threads for ever.
-    """
-    return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:
@@ -240,32 +233,23 @@ def refuse_without_labels(task: Task) -> None:
         )
 
 
-def most_probable(scores: Tensor) -> Tensor:
-    """Return the index of the class with the highest score: [..., C] -> [...] int64.
-
-    The first of several classes with the highest score wins.  The result is -1 if one of the C scores is NaN.
-
-    >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
-    tensor([ 1,  0, -1])
-    """
-    return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
-
-
 def predicted_class(task: Task, scores: Tensor) -> Tensor:
     """Return the index of the predicted class from class probabilities: [..., C] -> [...] int64.
 
     Without class weights, the predicted class is the most probable one.  With class weights, it is the class with the
-    greatest product of weight and probability, so that rare classes count as much as frequent ones.  The result is -1
-    if one of the C probabilities is NaN.
+    greatest product of weight and probability, so that rare classes count as much as frequent ones.  The first of
+    several such classes wins.  The result is -1 if one of the C probabilities is NaN.
 
     >>> predicted_class(Task(kind="classification", classes=("a", "b"), weights=(0.5, 5.0)), torch.tensor([[0.8, 0.2]]))
     tensor([1])
     """
-    return most_probable(weighted(task, scores))
+    if task.weights:
+        scores = _reweighted(scores, task, 1)
+    return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
 
 
 def weighted(task: Task, scores: Tensor) -> Tensor:
-    """Return class probabilities [..., C] times the class weights, normalised; the networks' outputs have this form."""
+    """Multiply class probabilities [..., C] by the class weights and normalise them, as in the outputs of networks."""
     return _reweighted(scores, task, 1) if task.weights else scores
 
 
@@ -277,7 +261,7 @@ def _reweighted(scores: Tensor, task: Task, power: int) -> Tensor:
 def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
     """Find the P distinct rows (patterns) of ``present`` [n, K] bool, in lexicographic order.
 
-    K is not limited, because 30 columns at a time are packed into an integer.
+    The number K is not limited, because only 30 columns at a time are packed into an integer.
 
     Returns:
         The patterns [P, K] bool, and for each row the index of its pattern, [n] int64.
@@ -286,7 +270,7 @@ def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
     code = torch.zeros(n, dtype=torch.int64)
     for k in range(K):
         code = code * 2 + present[:, k]
-        if k % 30 == 29:  # replace codes by indices below n, so that 30 more bits fit
+        if k % 30 == 29:  # after 30 columns, replace codes by indices below n, so that 30 more bits fit
             code = torch.unique(code, return_inverse=True)[1]
     numbers, which = torch.unique(code, return_inverse=True)
     row_of = torch.empty(len(numbers), dtype=torch.int64)

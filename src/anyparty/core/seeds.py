@@ -25,15 +25,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Generator
 
-_Device = torch.device  # an alias, because the name ``torch`` is a method in the classes below
-_DRAWING = threading.RLock()  # held while drawing, because all threads share torch's default stream
+if TYPE_CHECKING:  # torch takes seconds to import, so that only the functions that need it import it
+    import torch as pytorch  # under another name, because the classes below have a method ``torch``
+    from torch import Generator
+
+_DRAWING = threading.RLock()  # a thread that draws holds this lock, because all threads share torch's default stream
 _WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
-_WORDS_AT = 24  # the offset of these numbers (8 bytes each) in torch's serialized state, after a seed and two counters
+_WORDS_AT = 24  # the offset of the numbers (8 bytes each) in torch's serialized state, after a seed and two counters
 _BYTES = 5056  # the size of torch's serialized state
 
 
@@ -51,34 +53,40 @@ class Seeds:
 
     def number(self, *name: str | int) -> int:
         """Return the 63-bit seed of the stream ``name``."""
-        return int.from_bytes(self._digest(*name)[:8], "little") >> 1
+        return int.from_bytes(self.key(*name)[:8], "little") >> 1
 
     def key(self, *name: str | int) -> bytes:
         """Return 32 bytes of the stream ``name``, for use as the key of a hash function."""
-        return self._digest(*name)
+        return hashlib.sha256(self._text(*name)).digest()
 
     def torch(self, *name: str | int) -> Generator:
         """Return a fresh torch generator (CPU) for the stream ``name``."""
-        return torch.Generator().manual_seed(self.number(*name))
+        from torch import Generator  # noqa: PLC0415
+
+        generator = Generator()
+        self._begin(generator, *name)
+        return generator
 
     def numpy(self, *name: str | int) -> np.random.Generator:
         """Return a fresh numpy generator for the stream ``name``."""
         return np.random.default_rng(self.number(*name))
 
     @contextmanager
-    def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
+    def drawing(self, *name: str | int, device: pytorch.device | None = None) -> Iterator[None]:
         """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
         The block must not contain an await. Torch's default stream is restored after the block. On the CPU, a thread
         waits at the beginning of its block until the blocks of other threads have ended.
         """
+        import torch  # noqa: PLC0415
+
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):
                 torch.manual_seed(self.number(*name))
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # get_state and set_state are 40 times as fast as fork_rng
+            before = torch.default_generator.get_state()  # 40 times as fast as torch.random.fork_rng
             self._begin(torch.default_generator, *name)
             try:
                 yield
@@ -87,9 +95,6 @@ class Seeds:
 
     def _begin(self, generator: Generator, *name: str | int) -> None:
         generator.manual_seed(self.number(*name))
-
-    def _digest(self, *name: str | int) -> bytes:
-        return hashlib.sha256(self._text(*name)).digest()
 
     def _text(self, *name: str | int) -> bytes:
         return "/".join(map(str, (self.root, *name))).encode()
@@ -102,24 +107,21 @@ class _Own(Seeds):
     could be guessed.
     """
 
-    def torch(self, *name: str | int) -> Generator:
-        generator = Generator()
-        self._begin(generator, *name)
-        return generator
-
     def numpy(self, *name: str | int) -> np.random.Generator:
-        return np.random.default_rng(int.from_bytes(self._digest(*name), "little"))
+        return np.random.default_rng(int.from_bytes(self.key(*name), "little"))
 
     def _begin(self, generator: Generator, *name: str | int) -> None:
-        generator.manual_seed(self.number(*name))  # resets the counters, so that no number of the state is skipped
+        import torch  # noqa: PLC0415
+
+        generator.manual_seed(self.number(*name))  # resets the counters, so that all numbers of a new state are used
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")
-        words = np.frombuffer(hashlib.shake_256(self._digest(*name)).digest(4 * _WORDS), dtype="<u4").astype("<u8")
+        words = np.frombuffer(hashlib.shake_256(self.key(*name)).digest(4 * _WORDS), dtype="<u4").astype("<u8")
         state[_WORDS_AT : _WORDS_AT + 8 * _WORDS] = torch.frombuffer(bytearray(words.tobytes()), dtype=torch.uint8)
         generator.set_state(state)
 
-    def _digest(self, *name: str | int) -> bytes:
+    def key(self, *name: str | int) -> bytes:
         return hashlib.blake2b(self._text(*name), digest_size=32, key=self.secret).digest()
 
 
@@ -131,6 +133,8 @@ def usual_torch() -> Iterator[None]:
     this with ``torch.set_default_dtype``, ``torch.set_default_device``, ``torch.no_grad()`` or
     ``torch.inference_mode()``, which would change or break training.
     """
+    import torch  # noqa: PLC0415
+
     dtype = torch.get_default_dtype()
     with ExitStack() as stack:
         if dtype != torch.float32:
@@ -141,5 +145,5 @@ def usual_torch() -> Iterator[None]:
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
         if torch.get_default_device() != torch.device("cpu"):
-            stack.enter_context(torch.device("cpu"))  # only if needed, because it slows down every call of torch
+            stack.enter_context(torch.device("cpu"))  # only if necessary, because it slows down every call of torch
         yield

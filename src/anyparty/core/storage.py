@@ -33,7 +33,7 @@ def user_path(named: Path | str) -> Path:
 
 
 def refuse_file(folder: Path) -> None:
-    """Check that neither a folder nor one of its parents is a file.
+    """Raise an error if a folder, or one of its parents, is a file.
 
     Raises:
         StorageError: the folder or a parent is a file.
@@ -96,13 +96,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping with its lists as tuples, because JSON stores tuples as lists."""
+    """Return a mapping read from JSON with its lists converted to tuples, because JSON stores tuples as lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: yield a temporary path beside ``path``, and move it to ``path`` at the end.
+    """Write a file atomically: yield a temporary path, and rename the file written there to ``path`` at the end.
 
     The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
     records name a table's categories, and errors may name ids.
@@ -131,7 +131,7 @@ def writing(path: Path) -> Iterator[Path]:
 def take(path: Path, otherwise: str) -> FileLock:
     """Acquire an exclusive lock on the file ``path`` without waiting, and return the lock.
 
-    ``release`` of the lock frees it. If the process dies, the operating system frees the lock.
+    The method ``release`` frees the lock. If the process dies, the operating system frees the lock.
 
     Raises:
         ConfigError: another process holds the lock; the message is ``otherwise``.

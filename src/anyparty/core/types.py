@@ -13,17 +13,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from anyparty.errors import ConfigError, MessageError
 
+if TYPE_CHECKING:  # tables and alignment use this module without torch, which takes seconds to import
+    import torch
+    from torch import Tensor
+
 MOST_LETTERS = 100
 
-Tensors = Mapping[str, Tensor]
+Tensors: TypeAlias = Mapping[str, "Tensor"]
 LabelType = Literal["text", "integer", "number", "boolean"]
 
 
@@ -36,7 +38,7 @@ class Task:
         classes: the labels as text, in the order of the outputs (classification).
         mean: the mean of the training labels (regression). Heads predict standardized labels.
         scale: the standard deviation of the training labels (regression).
-        weights: by class, the weight of a training row; if empty, every weight is 1.
+        weights: the weight of a training row of each class; if empty, every weight is 1.
         label_type: the type of the classes in the active party's table. Only the active party knows it.
     """
 
@@ -53,7 +55,7 @@ class Task:
         return len(self.classes) if self.kind == "classification" else 1
 
     def label(self, c: int) -> str | float:
-        """Return class c with the type that it has in the active party's table: text, int, float or bool.
+        """Return the class with index c, in the type that it has in the active party's table: text, int, float or bool.
 
         >>> Task(kind="classification", classes=("0", "1"), label_type="integer").label(1)
         1
@@ -73,7 +75,7 @@ class Party:
     Its name must also work in comma-separated lists and as a folder name.
 
     Raises:
-        ConfigError: the name cannot be used in these ways.
+        ConfigError: the name cannot be used in lists or as a folder name.
     """
 
     name: str
@@ -100,7 +102,7 @@ class Roster:
         return tuple(party.name for party in self.parties if party.columns)
 
     @cached_property
-    def K(self) -> int:  # noqa: N802 - the papers' letter
+    def K(self) -> int:  # noqa: N802 - called K in the papers
         """The number of parties that hold columns."""
         return len(self.blocks)
 
@@ -208,13 +210,19 @@ class Capabilities:
 
     @property
     def gradients(self) -> tuple[MessageSpec, ...]:
-        """The messages that return gradients to passive parties; such a party can infer labels from its gradients."""
+        """The messages that return gradients to passive parties, which can infer labels from these gradients."""
         return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
 
     @property
     def trains_with_all(self) -> bool:
         """True if training needs all parties, by ``trains_with`` or, if that is ``None``, by ``needs``."""
         return (self.trains_with or self.needs) == "all"
+
+
+def _float32() -> torch.dtype:
+    import torch  # noqa: PLC0415 - torch takes seconds to import
+
+    return torch.float32
 
 
 @dataclass(frozen=True)
@@ -226,7 +234,7 @@ class TensorSpec:
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = field(default_factory=_float32)
     squares: bool = False
 
 
@@ -241,9 +249,9 @@ class Channel(Protocol):
         """The party at this end of the channel."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send named tensors to the party ``to``. Return as soon as the channel has accepted them.
+        """Send named tensors to the party ``to``; return as soon as the channel has accepted them.
 
-        Returns ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this value.
+        The result is ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this result.
         """
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
@@ -266,9 +274,9 @@ def _among(allowed: Sequence[str], value: object, name: str) -> None:
 def finite(tensor: Tensor) -> bool:
     """Return whether all numbers of a tensor are finite.
 
-    If the sum is finite, all numbers are. The sum is tested first, because this takes a tenth of the time.
+    If the sum is finite, all numbers are finite. The sum is tested first, because this test takes a tenth of the time.
     """
-    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
+    return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())
 
 
 def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> None:
@@ -291,7 +299,7 @@ def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> Non
 
 
 def fits(got: Sequence[int], want: Sequence[int]) -> bool:
-    """Return whether a shape matches the wanted one, in which -1 matches any length."""
+    """Return whether the shape ``got`` matches the shape ``want``, in which -1 matches any length."""
     return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))
 
 

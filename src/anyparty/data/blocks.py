@@ -1,7 +1,7 @@
-"""One party's data of the aligned rows: built from its preprocessed features, and divided into batches.
+"""One party's data of the aligned rows: built from the party's preprocessed features, and divided into batches.
 
-A batch contains the same rows at every party, because all parties share the seed. A mask stores which rows a party does
-not hold. No zeros take the place of such rows, and nothing is computed for them.
+A batch contains the same rows at every party, because all parties share the seed. A mask marks the rows that a party
+holds. No zeros take the place of missing rows, and nothing is computed for them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.alignment.alignment import Alignment
-from anyparty.core.seeds import Seeds
 from anyparty.core.types import Roster
 from anyparty.tables.preprocessing import Features
 
@@ -63,15 +62,16 @@ class Rows:
     Attributes:
         n: N, known to all parties.
         block: the party's features, if it holds columns.
-        y: [N] int64 class, or float32 standardized number, at parties that hold labels; arbitrary for unlabelled rows.
-        labeled: [N] bool, True if the party has a label of the row; at parties that hold labels.
-        observed: [N, K] bool, True if party k holds row n; only at label holders, because heads need it.
-        key: [N] int64 at the active party, a number that identifies the row whatever the order of rows; it breaks ties.
-        ids: [N_k] String at the active party: the ids of its own rows, in the order of its block. They never leave the
+        y: [N] labels, at parties that hold labels: int64 index of the class, or float32 standardized number; arbitrary
+            for unlabelled rows.
+        labeled: [N] bool, at parties that hold labels: True if the party has a label of the row.
+        observed: [N, K] bool, at label holders, whose heads need it: True if party k holds row n.
+        key: [N] int64, at the active party: a number that identifies the row in any order of rows; it breaks ties.
+        ids: [N_k] String, at the active party: the ids of its own rows, in the order of its block. They never leave the
             party.
-        names: [N] String at the active party: the ids of the aligned rows, null for ids that it does not know. They
+        names: [N] String, at the active party: the ids of the aligned rows, null for ids that it does not know. They
             never leave the party.
-        labeled_at: at the active party, by host of heads, [N] bool: the rows for which that host reports a label.
+        labeled_at: at the active party, for each host of heads, [N] bool: the rows for which this host reports a label.
     """
 
     n: int
@@ -86,7 +86,7 @@ class Rows:
 
     @property
     def teaching(self) -> Tensor:
-        """The rows, [N] bool, for which at least one host of heads has a label, as far as the active party knows."""
+        """A mask [N] bool of the rows for which at least one host of heads has a label, as far as this party knows."""
         assert self.labeled is not None
         return torch.stack([self.labeled, *self.labeled_at.values()]).any(dim=0)
 
@@ -103,8 +103,8 @@ def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tenso
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield batches of ``rows`` [n] in random order; the same parties hold all rows of a batch.
 
-    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n] has, for each row, the index of the set of parties that
-    hold it, on any device. The last batch of a pattern may be smaller than ``size``.
+    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n], on any device, has for each row the index of the set of
+    parties that hold it. The last batch of a pattern may be smaller than ``size``.
     """
     pattern = pattern.cpu()  # the random permutation is on the CPU
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
@@ -116,40 +116,13 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
 
 
 def patterns(observed: Tensor) -> Tensor:
-    """Return the index of each row's pattern of presence: [n, K] bool -> [n] int64, in an arbitrary order of patterns.
+    """Return for each row an index that equals another row's index if the same parties hold both: [n, K] -> [n] int64.
 
     >>> patterns(torch.tensor([[True, False], [True, True], [True, False]]))
     tensor([0, 1, 0])
     """
     numbers: Tensor = torch.unique(observed, dim=0, return_inverse=True)[1]
     return numbers
-
-
-TRAIN, VALIDATION, TEST = 0, 1, 2
-FEWEST = 4  # from this number of usable rows on, every share above 0 has a row
-
-
-def _rows_of(share: float, n: int) -> int:
-    """Return round(share * n), but at least 1 if the share is above 0 and n is at least ``FEWEST``."""
-    return max(round(share * n), int(share > 0 and n >= FEWEST))
-
-
-def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
-    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
-
-    All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 has at least one row,
-    because validation metrics, early stopping and test scores need a row. Rows without a label, and rows that no party
-    holds, are not usable for validation or test. A method may still learn from them.
-
-    >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
-    3
-    """
-    use = np.full(len(usable), TRAIN, dtype=np.int8)
-    rows = seeds.numpy("split").permutation(np.flatnonzero(usable))
-    tests, validations = (_rows_of(share, len(rows)) for share in (test, validation))
-    use[rows[:tests]] = TEST
-    use[rows[tests : tests + validations]] = VALIDATION
-    return use
 
 
 PartyLabels = Mapping[str, tuple[Tensor, Tensor]]
@@ -170,15 +143,15 @@ def own_rows(
     """Return one party's ``Rows`` for N aligned rows.
 
     Args:
-        position: [N], the party's own row of each aligned row, -1 if it has none.
+        position: [N], the index of each aligned row among the party's own rows; -1 if the party lacks the row.
         blocks: [N], ``position`` with -1 also for rows whose cells are all empty; by default ``position``.
         features: the preprocessed features of the party's n_k rows; ``None`` if the party has no columns.
-        labels: the labels of the party's own rows, (y [n_k], labeled [n_k]); ``None`` if the party has no labels.
+        labels: the pair (y [n_k], labeled [n_k]) of the party's own rows; ``None`` if the party has no labels.
         observed: [N, K], True if party k holds row n; given at label holders.
         key: [N], a number that identifies each row; given at the active party.
         ids: [n_k], the ids of the party's own rows; given at the active party.
-        names: [N], the ids of the aligned rows, at the active party. By default they are taken from ``ids``, and null
-            for rows that the party does not hold.
+        names: [N], the ids of the aligned rows; given at the active party. By default they are taken from ``ids``, and
+            are null for rows that the party does not hold.
         device: the device for the tensors.
 
     """
@@ -200,7 +173,7 @@ def own_rows(
 
 
 def block_of(features: Features, position: Tensor, device: torch.device | str = "cpu") -> Block:
-    """Return the block of preprocessed rows, with the ``position`` [N] of each aligned row among the party's own."""
+    """Return the block of a party's preprocessed rows; ``position`` [N] has each aligned row's index among them."""
     gaps = None if features.gaps is None else torch.from_numpy(features.gaps).to(device)
     return Block(torch.from_numpy(features.x).to(device), position.to(device), gaps)
 
@@ -217,8 +190,8 @@ def assemble(
     Args:
         alignment: the alignment of all parties.
         roster: the parties.
-        features: by party, the preprocessed features of its n_k rows; a party that is not a key holds no row.
-        labels: by label holder, the labels of its own rows, (y [n_k], labeled [n_k]).
+        features: by party, the preprocessed features of its n_k rows; a party that is absent here holds no row.
+        labels: for each label holder, the pair (y [n_k], labeled [n_k]) of its own rows.
         device: the device for the tensors.
 
     """
@@ -243,7 +216,7 @@ def assemble(
 
 
 def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Return a party's labels and their mask in the order of the N aligned rows, from the order of its own rows."""
+    """Convert a party's labels and their mask from the order of its own rows to the order of the N aligned rows."""
     (y, labeled), at = labels, torch.from_numpy(position)
     held = at >= 0
     whole_y, whole_labeled = torch.zeros(len(at), dtype=y.dtype), torch.zeros(len(at), dtype=torch.bool)
@@ -252,7 +225,7 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 
 
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
-    """Return a party's ids [n_k] in the order of its own rows, null for a row without any cell or label.
+    """Return the ids [n_k] of a party's own rows, in their order; null for a row that has neither cells nor a label.
 
     The result is ``None`` after a private alignment, which reveals no ids.
     """

@@ -1,11 +1,12 @@
-"""Missingness mechanisms: frozen parameters that draw a mask ``observed`` [N, K] from a named random stream.
+"""Missingness mechanisms: sets of parameters that draw a mask ``observed`` [N, K] from a named random stream.
 
 Notation  N rows, K parties, k a party; x_k the block of party k [N, ...]; p a probability of being missing.
 
 A drawn row that no party observes is empty. An empty row is redrawn from the distribution of rows that are not empty,
 so that at least one party observes each row. ``DrawnMask.redrawn`` counts the redrawn rows. Redrawing lowers the share
 of missing blocks. For MCAR with probability p and K parties, the share is (p - p^K) / (1 - p^K), which is .467 and not
-.5 for p = .5 and K = 4 (``MCAR.expected_rate``). ``MCAR(keep_empty=True)`` keeps empty rows instead.
+.5 for p = .5 and K = 4 (``MCAR.expected_rate``). With ``keep_empty=True``, MCAR, Beta and MNAR keep empty rows
+instead. The other mechanisms never draw an empty row.
 
 MAR 1, MAR 2 and MNAR depend on values. They expect blocks that ``normalised`` has scaled as in the paper: the mean and
 the standard deviation of the training rows scale the test rows too. Masks for training and test are drawn from two
@@ -21,11 +22,11 @@ Sources: "Vertical Federated Learning with Missing Features During Training and 
 section 5 and appendix E (MCAR, Beta); FALSE-VFL, section 5.1 and appendix D.3 (MAR, MNAR, scarce labels), whose
 pseudo-code we do not have: thresholds, step and budget are our choices; APC-VFL, section 6 (alignment of two parties).
 
-MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper, with normalised features: "If its variance
-exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional pieces.
-Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the excess over
-the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so the
-defaults here are our choices. At least one block of a row is always observed, so that no row is redrawn.
+MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper describes it for normalised features: "If its
+variance exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional
+pieces. Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the
+excess over the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so
+the defaults here are our choices. At least one block of a row is always observed, so no row is redrawn.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class DrawnMask:
 
 
 class Mechanism(Protocol):
-    """A missingness mechanism: frozen parameters, and a function that draws a mask."""
+    """A missingness mechanism: fixed parameters, and a function that draws a mask."""
 
     name: ClassVar[str]
 
@@ -158,7 +159,7 @@ def check_sizes(n: int, K: int, blocks: BlockArrays | None) -> None:
 
 
 def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of: str) -> Numbers:
-    """Return the statistic ``of``, "mean" or "var", of every block's features in every row: [N, K].
+    """Return the mean or the variance (``of`` is "mean" or "var") of every block's features in every row: [N, K].
 
     Raises:
         ConfigError: there are no blocks, they do not fit n and K, or a value is not a number.
@@ -166,7 +167,7 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
     if blocks is None:
         raise ConfigError(f"{mechanism} looks at values: give draw the blocks, normalised")
     check_sizes(n, K, blocks)
-    blocks = [np.asarray(block) for block in blocks]  # blocks may also be data frames or tensors
+    blocks = [np.asarray(block) for block in blocks]  # convert blocks that are data frames or tensors
     if any(block.dtype.kind not in "fiub" for block in blocks):
         raise ConfigError(f"{mechanism} looks at values: a block has cells that are not numbers, such as ids or text; "
                           f"leave such columns out, or turn them into numbers")  # fmt: skip
@@ -182,7 +183,8 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
 def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArray[np.float32]]:
     """Return blocks whose features are scaled to mean 0 and standard deviation 1 over the rows of ``by``.
 
-    By default, ``by`` is ``blocks``. A feature that is constant in ``by`` is only shifted by that constant.
+    ``by`` has blocks of the same parties; by default it is ``blocks``. A feature that is constant in ``by`` is only
+    shifted by this constant.
     """
     out = []
     for block, fitted in zip(blocks, blocks if by is None else by, strict=True):
@@ -216,7 +218,7 @@ class MCAR:
         return self.p if self.keep_empty else (self.p - self.p**K) / (1 - self.p**K)
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask from the stream ("missing", ``name``); see ``Mechanism.draw``."""
+        """Draw a mask from the stream ("missing", ``name``); the arguments are those of ``Mechanism.draw``."""
         check_sizes(n, K, blocks)
         p = np.broadcast_to(np.float64(self.p), (n, K))
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
@@ -224,22 +226,26 @@ class MCAR:
 
 @dataclass(frozen=True, kw_only=True)
 class BetaMCAR:
-    """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2))."""
+    """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
+
+    ``keep_empty`` has the same meaning as in ``MCAR``.
+    """
 
     name: ClassVar[str] = "beta"
     a: float = 2.0
     b: float = 2.0
+    keep_empty: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.a < np.inf and 0 < self.b < np.inf):
             raise ConfigError(f"beta: a and b must be positive numbers, not {self.a} and {self.b}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw each party's p, then a mask, from the stream ("missing", ``name``); see ``Mechanism.draw``."""
+        """Draw each party's p, then a mask; the arguments are those of ``Mechanism.draw``."""
         check_sizes(n, K, blocks)
         rng = stream(seeds, name)
         p = np.minimum(rng.beta(self.a, self.b, size=K), 1 - 1e-9)
-        return independent(rng, np.broadcast_to(p, (n, K)))
+        return independent(rng, np.broadcast_to(p, (n, K)), keep_empty=self.keep_empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,21 +254,23 @@ class MNAR:
 
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
     probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). We do not have the paper's condition; a_k > 0 is our
-    choice. With p = .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, only the
-    block's own values matter.
+    choice. With p = .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, whether a block
+    is missing depends only on its own values. ``keep_empty`` has the same meaning as in ``MCAR``.
     """
 
     name: ClassVar[str] = "mnar"
     p: float = 0.7
+    keep_empty: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.p < 1:
             raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask by the means of the blocks' features in each row; see ``Mechanism.draw``."""
+        """Draw a mask by the means of blocks' features in each row; the arguments are those of ``Mechanism.draw``."""
         mean = row_statistic(self.name, n, K, blocks, "mean")
-        return independent(stream(seeds, name), np.where(mean > 0, self.p, 1 - self.p))
+        p = np.where(mean > 0, self.p, 1 - self.p)
+        return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +283,7 @@ class ScarceOverlap:
 
     Attributes:
         ratio: the share of rows that both parties hold.
-        active_only: of the rows that one party holds, the share that the active party holds.
+        active_only: the share of the remaining rows that the active party holds.
         active: the index of the active party, 0 or 1.
     """
 
@@ -290,7 +298,7 @@ class ScarceOverlap:
                               f"and 1, active {self.active} must be 0 or 1")  # fmt: skip
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask for two parties; see ``Mechanism.draw``."""
+        """Draw a mask for two parties; the arguments are those of ``Mechanism.draw``."""
         if K != 2:
             raise ConfigError(f"alignment is for two parties, not {K}; mcar is for any number")
         check_sizes(n, K, blocks)
@@ -305,16 +313,16 @@ class ScarceOverlap:
 
 @dataclass(frozen=True, kw_only=True)
 class ScarceLabels:
-    """Only n rows have labels, and all parties hold ``aligned`` of these rows (FALSE-VFL, section 5).
+    """Only ``n`` rows have labels, and all parties hold ``aligned`` of these rows (FALSE-VFL, section 5).
 
-    For tables, the paper uses 500 labelled rows, of which 100 are aligned; for images, 1000 rows, of which 200 are
-    aligned. The labelled rows are drawn independently of values and classes. All rows except the aligned ones follow
-    ``rest``.
+    For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
+    of which all parties hold 200. The labelled rows are drawn independently of values and classes. All rows except
+    these ``aligned`` rows follow ``rest``.
 
     Attributes:
         n: the number of labelled rows.
         aligned: the number of labelled rows that all parties hold.
-        rest: the mechanism for all rows except the aligned rows.
+        rest: the mechanism for all rows except the ``aligned`` rows.
     """
 
     name: ClassVar[str] = "labels"
@@ -331,7 +339,7 @@ class ScarceLabels:
             raise ConfigError(f"labels: aligned must lie between 0 and n = {self.n}, not {self.aligned}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask whose ``labeled`` marks the labelled rows; see ``Mechanism.draw``."""
+        """Draw a mask whose ``labeled`` marks the labelled rows; the arguments are those of ``Mechanism.draw``."""
         if self.n > n:
             raise ConfigError(f"labels: n = {self.n} exceeds the number of rows, {n}")
         drawn = self.rest.draw(seeds, name, n, K, blocks)
@@ -369,12 +377,12 @@ class SequentialMAR(ABC):
         """
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask from the stream ("missing", ``name``) and the blocks' variances; see ``Mechanism.draw``."""
+        """Draw a mask by the blocks' variances in each row; the arguments are those of ``Mechanism.draw``."""
         order, variance = self._ordered(seeds, name, n, K, blocks)
         return _until(self.stops(variance), order)
 
     def calibrated(self, seeds: Seeds, blocks: BlockArrays, *, rate: float = 0.5) -> Self:
-        """Return the mechanism with a threshold at which about the share ``rate`` of ``blocks`` is missing.
+        """Return the mechanism with such a threshold that about the share ``rate`` of ``blocks`` is missing.
 
         The threshold is found by bisection, because the number of observed blocks rises with the threshold.
 
@@ -409,8 +417,8 @@ class MAR1(SequentialMAR):
 
     A block is informative in a row if the variance of its features exceeds the threshold, which falls by ``step`` after
     each block (FALSE-VFL, appendix D.3, type 1). Only observed blocks determine which blocks are missing. With the
-    defaults and standardized columns at K = 8, .46 of HAPT's blocks are missing, .66 of Isolet's and .46 of
-    Fashion-MNIST's. ``calibrated`` sets the threshold for a given rate.
+    defaults and standardized columns at K = 8, the share of missing blocks is .46 for HAPT, .66 for Isolet and .46 for
+    Fashion-MNIST. ``calibrated`` sets the threshold for a given rate.
     """
 
     name: ClassVar[str] = "mar1"
@@ -426,10 +434,10 @@ class MAR1(SequentialMAR):
 class MAR2(SequentialMAR):
     """Observe the parties' blocks one by one, in random order; stop when their information exceeds a budget.
 
-    A block of variance v costs max(v - threshold, 0) of the budget, and the threshold falls by ``step``. Observation
-    stops when the budget is below zero (FALSE-VFL, appendix D.3, type 2). With the defaults and standardized columns at
-    K = 8, .50 of HAPT's blocks are missing, .71 of Isolet's and .48 of Fashion-MNIST's. ``calibrated`` sets the
-    threshold for a given rate.
+    A block of variance v costs max(v - threshold, 0) of the budget, and the threshold falls by ``step`` after each
+    block. Observation stops when the rest of the budget is below zero (FALSE-VFL, appendix D.3, type 2). With the
+    defaults and standardized columns at K = 8, the share of missing blocks is .50 for HAPT, .71 for Isolet and .48 for
+    Fashion-MNIST. ``calibrated`` sets the threshold for a given rate.
     """
 
     name: ClassVar[str] = "mar2"
@@ -444,7 +452,7 @@ class MAR2(SequentialMAR):
 
 
 def _until(stops: Mask, order: NDArray[np.int64]) -> DrawnMask:
-    """Return the mask that observes each row's blocks in ``order``, up to the first for which ``stops`` is True."""
+    """Return the mask that observes a row's blocks in ``order``, up to and including the first with ``stops``."""
     seen = np.ones_like(stops)
     seen[:, 1:] = ~np.logical_or.accumulate(stops, axis=1)[:, :-1]
     observed = np.empty_like(stops)
@@ -469,7 +477,7 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     >>> missing("mcar", p=0.5)
     MCAR(p=0.5, keep_empty=False)
     >>> missing({"name": "labels", "n": 500, "aligned": 100, "rest": {"name": "mnar", "p": 0.9}})
-    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9))
+    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9, keep_empty=False))
 
     Raises:
         ConfigError: the mechanism or a parameter is unknown, or a value is out of range.
@@ -482,6 +490,9 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     create = MECHANISMS[name]
     own = {each.name for each in fields(create)}  # type: ignore[arg-type]
     unknown = sorted(values.keys() - own)
+    if unknown == ["keep_empty"]:
+        why = "give it to rest" if name == "labels" else "it never draws a row that all parties miss"
+        raise ConfigError(f"missingness {name!r} has no parameter 'keep_empty': {why}; mcar, beta and mnar have it")
     if unknown:
         raise ConfigError(f"missingness {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own)}")
     if isinstance(values.get("rest"), str | Mapping):

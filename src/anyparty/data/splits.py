@@ -1,4 +1,4 @@
-"""Assign the rows to training, validation and test, before anything is fitted.
+"""Assign the rows to training, validation and test, before preprocessing or networks are fitted.
 
 The active party assigns its labelled rows to these three parts. By default ("stratified"), the part of a row depends on
 the row's id, on the labels and on the seed. It depends neither on the order of the rows nor on which parties hold the
@@ -20,7 +20,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION, split
 from anyparty.errors import TableError, remark
 from anyparty.tables import cells, reading_rules
 from anyparty.tables.column_types import as_dates, date_order, date_setting
@@ -31,10 +30,12 @@ from anyparty.tables.target import AskedKind, infer_task
 Kind = Literal["stratified", "random", "group", "time", "file", "ids"]
 Part = NDArray[np.int8]
 
+TRAIN, VALIDATION, TEST = 0, 1, 2
+FEWEST = 4  # with at least this many usable rows, every share above 0 gets a row
 # the use of rows in no part: unlabelled rows in held-out groups, times or parts, and rows that ``train.rows`` excludes
 UNUSED = 3
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-ATTEMPTS = 100  # draws of the groups' order before an error reports that a part lacks a class
+ATTEMPTS = 100  # the groups' order is drawn up to this many times, until no part lacks a class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,12 @@ class SplitPlan:
     """The kind and the shares of a split of the rows.
 
     Attributes:
-        kind: "stratified" by class; "random", the rows in random order; "group", "time" or "file" by a column of the
-            active party's table; "ids", parts that the caller listed.
-        parties: whether each part also gets the same share of the rows of every set of parties.
+        kind: "stratified" splits each class in the same way. "random" splits the rows at random. "group", "time" and
+            "file" split by a column of the active party's table. "ids" uses the parts that the caller listed.
+        parties: whether each part also gets the same share of the rows that any given set of parties holds.
         validation: the share of the labelled rows for validation.
         test: the share of the labelled rows for test.
-        task: the kind of task that the settings request.
+        task: the kind of task in the settings: "auto", "classification" or "regression".
     """
 
     kind: Kind = "stratified"
@@ -58,7 +59,7 @@ class SplitPlan:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The shares of training, validation and test by name, without shares of zero."""
+        """The shares of training, validation and test, by name; shares of zero are left out."""
         each = {"training": 1 - self.validation - self.test, "validation": self.validation, "test": self.test}
         return {name: share for name, share in each.items() if share > 0}
 
@@ -70,7 +71,7 @@ def assign(
 
     Args:
         table: the active party's table, with labels and, if the kind needs it, the column ``table.part_by``.
-        position: [N], the active party's own row of each aligned row, -1 if it has none.
+        position: [N], the index of each aligned row in the active party's table; -1 if the table lacks the row.
         observed: [N, K], True if party k holds row n.
         plan: the kind of split, and the shares of validation and test.
         seeds: the random streams, which depend on the seed and, at a site, on the active party's secret.
@@ -92,19 +93,42 @@ def assign(
     else:
         part = {"group": rows.by_group, "time": rows.by_time}.get(plan.kind, rows.listed)()
         part[~labelled & (part != TRAIN)] = UNUSED
-    part[~seen] = TRAIN  # rows that no party holds: they have no cells, and no labels for training
+    part[~seen] = TRAIN  # no party has a cell of these rows; they are training rows without labels
     use = np.full(len(position), TRAIN, dtype=np.int8)
     use[held] = part[position[held]]
     return use
 
 
+def _rows_of(share: float, n: int) -> int:
+    """Return round(share * n), but at least 1 if the share is above 0 and n is at least ``FEWEST``."""
+    return max(round(share * n), int(share > 0 and n >= FEWEST))
+
+
+def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
+    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
+
+    All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 gets at least one row,
+    because validation metrics, early stopping and test scores need one. Rows without a label, and rows that no party
+    holds, are not usable for validation or test. A method may still learn from them.
+
+    >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
+    3
+    """
+    use = np.full(len(usable), TRAIN, dtype=np.int8)
+    rows = seeds.numpy("split").permutation(np.flatnonzero(usable))
+    tests, validations = (_rows_of(share, len(rows)) for share in (test, validation))
+    use[rows[:tests]] = TEST
+    use[rows[tests : tests + validations]] = VALIDATION
+    return use
+
+
 def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
-    """Return the use of each row [N]; training rows outside the mask ``rows`` [N] become unused."""
+    """Return ``use`` [N], in which training rows outside the mask ``rows`` [N] become unused."""
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
 def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
-    """Return the class of each row as text, null without a label; ``None`` if the labels are numbers."""
+    """Return the class of each row as text, null for a row without a label; ``None`` if the labels are numbers."""
     assert table.label is not None
     try:
         task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
@@ -114,7 +138,7 @@ def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
-    """Return, for each of the active party's n rows, an index of the set of parties that hold it, 0 if not aligned."""
+    """Return, for each of the active party's n rows, an index of the set of parties that hold it; 0 if not aligned."""
     found = np.zeros(n, dtype=np.int64)
     there = position >= 0
     found[position[there]] = np.unique(observed[there], axis=0, return_inverse=True)[1].ravel() + 1
@@ -123,7 +147,7 @@ def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) 
 
 @dataclass(frozen=True)
 class _OwnRows:
-    """The active party's n rows, and the ways to assign them to parts.
+    """The active party's n rows, and functions that assign them to the parts training, validation and test.
 
     Attributes:
         table: the active party's table.
@@ -166,11 +190,12 @@ class _OwnRows:
     def stratified(self, patterns: NDArray[np.int64] | None) -> Part:
         """Return each row's part [n]; each part gets its share of every class.
 
-        With ``patterns`` [n], each part also gets its share of the rows of every set of parties within a class.
+        ``patterns`` [n] has an index of the set of parties that hold the row. If it is given, each part also gets its
+        share of the rows of every such set within a class.
         """
         usable = self.labelled
         part = self._stratified(usable, patterns)
-        if self.lacks(np.where(self.seen, part, UNUSED)):  # in a part, a class has only rows that no party holds
+        if self.lacks(np.where(self.seen, part, UNUSED)):  # true if all rows of a class in a part are held by no party
             part = self._stratified(usable & self.seen, patterns)
         return part
 
@@ -210,7 +235,7 @@ class _OwnRows:
         )
 
     def lacks(self, part: Part) -> list[tuple[str, str]]:
-        """Return the pairs (class, part) of a class that has labelled rows and a part that has none of them."""
+        """Return the pairs (class, part) in which the class has labelled rows, but none of them is in the part."""
         codes, names = self.codes()
         if self.classes is None:
             return []
@@ -225,7 +250,7 @@ class _OwnRows:
         ]
 
     def by_group(self) -> Part:
-        """Return each row's part [n]: whole groups, in random order, fill test, then validation, then training.
+        """Return each row's part [n]: whole groups in random order fill first test, then validation, then training.
 
         Raises:
             TableError: a row has no group, or no draw gives every part a row of every class.
@@ -254,10 +279,13 @@ class _OwnRows:
         return [TRAIN, *([VALIDATION] if plan.validation else []), *([TEST] if plan.test else [])]
 
     def _fill(self, sizes: NDArray[np.int64], key: NDArray[np.float64]) -> Part:
-        """Return the part of each group [G], filled in order of ``key`` [G]; ``sizes`` [G] counts labelled rows."""
+        """Return the parts of G groups; in the order of ``key`` [G], they fill test, then validation, then training.
+
+        ``sizes`` [G] has the number of labelled rows of each group.
+        """
         part = np.full(len(sizes), TRAIN, dtype=np.int8)
         order, total = key.argsort(), sizes.sum()
-        # the number of rows before the middle of each group
+        # for each group, the number of labelled rows before it, plus half of its own
         before = np.concatenate([[0], sizes[order].cumsum()[:-1]]) + sizes[order] / 2
         part[order[before < (self.plan.test + self.plan.validation) * total]] = VALIDATION
         part[order[before < self.plan.test * total]] = TEST
@@ -286,7 +314,7 @@ class _OwnRows:
     def _times(self, column: pl.Series) -> NDArray[np.float64]:
         """Return the rank of each row's time [n]; equal times have equal ranks.
 
-        Dates in text are read by the same rules as in a feature column.
+        Dates in text are read by the reading rules of the party's table.
         """
         rules, name = self.table.rules, column.name
         known = column if reading_rules.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
@@ -305,12 +333,12 @@ class _OwnRows:
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:
-        """Return each row's part [n] as the column gives it: train, validation or test.
+        """Return each row's part [n], which the column names: train, validation or test.
 
-        If the column gives none, a labelled row is not used, and a row without a label is for training.
+        If the column has an empty cell, a labelled row is not used, and a row without a label is for training.
 
         Raises:
-            TableError: the column has another text or, with the kind "file", gives a labelled row no part.
+            TableError: the column has another text or, with the kind "file", has an empty cell in a labelled row.
         """
         column = self.column()
         text = cells.as_text(column).str.to_lowercase()
@@ -332,7 +360,7 @@ class _OwnRows:
         return self.table.part_by
 
     def _check_complete(self, text: pl.Series) -> None:
-        """Check that every row has a group or a time.
+        """Check that no cell of the column of groups or times is empty.
 
         Raises:
             TableError: a cell is empty.
@@ -343,12 +371,12 @@ class _OwnRows:
 
 
 def _numbers(rows: pl.Series) -> str:
-    """Return the positions of the first five rows in a mask, counted from 1, as text."""
+    """Return as text the positions, counted from 1, of the first five rows that a mask marks."""
     return ", ".join(str(row + 1) for row in rows.arg_true().head(5).to_list())
 
 
 def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return sort keys in [0, 1) for rows: the rows below any limit are about the same share of every pattern."""
+    """Return new sort keys in [0, 1): rows with keys below a given limit are about the same share of every pattern."""
     order = np.empty(len(key))
     for pattern in np.unique(patterns):
         rows = np.flatnonzero(patterns == pattern)
@@ -358,10 +386,10 @@ def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[
 
 
 def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of each class's rows for test and for validation; ``sizes`` counts each class's rows.
+    """Return, for each class, the number of rows for test and for validation; ``sizes`` has the number of all its rows.
 
-    The totals are the rounded shares of all rows, by the method of largest remainders. A share above 0 gives every
-    class at least one row, and every class keeps at least one row for training.
+    Over all classes, these numbers add up to the rounded shares of all rows (method of largest remainders). A share
+    above 0 gives every class at least one row, and every class keeps at least one row for training.
 
     >>> [counts.tolist() for counts in counts_of(np.array([236, 4]), 0.2, 0.15)]
     [[47, 1], [35, 1]]

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
 from anyparty.core.types import Task
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import TableError, some
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
@@ -28,7 +27,7 @@ def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.boo
 
     Args:
         table: the label holder's table.
-        position: [N], the label holder's own row of each aligned row, -1 if it has none.
+        position: [N], the index of each aligned row in the label holder's table; -1 if the table lacks the row.
         observed: [N, K], True if party k has a cell in row n.
     """
     if table.label is None:
@@ -46,12 +45,13 @@ def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]
 
 
 def predicted(table: Table, kind: AskedKind, positive: str | None) -> str:
-    """Describe in one line the task of all known labels in a table: the classes, or the range of numbers.
+    """Describe in one line the task that a table's labels define: the classes, or the range of numbers.
 
-    ``kind`` is "auto", "classification" or "regression"; ``positive`` is the positive class of two, if one was chosen.
+    ``kind`` is "auto", "classification" or "regression". ``positive`` is the positive class of a binary task, if one
+    was chosen.
 
     Raises:
-        TableError: the labels cannot be used, such as a single class.
+        TableError: the labels cannot be used, for example because all have the same class.
     """
     rows = np.arange(len(table))
     task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), kind, positive, without=True)
@@ -67,7 +67,7 @@ def task_of(
 
     Args:
         table: the active party's table.
-        position: [N], the party's own row of each aligned row, -1 if it has none.
+        position: [N], the index of each aligned row in the party's table; -1 if the table lacks the row.
         use: [N], the use of each row: training, validation, test or none.
         kind: "auto", "classification" or "regression".
         positive: the positive class of a binary task, if one was chosen.
@@ -89,7 +89,10 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Yield a hint if the rows ``trained`` have fewer than two labels, and the held-out rows ``others`` have more."""
+    """Yield a hint if the training rows ``trained`` have fewer than two different labels, and ``others`` have more.
+
+    ``others`` are the rows for validation and test.
+    """
     there, elsewhere = (names_of(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):
@@ -100,17 +103,17 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
 
 
 def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task, rows: str) -> None:
-    """Check that the rows that ``train.rows`` selects have labels of every class.
+    """Check that the training rows that the setting ``train.rows`` selects have labels of every class.
 
     Args:
         table: the active party's table.
-        position: [N], the party's own row of each aligned row, -1 if it has none.
-        use: [N], the use of each row; rows that ``train.rows`` excludes are not for training.
+        position: [N], the index of each aligned row in the party's table; -1 if the table lacks the row.
+        use: [N], the use of each row, after rows that ``train.rows`` excludes were marked as unused.
         task: the task.
         rows: the value of the setting ``train.rows``, for the error message.
 
     Raises:
-        TableError: none of these rows has a label, or a class has none of these rows.
+        TableError: no training row has a label, or no training row has a given class.
     """
     assert table.label is not None
     labels = table.label[position[(position >= 0) & (use == TRAIN)]].drop_nulls()
@@ -123,13 +126,13 @@ def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
-    """Return class weights that give all classes the same total weight: rows / (classes x rows of the class).
+    """Return class weights that give all classes the same total weight: n / (C n_c) for a class with n_c training rows.
 
-    "rows" and "classes" are the numbers of training rows and of classes. Classes without a training row are not
-    counted, so that the mean weight of the training rows is 1.
+    n is the number of labelled training rows, and C is the number of classes that have a training row. The mean weight
+    of these rows is therefore 1.
     """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)
-    own = torch.from_numpy(position[(position >= 0) & (use == TRAIN)])
-    counts = torch.bincount(y[own][labeled[own]], minlength=task.outputs)
+    own = position[(position >= 0) & (use == TRAIN)]
+    counts = y[own][labeled[own]].bincount(minlength=task.outputs)
     return tuple((counts.sum() / ((counts > 0).sum() * counts.clamp(min=1))).tolist())

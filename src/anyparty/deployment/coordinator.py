@@ -43,7 +43,8 @@ class JobResult:
     Attributes:
         job: the job's name.
         status: FLARE's status of the job.
-        outcomes: how the job ended at each party, by party; only for parties whose kit is on this machine.
+        outcomes: the job's outcome by party, with the fields of ``JobOutcome``; only for parties whose kit is on this
+            machine.
         absent: by party, the number of epochs of this training that the party missed; empty if the active party's kit
             is not on this machine.
         epochs: the number of epochs of this training.
@@ -102,14 +103,15 @@ def train(
     watch: Callback | None = None,
     allow_code: Sequence[str] = (),
 ) -> JobResult:
-    """Train with the connected parties, and wait for the end; Ctrl-C stops the training at all parties.
+    """Train with the connected parties, and wait until the training ends; Ctrl-C stops it at all parties.
 
     If the parties have trained before, ``resume`` continues the earlier training, and ``again`` replaces it.  The
-    callback ``watch`` and the trackers that the settings name follow the training if the active party's kit is on this
-    machine.
+    callback ``watch`` is called during the training, and the trackers in the settings record it, if the active party's
+    kit is on this machine.
 
-    ``allow_code`` names modules that the settings in a run's folder may load.  A settings file that the user wrote
-    needs no permission.  Each party's own kit determines the code that may be loaded at that party.
+    If ``config`` is the settings file in a run's folder, code that it names is imported only from the modules that
+    ``allow_code`` lists. A settings file that the user wrote needs no permission. Each party's own kit determines which
+    code may be imported at that party.
 
     Parties that missed epochs are reported as warnings.
 
@@ -120,7 +122,7 @@ def train(
             names ``Incomplete`` if a party's share of the model was not saved, or if ``train.require`` is not met.
     """
     folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
-    scheduled(chosen(resolved), resolved)  # reports invalid settings before a job is submitted
+    scheduled(chosen(resolved), resolved)  # raises an error for invalid settings, before a job is submitted
     check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
@@ -156,10 +158,11 @@ def predict(
         folder: the federation's folder.
         config: the settings used in training.
         parties: the parties whose columns may be used; by default all connected parties.
-        timeout_s: the maximum time to wait for the end, in seconds.
+        timeout_s: the maximum time to wait for the end of the prediction, in seconds.
 
     Returns:
-        The result of the job, and the file of predictions if the active party's kit is on this machine, else None.
+        The result of the job, and the path of the file of predictions. The second result is ``None`` if the active
+        party's kit is on another machine.
 
     Raises:
         ConfigError: the settings are invalid.
@@ -213,7 +216,7 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits until the job is submitted, because it can be aborted only then
+            if submitting.exception() is None:  # waits for the submission: only then can the job be aborted
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
@@ -242,7 +245,7 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
         record: the active party's ``record.json``, which it writes after every checkpoint.
         job: FLARE's name for the job.
         ended: a future that is done when the job has ended.
-        watch: the callback; epochs are reported late, and batches are not reported.
+        watch: the callback. It gets an epoch only after the record has been written, and it gets no batches.
 
     """
     heard = _Reported(watch)
@@ -269,7 +272,7 @@ class _Reported:
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """Report to the callback the events in the record ``said`` that it has not received yet."""
+        """Report to the callback the events in the record ``said`` that the callback has not received yet."""
         aligning = said.get("aligning", [])
         if aligning and aligning != self.aligning and not self.aligned:
             self.aligning = aligning
@@ -279,7 +282,7 @@ class _Reported:
             self.aligned = True
         stages, history = said.get("stages", {}), said.get("history", [])
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
-        if same < len(self.epochs):  # a resumed run has repeated epochs
+        if same < len(self.epochs):  # a resumed run has trained some epochs again
             self.epochs, self.stage = self.epochs[:same], ""
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
@@ -304,13 +307,13 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # a stage is unknown if only an earlier, lost record described it
+        self.stage = stage if stage in stages else ""  # a stage is unknown if a lost record described it
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 
 
 def _numbers(value: Any) -> Any:
-    """Convert None back to NaN in a loss or in scores, because JSON stores NaN as null."""
+    """Return a loss, or scores by name, with NaN in place of None, because JSON stores NaN as null."""
     if isinstance(value, Mapping):
         return {name: _numbers(each) for name, each in value.items()}
     return math.nan if value is None else value
@@ -319,6 +322,6 @@ def _numbers(value: Any) -> Any:
 def _said(record: Path, job: str) -> dict[str, Any]:
     try:
         said = read_json(record)
-    except ModelError:  # the run has not begun, or the record is on another machine
+    except ModelError:  # no record: the run has not begun, or runs elsewhere
         return {}
     return said if said.get("job") == job else {}

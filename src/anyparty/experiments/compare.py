@@ -17,9 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
-from anyparty.api import arguments
 from anyparty.api.federation import Federation
-from anyparty.config import Config
+from anyparty.config import Config, config_of
 from anyparty.core.declared_types import checked
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, RunError, some
@@ -64,12 +63,13 @@ def compare(
         missing: missing rates: probabilities that a party's block of a row is removed, in addition to the blocks that
             the tables lack.
         metric: the metric of tables and figures; by default accuracy, or RMSE for a regression.
-        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets those that it has.
+        parameters: parameters such as ``{"embedding": 32}``. A method that is given by name gets only the parameters
+            that it has.
         tune: number of configurations to try for each method and missing rate. The first configuration has the settings
-            as given. All further ones are drawn at random from ``space``, and are the same for all methods. All
-            configurations are tried with the first seed. The configuration with the best validation score is then used
-            with all seeds. The search does not read test rows. With 0 there is no search, and the settings are used as
-            given.
+            as given.  All further configurations are drawn at random from ``space``, and are the same for all methods.
+            All configurations are tried with the first seed. The configuration with the best validation score is then
+            used with all seeds. The search does not read test rows. With 0 there is no search, and the settings are
+            used as given.
         space: by name of a setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
             True}``. By default, learning rate, weight decay and batch size are searched.
         folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call
@@ -88,7 +88,7 @@ def compare(
 
     """
     if not isinstance(federation, Federation):
-        federation = Federation.from_config(arguments.settings(federation))
+        federation = Federation.from_config(config_of(federation))
     chosen, rates, drawn = compared_methods(methods, parameters), _rates(missing), _seeds(seeds)
     _check(federation, chosen, training)
     shown = _metric(federation, metric)
@@ -133,7 +133,7 @@ def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
 ) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
-    """Try configurations with one seed; return the one with the best validation score by method and missing rate.
+    """Try configurations with one seed; return, by method and missing rate, the one with the best validation score.
 
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
@@ -163,7 +163,7 @@ def _searched(
 
 
 def _without_optimizer_object(federation: Federation, training: dict[str, Any]) -> tuple[Federation, dict[str, Any]]:
-    """Move an ``Optimizer`` from the arguments into the settings, so that a search can change its values."""
+    """Return settings and arguments with an ``Optimizer`` moved from the arguments into the settings."""
     if not isinstance(training.get("optimizer"), Optimizer):
         return federation, training
     config = federation.config

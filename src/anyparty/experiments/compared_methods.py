@@ -35,7 +35,7 @@ class ComparedMethod:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, changes: Mapping[str, Any]) -> ComparedMethod:
-        """Return the method with changes: an entry "method.KEY" sets the parameter KEY if the method has this one."""
+        """Return the method with changes: the entry "method.KEY" sets the parameter KEY if the method has it."""
         if not isinstance(self.method, str):
             return self
         taken = {key for of in _classes(self.method) for key in declared_types.takes(of)}
@@ -62,7 +62,7 @@ def compared_methods(methods: Any, shared: Mapping[str, Any] | None = None) -> l
     Args:
         methods: a list of names, method objects and rules of split methods, or a mapping from labels to names, objects
             and rules. In a mapping, a value may also be a mapping with the key "name" and the method's parameters.
-        shared: parameters for all methods that are given by name; a method gets those that it has.
+        shared: parameters for all methods that are given by name; a method gets only the parameters that it has.
 
     Raises:
         ConfigError: a method or parameter does not exist, two methods have the same label, or no method has one of the

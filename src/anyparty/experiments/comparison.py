@@ -90,8 +90,8 @@ class Comparison:
 
         Returns:
             For each group: the mean and the standard deviation of the score over seeds, the number of seeds, the mean
-            coverage, and the mean costs (seconds of training, bytes sent, weights and epochs).  The scores of a seed in
-            a group are averaged first.
+            coverage, and the mean costs (seconds of training, bytes sent, weights and epochs).  Within a group, the
+            scores of each seed are averaged first.
 
         Raises:
             ConfigError: a column or the metric does not exist.
@@ -182,9 +182,10 @@ class Comparison:
         return pl.DataFrame(rows)
 
     def _overlap(self, missing: float | None) -> float:
-        """Return test rows by training rows of one missing rate, or of all rates if ``missing`` is ``None``.
+        """Return the number of test rows divided by the number of training rows.
 
-        The number says how much the training rows of different seeds depend on each other.
+        The quotient is for one missing rate, or for all rates if ``missing`` is ``None``.  It is used to estimate how
+        much the scores of different seeds depend on each other.
         """
         each = [one["rows"] for one in self.records if missing is None or one["run"]["missing"] == missing]
         return float(sum(n["test"] for n in each) / max(1, sum(n["train"] + n["validation"] for n in each)))
@@ -194,8 +195,8 @@ class Comparison:
     def tables(self, baseline: str | None = None) -> list[PageTable]:
         """Return the tables of the page: scores, differences from the baseline, costs, and the result of the search.
 
-        The table of differences is left out if there is only one method. The last table is left out if there was no
-        search.
+        The table of differences is left out if there is only one method. The table of the search is left out if there
+        was no search.
         """
         differences = [self._difference_table(baseline)] if len(self.methods) > 1 else []
         searched = [self._tuned_table()] if self.tuned else []
@@ -279,7 +280,7 @@ class Comparison:
         )  # fmt: skip
 
     def plot(self, metric: str | None = None) -> Figure:
-        """Draw the score by number of present parties, one panel for each missing rate, one line for each method."""
+        """Draw the score against the number of present parties: a panel per missing rate, a line per method."""
         name = self._checked(metric)
         grouped = self.frame(by=("missing", "present"), metric=name)
         with style.styled():
@@ -383,7 +384,7 @@ def _keys(by: str | Sequence[str]) -> list[str]:
     """Return the columns to group by, with "method" first.
 
     Raises:
-        ConfigError: there is no such column.
+        ConfigError: ``by`` names an unknown column.
     """
     wanted = {by} if isinstance(by, str) else set(by)
     for each in wanted - set(GROUPS):
@@ -404,7 +405,8 @@ def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 def _mean_and_half_width(values: Sequence[float], overlap: float) -> tuple[float, float]:
     """Return the mean, and half the width of its 95 % interval.
 
-    The mean of no values is NaN.  The half width is NaN for fewer than two values.
+    The mean of no values is NaN.  The half width is NaN for fewer than two values.  ``overlap`` is the number of test
+    rows divided by the number of training rows; it widens the interval.
     """
     n = len(values)
     mean = math.fsum(values) / n if n else math.nan

@@ -30,15 +30,15 @@ from anyparty.artifacts.record import versions
 from anyparty.config import TrainSettings
 from anyparty.config.loader import changed
 from anyparty.core.seeds import Seeds
-from anyparty.data.blocks import TEST, TRAIN, VALIDATION
 from anyparty.data.missingness import MCAR
+from anyparty.data.splits import TEST, TRAIN, VALIDATION
 from anyparty.errors import ConfigError
 from anyparty.experiments.compared_methods import ComparedMethod
 from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
 
-SETS_PER_COUNT = 8  # the greatest number of sets of n parties that are scored, for each n
+SETS_PER_COUNT = 8  # at most so many sets of n parties are scored, for each number n
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ComparisonRun(SuiteRun):
         compared: the method.
         missing: the probability with which each block is removed.
         training: keyword arguments of ``Federation.train``, without the method.
-        changes: settings from a search that replace those of the federation, such as ``{"optimizer.lr": 0.01}``.
+        changes: settings from a search, such as ``{"optimizer.lr": 0.01}``, which replace the federation's settings.
         scored: whether to score test rows; false in a search, which reads only the scores of validation rows.
     """
 
@@ -118,7 +118,7 @@ class ComparisonRun(SuiteRun):
 def without_blocks(federation: Federation, p: float, seeds: Seeds) -> tuple[Federation, float]:
     """Remove each party's cells of each row with probability ``p``; labels and ids stay.
 
-    A row that would lose the cells of all parties keeps those of one party, which is drawn at random.
+    A row that would lose the cells of all parties keeps the cells of one party, which is drawn at random.
 
     Returns:
         The federation without these cells, and the share of blocks that were removed.
@@ -148,7 +148,7 @@ def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[
     Args:
         model: the trained model.
         full: the federation before blocks were removed.
-        masked: the federation after blocks were removed, which was trained.
+        masked: the federation after blocks were removed, with which the model was trained.
 
     Returns:
         ``scores``: first an entry with ``present`` None, for the test rows with the run's missing blocks.  Then one
@@ -180,7 +180,7 @@ def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[
 
 
 def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Yield all sets of ``count`` parties; if there are more than ``SETS_PER_COUNT``, yield so many fixed random sets.
+    """Yield all sets of ``count`` parties, or ``SETS_PER_COUNT`` random but fixed ones if there are more.
 
     >>> list(party_sets(["a", "b", "c"], 2))
     [('a', 'b'), ('a', 'c'), ('b', 'c')]

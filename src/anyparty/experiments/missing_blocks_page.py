@@ -113,7 +113,7 @@ def _reached(here: Sequence[Cell], *, by_parties: bool = False) -> list[str]:
 
 
 def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return the lines of a data set's tables: one table, or one per training mechanism (see ``suite.layout``)."""
+    """Return the lines of a data set's tables: one table, or one per training mechanism, as ``suite.layout`` says."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
         pairs = list(product(suite.train_missing, suite.test_missing))
@@ -311,7 +311,7 @@ def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
 
 
 def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
-    """Return a text with the number of configurations in ``at``, and the seeds that each of them has."""
+    """Return a text with the number of configurations in ``at``, and the seeds that each configuration has."""
     seeds = results.comparable_seeds(compared)
     each = [seeds[place] for place in at]
     return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"
@@ -388,11 +388,11 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return a CSV with a line for each ratio of two scores of a method, one for each of the suite's two trainings.
+    """Return a CSV with a line for each ratio: a method's score after one training, divided by its score after another.
 
-    The trainings use the suite's first and last missingness mechanism: see ``training_pairs``. The column ``ratio``
-    covers the seeds that both trainings share. The column ``ratio_compared`` covers the seeds that all methods with the
-    same data set and test mechanism share.
+    The score after training with the suite's last missingness mechanism is divided by the score after training with the
+    first mechanism. The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared``
+    covers the seeds that all methods with the same data set and test mechanism share.
     """
     pairs, compared, theirs = (
         results.training_pairs(suite, cells),

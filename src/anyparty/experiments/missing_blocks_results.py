@@ -1,16 +1,16 @@
 """Results of a missing-blocks suite: table cells, gaps between methods, and ratios of two trainings.
 
 A *mechanism* draws the blocks that are missing, in training or at test. A *configuration* is a data set, a training
-mechanism and a test mechanism. The paper's *own methods* are those that it introduces. The *gap* of a configuration is
-the best mean of the paper's own methods minus the best mean of all other methods, in percentage points. The paper's own
-methods are ahead if the gap is at least 0. Ties count, because papers print one decimal: according to its paper,
-FALSE-VFL is ahead in 160 of 168 configurations, and one of the 160 is a tie.
+mechanism and a test mechanism. The paper's *own methods* are the methods that the paper introduces. The *gap* of a
+configuration is the best mean of the paper's own methods minus the best mean of all other methods, in percentage
+points. The paper's own methods are ahead if the gap is at least 0. Ties count, because papers print one decimal:
+according to its paper, FALSE-VFL is ahead in 160 of 168 configurations, and one of the 160 is a tie.
 
 A *ratio* is the metric after training under the suite's last mechanism, in per cent of the metric after training under
 the suite's first mechanism.
 
-Our numbers and the paper's numbers are over the same configurations and methods, namely those that were run here and
-that the paper prints. Our means are over the seeds that all compared methods have.
+Our numbers and the paper's numbers are over the same configurations and methods: all that were run here and that the
+paper prints. Our means are over the seeds that all compared methods have.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def best_methods(column: Sequence[Cell]) -> set[str]:
 
 
 def method_entry(suite: MissingBlocksSuite, cell: Cell) -> MissingBlocksMethod:
-    """Return the suite's settings of the method that a cell belongs to."""
+    """Return the suite's entry for the method of a cell."""
     return suite.datasets[cell["dataset"]].methods[cell["method"]]
 
 
@@ -140,7 +140,7 @@ def gaps(suite: MissingBlocksSuite, means: MethodMeans) -> dict[Configuration, f
 def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
     """Return, for each configuration, the seeds that all methods of its data set have.
 
-    Configurations without such a seed are omitted.
+    Configurations without a common seed are omitted.
     """
     groups: dict[Configuration, list[Cell]] = {}
     methods: dict[str, set[str]] = {}
@@ -154,7 +154,7 @@ def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
 
 
 def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
-    """Return our means, and those of the paper's means ``theirs`` that have the same keys as ours.
+    """Return our means, and the paper's means ``theirs`` for the keys that our means have.
 
     Each of our means is over the seeds that all methods with the same configuration have.
     """
@@ -189,7 +189,7 @@ def ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace,
 def comparable_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> dict[RatioPlace, float]:
     """Return each method's ratio in per cent, over the seeds that all methods of a column have.
 
-    A column is a data set and a test mechanism.  Columns without such a seed are left out.
+    A column is a data set and a test mechanism.  Columns without a common seed are left out.
     """
     pairs, found = training_pairs(suite, cells), dict[RatioPlace, float]()
     for (dataset, method, test), pair in pairs.items():
@@ -209,7 +209,7 @@ def _ratio(less: Cell, more: Cell, seeds: Sequence[int]) -> float | None:
 
 
 def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
-    """Return the ratios of scores after two trainings that the paper prints, in per cent."""
+    """Return the ratios that the paper prints, in per cent; a ratio compares a method's scores after two trainings."""
     return {
         (dataset, method, test): ratio
         for dataset, methods in suite.published_ratios.items()

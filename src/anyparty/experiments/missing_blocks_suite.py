@@ -67,7 +67,7 @@ class MissingBlocksRun(SuiteRun):
         The federation is built as a user would build it: one table for each party, without the rows that this party
         lacks.
         """
-        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         rows = load_rows(self, data_dir)
         drawn = rows.draw_train(self.missing)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -135,21 +135,21 @@ class RunRows:
         return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
 
     def draw_train(self, mechanism: str) -> DrawnMask:
-        """Draw at random which parties hold each training row and, if labels are scarce, which rows are labelled."""
+        """Return a random mask of the training rows of each party and, if labels are scarce, of the labelled rows."""
         how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
         if scarce is not None:
             how = ScarceLabels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
         return draw(mechanism, self.seeds, "train", self._values(self.train[0]), how)
 
     def draw_test(self, mechanism: str) -> DrawnMask:
-        """Draw at random which parties hold each test row."""
+        """Return a random mask of the test rows that each party holds."""
         return draw(mechanism, self.seeds, "test", self._values(self.test[0]), self._mechanism(mechanism))
 
     def _mechanism(self, name: str) -> Mechanism:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the blocks that mechanisms read, normalised by the training rows if the suite defines mechanisms."""
+        """Return the blocks that mechanisms read: normalised by training rows if the suite defines mechanisms."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
@@ -185,7 +185,7 @@ def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callbac
 
 
 def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
-    """Return the metrics of a model on all test rows, including those that the active party does not hold.
+    """Return the metrics of a model on all test rows, including the rows that the active party does not hold.
 
     ``seen`` is the drawn mask of the blocks that parties hold. A row whose class does not occur in training is scored
     as wrong.
@@ -213,7 +213,7 @@ class MissingBlocksMethod(Settings):
         title: title in tables and figures.
         name: the method's name in the registry of methods.
         when: by training mechanism, the settings that replace these settings if blocks are missing by this mechanism.
-        batch_size: number of rows of a batch, in place of the data set's.
+        batch_size: number of rows of a batch, in place of the data set's batch size.
         labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
             further party with all labels and no columns.
         own: whether the paper introduces this method.
@@ -251,7 +251,7 @@ class MissingBlocksDataset(SuiteDataset):
     """Settings of one data set.
 
     Attributes:
-        parties: number of parties, in place of the suite's.
+        parties: number of parties, in place of the suite's numbers of parties.
         labelled: numbers of labelled rows; by default all training rows are labelled.
         rows: number of training rows to draw; by default all rows.
         repeats: for objects with several views, two numbers: how often each training object, and how often each test
@@ -319,8 +319,8 @@ class MissingBlocksSuite(Suite):
     def with_own_methods(self, names: Sequence[str]) -> Self:
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
-        On each data set, they are trained with the settings of LASER-VFL.  If the suite does not train LASER-VFL on the
-        data set, the settings of the first method are used.
+        On each data set, the additional methods are trained with the settings of LASER-VFL.  If the suite does not
+        train LASER-VFL on the data set, the settings of the first method are used.
         """
         if not names:
             return self

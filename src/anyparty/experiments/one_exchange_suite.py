@@ -1,9 +1,9 @@
 """Suites of one-exchange methods as data, and their runs: one training, scored on folds or on held-out rows.
 
-In a one-exchange method, the parties exchange representations once, then train locally. The protocol is that of Irureta
-et al. (APC-VFL), section 6. All rows of the active party train the encoders, which see no labels. A classifier is then
-cross-validated on the embeddings of these rows. If instead the method's own predictions are scored, they are scored on
-test rows that are used for nothing else.
+In a one-exchange method, the parties exchange representations once, then train locally. The protocol is described in
+section 6 of Irureta et al. (APC-VFL). All rows of the active party train the encoders, which see no labels. A
+classifier is then cross-validated on the embeddings of these rows. Some suites score the method's own predictions
+instead, on test rows that are used for nothing else.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OneExchangeRun(SuiteRun):
         Raises:
             ConfigError: the data set has too few rows, or it lacks a column that the suite names.
         """
-        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
         frames, test = party_frames(self, data)
         began, began_cpu = time.perf_counter(), time.process_time()
@@ -175,7 +175,7 @@ class OneExchangeMethod(Settings):
             "embeddings": a classifier is cross-validated on the active party's embeddings. "answers": the method's own
             predictions for held-out rows are scored.
         name, parameters: the name and the parameters of the method; not used for "columns".
-        train: training settings that replace those of the suite.
+        train: training settings that replace the suite's settings.
         alone: whether only the active party takes part, so that the number of aligned rows has no effect.
         classifier, classifier_settings, scale: the classifier that is cross-validated, its arguments, and the scaling
             of its inputs.
@@ -295,7 +295,7 @@ class OneExchangeSuite(Suite):
         return f"1/{QUICK} of the epochs"
 
     def runs(self, selection: Selection = ALL) -> Iterator[OneExchangeRun]:
-        """Yield the runs of the selected data sets and methods, ordered by seed; each seed repeats all of them."""
+        """Yield the runs of the selected data sets and methods, ordered by seed; every seed has the same runs."""
         wanted = select("method", selection.methods, self.methods)
         for seed in range(selection.seeds):
             for dataset in self.selected_datasets(selection):

@@ -72,7 +72,7 @@ def mean_spread(values: Sequence[float]) -> MeanSpread:
 
 
 def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """Group records by the fields ``names`` of their runs; the keys are tuples of these fields' values."""
+    """Return the records grouped by the fields ``names`` of their runs; the keys are tuples of the fields' values."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records.values():
         groups.setdefault(tuple(record["run"][name] for name in names), []).append(record)
@@ -80,7 +80,7 @@ def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, float]:
-    """Convert pairs of a record and a value to a dict: the seed of the record's run -> the value."""
+    """Return a dict from the seeds of runs to values, made from pairs of a run's record and a value."""
     return {int(record["run"]["seed"]): value for record, value in values}
 
 
@@ -193,7 +193,7 @@ def panels(
         path: path of the files, without suffix.
         across: greatest number of panels side by side.
         size: width and height of a panel, in inches.
-        same_y: which panels share their y scale: none, those of a row, or all.
+        same_y: which panels share their y scale: no panels, all panels of a row, or all panels.
         along: axes that have grid lines.
 
     """

@@ -17,13 +17,13 @@ from anyparty.data.missingness import MCAR, DrawnMask, Mechanism, missing
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.partition import cut
 
-LABELS = "server"  # name of a party with all labels and no columns, which has labels also of rows with missing blocks
+LABELS = "server"  # the party that has the labels of all rows, and no columns
 
 
 def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
-    """Cut n rows X [n, ...] into K arrays [n, d_k], one for each party; the pixels of images are scaled to [0, 1].
+    """Return n rows X [n, ...] cut into K arrays [n, d_k], one for each party; pixels of images are scaled to [0, 1].
 
-    ``how`` is one of the ways of cutting that ``tables.partition.cut`` explains.
+    ``how`` is the name of a way of cutting for ``tables.partition.cut``, such as "columns" or "quadrants".
     """
     if X.dtype == np.uint8:
         X = X.astype(np.float32) / 255
@@ -35,8 +35,8 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
 
     The text is a name in ``defined``, a number p for MCAR(p), or the name of a built-in mechanism.
 
-    >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
-    (MCAR(p=0.1, keep_empty=False), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
+    >>> mechanism_of("0.1"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
+    (MCAR(p=0.1, keep_empty=False), MNAR(p=0.9, keep_empty=False))
     """
     if defined and text in defined:
         return missing(defined[text])
@@ -100,7 +100,11 @@ def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS
         for name, frame in frames.items()
     }
     about = {"label": "label", "active": at, "task": task}
-    settings = {"federation": about, "parties": parties, "split": {"kind": "random"}}  # as in the published experiments
+    settings = {
+        "federation": about,
+        "parties": parties,
+        "split": {"kind": "random"},
+    }  # the split of the published experiments
     return Federation.from_config(Config.of(settings), frames)
 
 

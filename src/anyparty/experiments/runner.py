@@ -1,4 +1,4 @@
-"""Execute the runs of a suite in parallel: each writes one record, finished runs are skipped, failures are listed."""
+"""Execute the runs of a suite in parallel: each run writes a record, finished runs are skipped, failures are listed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, war
 from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
-REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets these jobs
+REPLACED = "A worker stopped while some jobs were given to the executor"  # a harmless warning: another worker gets them
 WARNINGS = "warned"  # the key under which a record has its warnings
 
 
@@ -110,11 +110,11 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
         if sentences:
             record[WARNINGS] = sorted(set(sentences))
         write_json(home / "record.json", record)
-        (home / "error.txt").unlink(missing_ok=True)  # an earlier attempt that failed wrote this file
+        (home / "error.txt").unlink(missing_ok=True)  # remove the file of an earlier, failed attempt
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # an error in one run must not stop the suite's other runs
-        with contextlib.suppress(OSError):  # writing fails if a full disk caused the error
+        with contextlib.suppress(OSError):  # the error's file cannot be written on a full disk
             home.mkdir(parents=True, exist_ok=True)
             (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"

@@ -248,7 +248,7 @@ def scores(record: Record) -> list[float]:
 
 
 def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
-    """Return the time at the end of each epoch, in time units, as it is at ``latency``.
+    """Return the time at the end of each epoch, in time units, for a round trip of the duration ``latency``.
 
     A round lasts as long as its local iterations and one round trip. So if the run had another latency, the difference
     between the two latencies is added for every round. If parties communicate one by one, the run must have had the

@@ -68,7 +68,7 @@ class SchedulesRun(SuiteRun):
 
         A training that diverges is a result, too. Its curve ends with the last finished epoch.
         """
-        torch.set_num_threads(1)  # runs execute in parallel, each with one thread
+        torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         seeds, settings, case = Seeds(self.seed), self.settings, self.settings["case"]
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False).split(seeds)
         assert data.X_test is not None
@@ -207,7 +207,8 @@ class AlgorithmEntry(Settings):
     """An algorithm: a schedule, its number of epochs and its grid of learning rates.
 
     Attributes:
-        epochs: number of epochs. If parties communicate one by one, it is multiplied by the number of parties.
+        epochs: number of epochs.  If parties communicate one by one, this number is multiplied by the number of
+            parties.
         rates: the grid of learning rates, in place of the suite's grid; empty to keep the suite's grid.
         rate_of: name of the algorithm whose chosen rate is used, so that this algorithm needs no search; empty to
             search.
@@ -359,7 +360,7 @@ class SchedulesSuite(Suite):
         return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
 
     def _searched(self, wanted: Sequence[str]) -> list[str]:
-        """Return the algorithms whose rates have to be searched for the algorithms ``wanted``.
+        """Return the algorithms whose learning rates must be searched before the algorithms ``wanted`` can be run.
 
         An algorithm with ``rate_of`` is replaced by the algorithm whose rate it uses.
         """

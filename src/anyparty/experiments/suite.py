@@ -158,11 +158,13 @@ class Suite(BaseModel, ABC):
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
         Raises:
-            ConfigError: suites of this kind do not accept further methods, or a name is not that of a method.
+            ConfigError: suites of this kind do not accept further methods, or a name does not name a method.
         """
         if names:
-            raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}; suites of "
-                              f"missing blocks do, such as laser-table1 and false-tables")  # fmt: skip
+            raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}: it compares "
+                              "schedules, or methods of one exchange; name one of laser-table1, laser-table3, "
+                              "laser-fig2, false-tables and false-table18, or compare on your own tables with "
+                              "`anyparty compare`")  # fmt: skip
         return self
 
     @abstractmethod
@@ -184,7 +186,7 @@ class Suite(BaseModel, ABC):
         """Return the names of the selected data sets, in the suite's order.
 
         Raises:
-            ConfigError: the suite does not have a selected data set, or it does not have a selected mechanism.
+            ConfigError: a selected data set or mechanism is not in the suite.
         """
         select("mechanism of missing blocks", selection.missing, getattr(self, "train_missing", ()))
         light = [name for name, entry in self.datasets.items() if not entry.heavy]

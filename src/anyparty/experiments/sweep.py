@@ -166,7 +166,7 @@ def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange |
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the value of each entry in nested tables; a table with the key ``low`` is a value."""
+    """Yield the dotted name and value of each entry in nested tables; a table with the key ``low`` is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and "low" not in value:
             yield from _flat(value, f"{prefix}{key}.")
@@ -276,7 +276,7 @@ def _share(trials: int, part: int, parts: int) -> int:
 def _configurations(
     settings: SweepSettings, space: Mapping[str, NumberRange | Choices], distributions: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return all configurations of a grid or random search as Optuna's parameters; every process gets equal ones."""
+    """Return all configurations of a grid or random search as Optuna's parameters, the same in every process."""
     import optuna  # noqa: PLC0415
 
     if settings.sampler == "grid":

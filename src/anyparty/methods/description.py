@@ -1,8 +1,8 @@
 """Compare a user's own method with its description in a run folder or model, which store no code.
 
-If the user passes the method for a saved model, its whole description (see ``core.object_description``) must match.
-The same holds for the parameters of a shipped method. Exception: a field that was added to the class later may have its
-default value.
+If the user passes the method for a saved model, its description by ``core.object_description`` must equal the saved
+one. The same holds for the parameters of a built-in method. There is one exception: a field that was added to the class
+after the model was saved may have its default value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anyparty.methods.schedules.scheduled import Scheduled
 
 
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which a saved description ``kept`` and a method differ: {name: (saved, present)}.
+    """Return the settings in which the saved description ``kept`` and a method differ: {name: (saved, present)}.
 
     >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
@@ -33,7 +33,7 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested descriptions to {dotted field name: value}; a table without a class name stays one value."""
+    """Flatten nested descriptions to {dotted field name: value}; a mapping without a class name stays one value."""
     if not isinstance(values, Mapping) or CLASS not in values:
         return {prefix: values}
     within = f"{prefix}." if prefix else ""
@@ -41,13 +41,13 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, given: Any) -> None:
-    """Check that ``given``, the method passed for a saved model, is the method that the model was trained with.
+    """Check that ``given``, the method that a user passes for a saved model, is the method that trained the model.
 
     Args:
         source: the path of the model, for error messages.
         own: the saved description of the user's own method; ``None`` if the model was saved without a description, as
             in earlier versions.
-        shipped: the model's method if it is a shipped one, else ``None``.
+        shipped: the model's method if it is built in, else ``None``.
         given: the method that was passed.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Compare a classifier's k-fold scores on an encoder's embeddings with its scores on the raw columns.
+"""Compare a classifier's k-fold scores on an encoder's embeddings with the classifier's scores on the raw columns.
 
 Irureta et al. (APC-VFL), appendix F, algorithm 1 and equations (11), (12). One party uses this comparison to choose an
-encoder before any federated run. All other parties are uninvolved, and no message is sent.
+encoder before any federated run. Other parties take no part in it, and no message is sent.
 
 Notation  n rows, d columns, H width of an embedding, k folds.
 
@@ -46,7 +46,7 @@ def cross_validated(
     classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
     metric: str = "accuracy", folds: int = 10, seed: int = 0, classes: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return a classifier's scores [k]: one on each of k stratified folds, after a fit to the other k - 1.
+    """Return a classifier's scores [k]: one on each of k stratified folds, after fitting it to the other k - 1 folds.
 
     Args:
         x: [n, d], columns or embeddings.
@@ -59,7 +59,7 @@ def cross_validated(
         folds: k, the number of folds.
         seed: the seed of the folds and of the classifier.
         classes: [C] names of the classes; if given, ``y`` contains indices of these names. By default the values of
-            ``y`` are the names. A class_weight in ``settings`` uses the names.
+            ``y`` are the names. If ``settings`` has class_weight, its keys are the names.
 
     Raises:
         ConfigError: there is no such classifier or metric, or there are fewer than two folds.
@@ -76,7 +76,7 @@ def cross_validated(
     model = estimator(classifier, task, settings or {}, seed)
     if isinstance(
         weights := model.get_params().get("class_weight"), Mapping
-    ):  # the keys of class_weight are class indices; y may hold names
+    ):  # scikit-learn needs indices, not names, as keys of class_weight
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -84,7 +84,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # scores that are NaN raise an error below
+            warnings.simplefilter("ignore", UserWarning)  # the code below raises an error for scores that are NaN
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -95,7 +95,7 @@ def cross_validated(
 
 
 def check_folds(labels: NDArray[Any], folds: int) -> None:
-    """Reject labels [n] that cannot be split into this number of stratified folds.
+    """Raise an error if labels [n] cannot be split into ``folds`` stratified folds.
 
     Raises:
         ConfigError: there are fewer than two folds.
@@ -135,13 +135,13 @@ class EncoderComparison:
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:
-        """Return whether the mean score on the embeddings is at most r below that on the columns (equation (12))."""
+        """Return whether the mean score on embeddings is at most r below the mean score on columns (equation (12))."""
         return self.lost <= r
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderEpoch:
-    """Results of one epoch of an encoder's training: its number (from 1), the loss, and the scores after the epoch."""
+    """Results of one epoch of an encoder's training: the epoch's number (from 1), its loss, and the scores after it."""
 
     epoch: int
     loss: float
@@ -168,10 +168,10 @@ def inspect(
     x: ArrayLike,
     y: ArrayLike,
     *,
-    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - frozen
+    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - an immutable default
     embedding: int = 64,
     activation: str = "selu",
-    optimizer: Optimizer = Optimizer(),  # noqa: B008 - frozen
+    optimizer: Optimizer = Optimizer(),  # noqa: B008 - an immutable default
     epochs: int = 200,
     every: int = 1,
     batch_size: int = 128,
@@ -211,7 +211,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # keep torch's random state: encoders may use dropout
+        with torch.random.fork_rng(devices=[]):  # restore the random state, which dropout changes
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

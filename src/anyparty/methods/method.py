@@ -1,7 +1,8 @@
-"""Define the interface of a method: one coroutine for each party. Also check a user's own method.
+"""The interface of a method, which has one coroutine for each party, and checks of a user's own method.
 
-A method is a set of frozen parameters. It has no loop over epochs, no socket and no file, all of which belong to the
-package ``training``. The coroutines do not depend on the code that runs them, so a test can run one party's coroutine.
+A method is a set of fixed parameters. It has no loop over epochs and writes no file, because the package ``training``
+does both. It opens no socket, because channels send its messages. The coroutines do not depend on the code that runs
+them, so a test can run one party's coroutine.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PartyContext:
 
     @cached_property
     def draws(self) -> bool:
-        """True if the encoder may draw random numbers: a shipped encoder with dropout, or any encoder of a user."""
+        """True if the encoder may draw random numbers: a built-in encoder with dropout, or any encoder of a user."""
         return not isinstance(self.encoder, MLP) or self.encoder.dropout > 0
 
 
@@ -85,7 +86,7 @@ class Batch:
         rows: [B] int64, indices of the rows among the N aligned rows; all parties have equal indices in equal order.
         seeds: the run's root seed.
         moment: the position of the batch in the run, (stage, epoch, step).
-        number: number of earlier batches in the stage; also correct at a party that was absent for some of them.
+        number: number of earlier batches in the stage, including batches from which this party was absent.
         share: weight of the batch's mean loss in an optimizer step. It is 1 if rows of a batch may be held by different
             sets of parties. If all rows of each batch are held by one set of parties, the weight is the number of rows
             of this batch, divided by the mean number of rows per batch. Every row of an epoch then has the same weight.
@@ -101,8 +102,16 @@ class Batch:
     share: float = 1.0
     held_out: Tensor | None = None
 
+    @property
+    def place(self) -> str:
+        """The stage, epoch and number of the batch as text, for an error message."""
+        if len(self.moment) != 3:
+            return "prediction"
+        stage, epoch, step = self.moment
+        return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
+
     def generator(self, name: str) -> torch.Generator:
-        """Return the random stream ``name`` of this step; every party that requests it gets equal numbers."""
+        """Return the random stream ``name`` of this step; all parties that request this stream get equal numbers."""
         return self.seeds.torch(name, *self.moment)
 
     def own(self, name: str) -> torch.Generator:
@@ -134,7 +143,7 @@ class Stage:
         epochs: number of epochs; by default the number in the settings. 0 means a single exchange: one step over all
             rows.
         batch_size: number of rows of a batch; by default the number in the settings.
-        optimizer: optimizer settings that define the stage's learning rate; by default the party's own.
+        optimizer: optimizer settings that define the stage's learning rate; by default the party's own settings.
         parties: the parties that take part in the stage. All other parties continue without waiting for the stage to
             end.
         loss: function for stages in which each party trains alone and nothing is sent. It returns the party's loss on
@@ -142,13 +151,13 @@ class Stage:
             weights to keep; no answers are scored.
         with_validation: whether the stage also processes validation rows, which a stage may do if it does not learn
             from labels.
-        optional: whether the active party skips the stage if no rows are left for it.
+        optional: whether the active party skips the stage if there are no rows to train on.
         remark: function of the active party that returns a remark on the stage's rows, shown when the stage ends.
         finish: coroutine that each party runs after the last batch of an epoch.
-        record: function that returns more entries for the active party's record of an epoch, such as the time by a
-            schedule's clock.
-        continues: whether the stage continues training the networks of the stage before. A run that keeps the best
-            weights may then keep those with which the stage began.
+        record: function that returns additional entries for the active party's record of an epoch, such as the time by
+            a schedule's clock.
+        continues: whether the stage goes on training the networks of the preceding stage. A run that keeps the best
+            weights may then keep the weights with which this stage began.
 
     """
 
@@ -200,7 +209,7 @@ class HasEmbeddings(Protocol):
     """A method in which parties compute embeddings of their rows."""
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute a party's embeddings of the rows at ``places`` [B] that the party has, without a gradient.
+        """Compute, without a gradient, a party's embeddings of those aligned rows ``places`` [B] that the party has.
 
         Returns:
             The positions [B_k] of these rows in ``places`` and their embeddings [B_k, ...]; ``None`` if the party has
@@ -208,7 +217,7 @@ class HasEmbeddings(Protocol):
         """
 
 
-# Calls of a method's functions, each with a check of its result, because the method may be a user's own
+# Calls of a method's functions, with checks of their results, because the method may be a user's own
 
 
 def checked_begin(method: Method, seat: PartyContext, seeds: Seeds) -> State:

@@ -38,9 +38,9 @@ class IgnoredParameters:
     Attributes:
         of: the classes that have the parameters.
         names: names of the parameters.
-        where: function of an object of these classes; it returns whether the object's settings leave the parameters
-            without effect.
-        condition: text for the error message that describes when the parameters have no effect.
+        where: function of an object of these classes. It returns True if the parameters have no effect with the
+            object's settings.
+        condition: end of the error message, which describes the condition, such as "with distillation = 0".
 
     """
 
@@ -50,7 +50,7 @@ class IgnoredParameters:
     condition: str
 
 
-TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could host heads
+TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # two label holders
 ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FIRST includes FedHSSL, a subclass of SelfSupervised
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
@@ -89,13 +89,13 @@ IDLE = (
         (Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"
     ),
 )
-"""All parameters that may have no effect, listed by hand."""
+"""All parameters that have no effect under some condition, listed by hand."""
 
 
 def check_effects(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
-    """Reject given parameters that have no effect with the other settings of the method ``name``.
+    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``name``.
 
-    ``parts`` are the objects that hold the method's settings. ``given`` are the user's parameters.
+    ``parts`` are the objects that hold the method's settings. ``given`` has the parameters that the user set.
 
     Raises:
         ConfigError: a parameter has no effect; the message names it.
@@ -160,7 +160,7 @@ def method(name: str, **parameters: Any) -> Method:
 
 
 def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
-    """Reject parameters in ``given`` that have no effect with the other settings of the method ``made``.
+    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``made``.
 
     Raises:
         ConfigError: a parameter has no effect; the message names it.
@@ -187,8 +187,8 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
     """Make a split method from a rule's class, the rule's parameters and the parameters of all split methods.
 
     Raises:
-        ConfigError: there is no such parameter, a value is out of range, or a parameter has no effect unless another
-            parameter is set.
+        ConfigError: a parameter does not exist, its value is out of range, or it has no effect unless another parameter
+            is set.
     """
     own, *shared = sorted_out(name, (rule, *SHARED), parameters)
     made = rule(**own)
@@ -207,10 +207,10 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
 
 
 def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert parameters to their declared types; return one dict of parameters for each of ``classes``.
+    """Convert parameters to their declared types; return, for each of ``classes``, a dict of its parameters.
 
     Raises:
-        ConfigError: no class has such a parameter, or its value has another type.
+        ConfigError: none of the classes takes a parameter, or its value has another type than declared.
     """
     takes = [declared_types.takes(of) for of in classes]
     known = {key: hint for of in reversed(takes) for key, hint in of.items()}
@@ -226,7 +226,8 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
 def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
     """Return the name and parameters from which ``method`` makes an equal method; ``None`` for a user's own method.
 
-    Parameters at their default are left out unless ``whole``, because defaults may change.
+    Parameters with their default values are left out. With ``whole`` they are included, because a later version may
+    have other defaults.
 
     >>> settings_of(method("laser", tasks="all", embedding=32))
     {'name': 'laser', 'tasks': 'all', 'embedding': 32}

@@ -1,4 +1,4 @@
-"""Metrics of predictions: over all rows, by the parties present, and averaged over parties as in the papers."""
+"""Metrics of predictions: over all rows, for each set of present parties, and averaged over parties as in papers."""
 
 from anyparty.metrics.evaluation import Evaluation, evaluate
 from anyparty.metrics.scores import (

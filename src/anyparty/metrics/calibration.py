@@ -1,4 +1,4 @@
-"""Calibration, confusion and scores by class, over the test rows that have an answer.
+"""Calibration, confusion matrix and scores of each class, over the test rows that have an answer.
 
 scikit-learn computes the confusion matrix and the scores by class.
 """
@@ -18,7 +18,7 @@ BINS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The share of rows in which an event occurred, by bin of the event's predicted probability.
+    """The share of rows in which an event occurred, for each bin of the event's predicted probability.
 
     With two classes, the event is that a row has the positive class.  With more classes, the event is that the
     predicted class is correct.
@@ -27,8 +27,8 @@ class Calibration:
         confidence: for each bin that holds rows, the mean predicted probability.
         correct: for each such bin, the share of rows for which the event occurred.
         rows: for each such bin, the number of rows.
-        event: description of the predicted probability, for readers.
-        share_label: description of ``correct``, for readers.
+        event: description of the predicted probability, for readers of a plot.
+        share_label: description of ``correct``, for readers of a plot.
     """
 
     confidence: NDArray[np.float64]
@@ -55,12 +55,12 @@ class ClassScores:
 
 
 def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
-    """Return the rows that have an answer."""
+    """Return the rows of ``answers`` that have an answer."""
     return answers.where(answers.answered)
 
 
 def calibration_of(answers: LabelledPredictions) -> Calibration:
-    """Compute the calibration of the probability of the positive class or, with over two classes, the predicted one."""
+    """Return the calibration of the positive class's probability; for over two classes, of the highest probability."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"

@@ -35,11 +35,12 @@ class Evaluation:
         asked: the parties that were asked to take part in the predictions.
         silent: the parties in ``asked`` that did not answer.
         overall: the ``score`` of all labelled rows.
-        by_count: the score by number of parties present, largest number first. A party is present for a row if it holds
-            the row and was asked.
-        by_pattern: the score by set of parties present, for the 32 most frequent sets at most, most frequent first.
+        by_count: the score of the rows with each number of parties present, largest number first. A party is present
+            for a row if it holds the row and was asked to take part.
+        by_pattern: the score of the rows with each set of parties present, most frequent set first; at most 32 sets.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
-        unseen: by class that did not occur in training, the number of its rows. Every answer for these rows is wrong.
+        unseen: for each class that did not occur in training, the number of its rows. Every answer for these rows is
+            wrong.
         constant: the score of a constant answer on the answered rows: the accuracy of the most frequent label, or the
             RMSE of the mean.
         commonest: the most frequent label; empty for a regression.
@@ -98,8 +99,8 @@ class Evaluation:
     def frame(self) -> pl.DataFrame:
         """Return the scores as a frame: overall, by number of parties present and by set of parties present.
 
-        The column ``group`` is "overall", "count" or "parties". The column ``present`` has the number or the names of
-        the parties.
+        The column ``group`` is "overall", "count" or "parties". The column ``present`` has the number of parties if the
+        group is "count", and their names if it is "parties".
         """
         groups = [("overall", "", self.overall)]
         groups += [("count", str(count), scores) for count, scores in self.by_count.items()]
@@ -108,7 +109,7 @@ class Evaluation:
                             infer_schema_length=None)  # fmt: skip
 
     def plot(self, metric: str | None = None, axes: Axes | None = None) -> Axes:
-        """Draw a metric as a bar for each set of parties present, and the score of a constant answer if it is known.
+        """Draw bars of a metric for each set of parties present, and a line at the score of a constant answer if known.
 
         Args:
             metric: by default accuracy, or RMSE for a regression.
@@ -131,7 +132,7 @@ class Evaluation:
         return axes
 
     def plot_confusion_matrix(self, axes: Axes | None = None) -> Axes:
-        """Draw the number of answered rows by true and predicted class; colours show shares of each true class.
+        """Draw the number of answered rows for each true and predicted class; colours show shares of the true class.
 
         Args:
             axes: where to draw; by default new axes.
@@ -147,9 +148,9 @@ class Evaluation:
         return axes
 
     def plot_calibration_curve(self, axes: Axes | None = None) -> Axes:
-        """Draw the share of rows in which an event occurred against the predicted probability, in ten bins.
+        """Draw the share of rows in which an event occurred against the event's predicted probability, in ten bins.
 
-        The event is the positive class of two classes.  With more classes, it is a correct answer.
+        With two classes, the event is that a row has the positive class. With more classes, it is a correct answer.
 
         Args:
             axes: where to draw; by default new axes.
@@ -185,7 +186,7 @@ class Evaluation:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the tables: overall, by number of parties present, and by the parties present."""
+        """Return three tables: scores overall, by number of parties present, and by set of parties present."""
         rarer = int(self.overall["rows"] - sum(scores["rows"] for scores in self.by_pattern.values()))
         tables: list[RenderableType] = [
             self._summary(),
@@ -232,7 +233,7 @@ def evaluate(
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
         observed: [n, K] bool, True if party k holds row n.
         seeds: the source of random numbers. In the client metrics, a row without an answer gets a random guess from the
@@ -266,7 +267,7 @@ def evaluate(
 
 
 def _constant(rows: LabelledPredictions) -> tuple[ScoreTable, str]:
-    """Return the best score of a constant answer on the answered rows, and that answer if it is a class."""
+    """Return the best score that a constant answer has on the answered rows; in a classification, also this answer."""
     y = rows.y[rows.answered]
     if not len(y):
         return {}, ""
@@ -298,7 +299,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def _title(text: str) -> Text | None:
-    return Text(text) if text else None  # not str, because rich would interpret a party's name such as "[red]"
+    return Text(text) if text else None  # Text, not str, because rich would interpret a party's name such as "[red]"
 
 
 def _table(

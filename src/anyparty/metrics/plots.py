@@ -28,7 +28,7 @@ from anyparty.metrics.scores import metric_label
 
 
 def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
-    """Draw the loss and the metrics of training and validation rows by epoch, and mark the best epoch."""
+    """Draw the loss, and the metrics of training and validation rows, against the epoch; mark the best epoch."""
     names = sorted({name for epoch in history for name in epoch.get("validation", {})})
     x, label = _epoch_positions(history)
     marker = "o" if len(history) < 3 else ""
@@ -66,7 +66,7 @@ def _history_of(history: Sequence[Mapping[str, Any]], of: str, name: str) -> NDA
 
 
 def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], str]:
-    """Return the epochs' positions on the x axis and their unit: a schedule's recorded time, or epochs from 1."""
+    """Return epochs' positions on the x axis, and their unit: the time that a schedule recorded, or epochs from 1."""
     for key, unit in (("time", "time units"), ("time_s", "seconds")):
         if history and all(key in epoch for epoch in history):
             return np.array([epoch[key] for epoch in history], dtype=np.float64), unit
@@ -77,7 +77,7 @@ def _mark_best(axis: Axes, x: float, y: float, epoch: int) -> None:
     axis.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     axis.plot([x], [y], "o", color=ACCENT, markersize=5, markeredgecolor=PAPER, markeredgewidth=1.2)
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    late, up = x > (left + right) / 2, y > (low + high) / 2  # the label is placed away from the curve
+    late, up = x > (left + right) / 2, y > (low + high) / 2  # place the label where it does not cover the curve
     side: dict[str, Any] = {"xytext": (-4, 0), "ha": "right"} if late else {"xytext": (4, 0), "ha": "left"}
     axis.annotate(f"best: {epoch}", (x, 0.05 if up else 0.9), xycoords=("data", "axes fraction"),
                   textcoords="offset points", fontsize=7.5, color=INK, **side)  # fmt: skip
@@ -99,7 +99,7 @@ def draw_calibration(axis: Axes, found: Calibration) -> None:
 
 
 def draw_confusion(axis: Axes, counts: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """Draw the confusion matrix [C, C]; a colour shows the share among the rows of the true class."""
+    """Draw the confusion matrix [C, C]; a cell's colour shows its share of the rows of the true class."""
     C = len(classes)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     draw_cells(axis, share, [[f"{n:,}" for n in row] for row in counts] if C <= 10 else None)

@@ -1,4 +1,4 @@
-"""The usual metrics on rows with a label and an answer, and metrics by the parties present.
+"""The usual metrics on rows with a label and an answer, and metrics that average over the parties present.
 
 Notation  n rows, m of them with a label and an answer, C classes.
 
@@ -15,11 +15,11 @@ Notation  n rows, m of them with a label and an answer, C classes.
                 from log_loss only with ``train.balance``: then log_loss is computed from probabilities that are brought
                 back to the classes' shares of the training rows.
 
-Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
-the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and the macro F1 of
-rows of a single class, and the F1 of rows without a positive label. All other values equal scikit-learn's, as tests
-check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its checks would take longer
-than the metrics.
+Rows of a class that did not occur in training are wrong in all metrics. If the model knows two classes, f1 and auroc
+remain those of the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and
+the macro F1 of rows of a single class, and the F1 of rows without a positive label. All other values equal
+scikit-learn's, as tests check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its
+checks would take longer than the metrics.
 
 Metrics by the parties present average over parties, as in LASER-VFL's tables: Valdeira, Wang, Chi: "Vertical Federated
 Learning with Missing Features During Training and Inference", ICLR 2025, Appendix D, "Computing metrics", and section 5
@@ -56,7 +56,7 @@ from anyparty.core.types import Task
 from anyparty.errors import ConfigError, PredictionError, nearest
 
 ScoreTable = dict[str, float]
-"""Metrics by name, with ``coverage``, the share of rows with an answer, and ``rows``, the number of all rows."""
+"""Metrics by name. ``coverage`` is the share of rows with an answer, and ``rows`` is the number of all rows."""
 
 EPSILON = torch.finfo(torch.float32).eps
 NEAR_ONE = 1 - 2**-10
@@ -69,7 +69,7 @@ class LabelledPredictions:
     Attributes:
         task: the task.
         scores: [n, C] the predicted probabilities or, in a regression, numbers, as in ``Predictions``.
-        y: [n] int64 class, or float64 number in the label's own units.
+        y: [n] labels: int64 index of the class, or float64 number in the label's own units.
         answered: [n] bool, rows with an answer.
         unseen: the number of classes that did not occur in training. They are the last classes of the task.
     """
@@ -82,7 +82,7 @@ class LabelledPredictions:
 
     @classmethod
     def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> LabelledPredictions:
-        """Return the labelled rows with their predictions; in a regression, y is converted to the label's own units."""
+        """Return the labelled rows with their predictions; in a regression, convert ``y`` to the label's own units."""
         task = predictions.task
         if len(y) != len(predictions):
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
@@ -93,7 +93,7 @@ class LabelledPredictions:
         return rows if labeled is None else rows.where(labeled)
 
     def where(self, rows: Tensor) -> LabelledPredictions:
-        """Return the rows that a mask [n] or indices select."""
+        """Return the rows that ``rows``, a mask [n] or indices, selects."""
         return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
 
     @property
@@ -149,17 +149,18 @@ def _auroc(rows: LabelledPredictions) -> float:
 
 
 def _rank(p: Tensor, c: int) -> Tensor:
-    """Return values [m] that increase with the probability of class ``c`` in p [m, C]: log p, or -log(1 - p) near 1.
+    """Return values [m] that increase with the probability of class ``c``, p[:, c]: log p, or -log(1 - p) near 1.
 
-    In single precision, p rounds to 1 if the logit is 17 or more. Near 1, the sum of the other classes' probabilities
-    therefore replaces 1 - p. For smaller p this sum is not used, because its rounding would order rows with equal p.
+    In single precision, p rounds to 1 if the logit is 17 or more. If p is near 1, the sum of the other classes'
+    probabilities therefore replaces 1 - p. If p is smaller, this sum is not used, because its rounding errors would
+    order rows with equal p.
     """
     own, others = p[:, c], torch.cat([p[:, :c], p[:, c + 1 :]], dim=1).sum(dim=1)
     return torch.where(own < NEAR_ONE, own.log(), -others.log())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(positive row scores above negative row) + P(equal scores) / 2; NaN without positive or negative rows."""
+    """Return P(a positive row scores above a negative row) + P(equal scores) / 2; NaN if either kind has no rows."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -169,11 +170,7 @@ def _area(scores: Tensor, positive: Tensor) -> float:
 
 
 def _log_loss(rows: LabelledPredictions) -> float:
-    return _mean_log_loss(rows, rows.scores)
-
-
-def _mean_log_loss(rows: LabelledPredictions, scores: Tensor) -> float:
-    p = scores.gather(1, rows.y[:, None]).double()
+    p = rows.scores.gather(1, rows.y[:, None]).double()
     return float(-p.clamp_min(EPSILON).log().mean())
 
 
@@ -186,14 +183,14 @@ def _mae(rows: LabelledPredictions) -> float:
 
 
 def _loss(rows: LabelledPredictions) -> float:
-    classification = rows.task.kind == "classification"
-    own = weighted(rows.task, rows.scores) if classification else rows.scores
-    return _mean_log_loss(rows, own) if classification else float((rows.errors / rows.task.scale).square().mean())
+    if rows.task.kind == "regression":
+        return float((rows.errors / rows.task.scale).square().mean())
+    return _log_loss(replace(rows, scores=weighted(rows.task, rows.scores)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric: its function of answered rows, the tasks that it fits, and whether greater is better."""
+    """A metric: its function of answered rows, the tasks that it fits, and whether greater values are better."""
 
     of: Callable[[LabelledPredictions], float]
     kind: Literal["classification", "regression", "any"]
@@ -244,7 +241,7 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
 
 
 def constant_score(name: str, task: Task, y: Tensor) -> float:
-    """Return the best value of a metric that predicting one class for all rows reaches on the labels ``y`` [n] int64.
+    """Return the best value of the metric ``name`` on labels ``y`` [n] if one class is predicted for all rows.
 
     The result is minus infinity if the metric is undefined for every constant class.
 
@@ -259,11 +256,11 @@ def constant_score(name: str, task: Task, y: Tensor) -> float:
 
 
 def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names: Iterable[str]) -> ScoreTable:
-    """Return metrics by name on the rows with a label and an answer; NaN if there are no such rows.
+    """Return, by name, metrics on the rows with a label and an answer; NaN if there are no such rows.
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.
         names: names in ``METRICS`` of metrics that fit the task.
     """
@@ -277,7 +274,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 class, or float32 standardized number.
+        y: [n] labels: int64 index of the class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
     """
     return scores_of(LabelledPredictions.of(predictions, y, labeled))
@@ -286,7 +283,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 def scores_of(rows: LabelledPredictions) -> ScoreTable:
     """Return every metric that fits the task, with ``coverage`` and ``rows``.
 
-    ``loss`` is left out, because it repeats the other metrics.
+    The metric ``loss`` is left out, because it repeats other metrics.
     """
     answered = _answered(rows)
     names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.trained)]
@@ -315,9 +312,9 @@ def metric_label(metric: str) -> str:
 def by_count(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None
 ) -> dict[int, ScoreTable]:
-    """Return the scores of rows by number of present parties, largest number first.
+    """Return, by number of present parties, the scores of the rows with this number; the largest number is first.
 
-    A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked.
+    A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked to take part.
     """
     rows, present = _labelled(predictions, y, observed, labeled)
     count = present.sum(dim=1)
@@ -328,9 +325,10 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return the scores of rows by set of present parties (``"bank + shop"``), most frequent set first.
+    """Return, by set of present parties (``"bank + shop"``), the scores of the rows with this set.
 
-    Only the ``most`` most frequent sets are returned. A party is present for a row if it holds the row and was asked.
+    The result has the ``most`` most frequent sets, most frequent first. A party is present for a row if it holds the
+    row (``observed`` [n, K] bool) and was asked to take part.
     """
     rows, present = _labelled(predictions, y, observed, labeled)
     distinct, which = patterns(present)
@@ -344,10 +342,10 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     """Return yhat^n(k), [n, K] int64: the class that party k predicts for row n.
 
     A party may have no answer of its own for a row, because it has no head, an untrained head, or a silent host. The
-    joint answer for the row then counts as its answer, even if it has its own answers for other rows. The result for a
-    row therefore does not depend on other rows. If there is no joint answer either, the class is a random guess,
-    uniform over the classes of training. One guess is always drawn for each row, so that two methods with the same seed
-    get the same guesses.
+    joint answer for the row then counts as the party's answer, even if the party has answers of its own for other rows.
+    The result for a row therefore does not depend on other rows. If there is no joint answer either, the class is a
+    random guess, drawn uniformly from the classes seen in training. One guess is always drawn for each row, so that two
+    methods with the same seed get the same guesses.
 
     Raises:
         ConfigError: the task is a regression.
@@ -370,7 +368,7 @@ def client_accuracy(
 
     Args:
         predictions: predictions for n rows.
-        y: [n] int64 classes.
+        y: [n] labels: int64 index of the class.
         observed: [n, K] bool, True if party k holds row n.
         guess: the generator of guesses for rows without an answer.
         labeled: [n] bool, rows with a label; ``None`` if all rows have one.
@@ -423,7 +421,7 @@ def _counted(predictions: Predictions, observed: Tensor, labeled: Tensor | None)
 
 
 def _present(predictions: Predictions, observed: Tensor) -> Tensor:
-    """Return a mask [N, K] bool: for each row, the parties that hold it and that were asked for a prediction."""
+    """Return a mask [N, K] bool, True if party k holds row n and was asked for a prediction."""
     if observed.shape != predictions.took_part.shape:
         n, K = predictions.took_part.shape
         raise PredictionError(f"observed is {tuple(observed.shape)}; {n} predictions of {K} parties need {(n, K)}")

@@ -29,7 +29,7 @@ class LSTM:
 
     Attributes:
         steps: T, the length of the series.
-        hidden: width of the state; the state of the last step is the output layer's input.
+        hidden: the width of the state. The output layer reads the state of the last step.
 
     """
 
@@ -240,9 +240,10 @@ class Copies(nn.Module):
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Make a user's module read copies of its inputs, and check that it outputs ``outputs`` numbers per row; return it.
+    """Let a user's module read copies of its inputs, check that it outputs ``outputs`` numbers per row, and return it.
 
-    ``whose`` begins the error message. ``holds`` describes the expected output, if it is not an embedding.
+    ``width`` is the number of inputs per row. ``whose`` begins the error message. ``holds`` describes the expected
+    output in it, if this output is not an embedding.
     """
 
     def look(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
@@ -263,7 +264,7 @@ def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str
 
 
 def _try(module: nn.Module, width: int, whose: str) -> None:
-    """Reject a module that fails on a batch of two rows or of one row, or whose output has no gradient.
+    """Raise an error if a module fails on a batch of two rows or of one row, or if its output has no gradient.
 
     Torch's lazy layers infer their widths in these trials.
     """
@@ -271,7 +272,7 @@ def _try(module: nn.Module, width: int, whose: str) -> None:
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # keep torch's random state
+            with torch.random.fork_rng(devices=[]):  # restore torch's random state after the block
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise
@@ -292,7 +293,7 @@ def build(
 
     The encoder's batch normalisation accepts batches of a single row (see ``bear_single_rows``). A user's own module
     computes in single precision, and reads a copy of its input, which it may change. Error messages name ``party``.
-    ``holds`` describes the expected output in these messages, if it is not an embedding.
+    In these messages, ``holds`` describes the expected output if it is not an embedding.
 
     Raises:
         ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two
@@ -336,7 +337,7 @@ def describe(encoder: Factory) -> dict[str, Any] | None:
 
 
 def restore(about: Mapping[str, Any]) -> Factory:
-    """Return the encoder that ``describe`` described; the description may have been converted to JSON and back."""
+    """Return the encoder from ``about``, the result of ``describe``, which may have been converted to JSON and back."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return ENCODERS[values.pop("kind")](**values)
 
@@ -351,7 +352,7 @@ class Autoencoder(nn.Module):
         encoder: factory of the encoder.
         inputs: I, the width of the block.
         outputs: H, the width of an embedding.
-        activation: the activation that is applied to the embedding; no activation if empty.
+        activation: the name of the activation that is applied to the embedding; if empty, no activation is applied.
         party: the name of the encoder's party, for error messages.
 
     """
@@ -382,9 +383,9 @@ class Autoencoder(nn.Module):
 class JointAutoencoder(nn.Module):
     """An autoencoder of the concatenated embeddings of K parties; a row may lack some of the embeddings.
 
-    For concatenated embeddings, the first layer is a sum over parties: W z = sum_k W_k z_k. If row n lacks party k, the
-    term of party k is replaced by a trained vector a_k [D], so that absence is not mistaken for an embedding of zeros.
-    With two parties there are no vectors a_k, because every row then has both embeddings.
+    The first layer of concatenated embeddings is a sum over parties: W z = sum_k W_k z_k. If party k lacks a row, a
+    trained vector a_k [D] replaces the party's term, so that absence is not mistaken for an embedding of zeros. With
+    two parties there are no vectors a_k, because every row then has both embeddings.
 
     Args:
         widths: the widths of the parties' embeddings, in order.
@@ -417,7 +418,7 @@ class JointAutoencoder(nn.Module):
         return joint
 
     def forward(self, z: Tensor, observed: Tensor) -> Tensor:
-        """Return each row's mean squared reconstruction error over the embeddings that the row has: [B]."""
+        """Return the mean squared reconstruction error of each row, over those embeddings that the row has: [B]."""
         there = observed[:, self.owner].to(z.dtype)
         off = (z - self.decoder(self.encode(z, observed))) ** 2
         mean: Tensor = (off * there).sum(dim=1) / there.sum(dim=1)

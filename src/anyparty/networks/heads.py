@@ -3,6 +3,12 @@
 LASER-VFL has a head for every party, and Combinatorial an encoder for every subset of parties. A loop over these
 networks would be slow. Here the weights of all networks are one tensor, and one batched product computes a layer of all
 networks.
+
+A network that was never trained on a labelled row still returns numbers, which depend only on its initial weights. A
+host therefore saves which of its heads it has trained (``TrainedParties``), so that an answer never depends on an
+untrained head.
+
+Notation  B rows, K parties with columns, M heads, T sets of parties or means over sets of parties.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ class StackedLinear(nn.Module):
 
     def __init__(self, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(inputs)  # equals nn.Linear's kaiming_uniform_(a=sqrt(5))
+        bound = 1 / math.sqrt(inputs)  # the initial values of nn.Linear are uniform between -bound and bound
         self.weight = nn.Parameter(torch.empty(copies, outputs, inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(copies, outputs).uniform_(-bound, bound))
 
@@ -38,17 +44,12 @@ class StackedLinear(nn.Module):
             return nn.functional.linear(u, self.weight[0], self.bias[0])
         return torch.baddbmm(self.bias.unsqueeze(1), u.transpose(0, 1), self.weight.mT).transpose(0, 1)
 
-    def products(self, h: Tensor) -> Tensor:
-        """Return W_m h_f for every copy m and every input f, without bias: [B, F, inputs] -> [B, F, M, outputs]."""
-        B, F, _ = h.shape
-        return nn.functional.linear(h, self.weight.flatten(0, 1)).view(B, F, *self.weight.shape[:2])
-
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Reject inputs ``given`` whose shape does not fit the number and the input width of heads that a rule declares.
+    """Raise an error if the shape of ``given``, the input of heads, does not fit the heads that a rule declares.
 
-    The rule may be a user's own. ``form`` is "M" if each of the M heads reads its own input, and "F" if all heads read
-    the same F inputs.
+    The rule, which may be a user's own, declares ``copies`` heads with inputs of width ``inputs``. ``form`` is "M" if
+    each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
     """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
@@ -74,7 +75,7 @@ class StackedMLP(nn.Module):
         self.rest = nn.Sequential(*rest)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Apply copy m to u[:, m]. Rows that are not ``valid`` are computed too, because no row depends on another row.
+        """Apply copy m to u[:, m], also to rows that are not ``valid``, because no row depends on another row.
 
         Raises:
             ConfigError: u does not fit the number of copies or their input width.
@@ -83,16 +84,17 @@ class StackedMLP(nn.Module):
         return self.rest(self.first(u))  # type: ignore[no-any-return]
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D].
+        """Apply the first layer of every copy, without its bias, to each of F inputs: [B, F, I] -> [B, F, M, D].
 
         Raises:
             ConfigError: h has another width.
         """
         _check_inputs(h, self.copies, self.inputs, "F")
-        return self.first.products(h)
+        weight = self.first.weight
+        return nn.functional.linear(h, weight.flatten(0, 1)).view(*h.shape[:2], *weight.shape[:2])
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Compute the outputs from T means of ``products`` for each copy: [B, M, T, D] -> [B, M, T, C]."""
+        """Return the outputs of each copy for T means of its ``products``: [B, M, T, D] -> [B, M, T, C]."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
             return u
@@ -147,7 +149,8 @@ class ModuleHeads(nn.Module):
     def products(self, h: Tensor) -> Tensor:
         """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
 
-        ``finish`` applies the modules to means of these inputs. ``StackedMLP`` applies its first layer here.
+        A caller takes means of these inputs, to which ``finish`` applies the modules. In ``StackedMLP``, this function
+        applies the first layer.
 
         Raises:
             ConfigError: h has another width.
@@ -180,3 +183,94 @@ class ModuleHeads(nn.Module):
 
 
 Heads = StackedMLP | ModuleHeads
+
+
+# Records of the parties, or sets of parties, on whose labelled rows heads have been trained
+
+Sets = Callable[[Tensor], Tensor]
+"""A function that marks the sets of parties whose predictors a batch trains: observed [B, K] bool -> [T] bool."""
+
+
+class TrainedParties(nn.Module):
+    """A record of the parties with at least one training row, and of the sets of parties with a trained predictor.
+
+    Only some rules have predictors for sets of parties.
+
+    Args:
+        parties: K, the number of parties with columns.
+        sets: the number T, and the function that marks the sets trained by given rows; ``None`` if the rule has no
+            predictors for sets.
+
+    """
+
+    parties: Tensor
+    sets: Tensor
+
+    def __init__(self, parties: int, sets: tuple[int, Sets] | None = None) -> None:
+        super().__init__()
+        self._sets = sets
+        self.register_buffer("parties", torch.zeros(parties, dtype=torch.bool))
+        self.register_buffer("sets", torch.zeros(0 if sets is None else sets[0], dtype=torch.bool))
+
+    @property
+    def missed(self) -> list[int]:
+        """Indices k of the parties without a training row; empty if no row has been trained on yet."""
+        return (~self.parties).nonzero().squeeze(1).tolist() if self.parties.any() else []
+
+    def note(self, observed: Tensor) -> None:
+        """Add trained rows to the record; ``observed`` [B, K] bool marks the parties that have each row."""
+        self.parties |= observed.any(dim=0)
+        if self._sets is not None and not bool(self.sets.all()):
+            self.sets |= self._sets[1](observed)
+
+
+class Connectivity(nn.Module):
+    """A record of the pairs of parties with common training rows, and of the parties with labelled training rows.
+
+    Methods that also train on unlabelled rows use this record.
+
+    Args:
+        parties: K, the number of parties with columns.
+
+    """
+
+    together: Tensor
+    labelled: Tensor
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self.register_buffer("together", torch.zeros(parties, parties, dtype=torch.bool))
+        self.register_buffer("labelled", torch.zeros(parties, dtype=torch.bool))
+
+    @property
+    def missed(self) -> list[int]:
+        """Indices k of the parties that no chain of common rows connects to a party with labelled rows."""
+        return untied(self.together, self.labelled)
+
+    def note(self, observed: Tensor, known: Tensor | None = None) -> None:
+        """Add trained rows to the record: ``observed`` [B, K] marks their parties, ``known`` [B] the labelled rows."""
+        if not bool(self.together.all()):
+            self.together |= shared(observed)
+        if known is not None:
+            self.labelled |= observed[known].any(dim=0)
+
+
+def shared(observed: Tensor) -> Tensor:
+    """Return a mask of the pairs of parties that have a row in common: observed [N, K] bool -> [K, K] bool."""
+    there = observed.float()
+    return there.T @ there > 0
+
+
+def untied(together: Tensor, labelled: Tensor) -> list[int]:
+    """Return the indices k of parties without a connection to a party with labels; empty if no row has a label.
+
+    Two parties are connected if they have common rows, or if a chain of parties connects them in which neighbours have
+    common rows. ``together`` [K, K] marks the pairs with common rows, and ``labelled`` [K] the parties with labels.
+
+    >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
+    [2]
+    """
+    reached = labelled
+    for _ in range(len(together)):
+        reached = reached | together[reached].any(dim=0)
+    return (~reached).nonzero().squeeze(1).tolist() if bool(labelled.any()) else []

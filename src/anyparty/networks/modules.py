@@ -1,4 +1,4 @@
-"""Tools for the networks of all methods: single-row batches, buffers of any length, stored vectors, allocation limits.
+"""Tools for networks: batches of a single row, buffers of any length, stored vectors, and a limit on allocated memory.
 
 A single row has no standard deviation, and torch refuses to train batch normalisation on a batch of one row. Such
 batches are common in vertical data: a party may hold one row of a batch, or the last batch may have one row.
@@ -23,7 +23,7 @@ from anyparty.errors import ConfigError
 
 
 def bear_single_rows(module: nn.Module) -> nn.Module:
-    """Let batch normalisation use its running statistics if a batch has one number per channel; return the module.
+    """Let batch normalisation use its running statistics for a batch with one number per channel; return the module.
 
     Raises:
         ConfigError: a layer of batch normalisation does not track running statistics.
@@ -53,7 +53,7 @@ def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
 
 
 def any_length(module: nn.Module, *names: str) -> None:
-    """Let ``load_state_dict`` resize the buffers ``names`` of a module to the lengths of the loaded buffers."""
+    """Let ``load_state_dict`` of a module resize its buffers ``names`` to the lengths of the loaded buffers."""
 
     def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
         for name in names:
@@ -65,7 +65,7 @@ def any_length(module: nn.Module, *names: str) -> None:
 
 
 class VectorMemory(nn.Module):
-    """A stored vector for every id, with the parties from whose data it was computed; saved and loaded like weights.
+    """A memory of one vector per id, with the parties whose data the vector depends on; saved and loaded like weights.
 
     Ids are stored and found as the 64-bit BLAKE2b hash of their text.
 
@@ -87,7 +87,7 @@ class VectorMemory(nn.Module):
         any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
-        """Store vectors [n, M] by ids [n]; ``took_part`` [n, K] marks the parties from whose data each was computed.
+        """Store a vector for each id: vectors [n, M]; ``took_part`` [n, K] marks the parties whose data it depends on.
 
         All vectors that were stored earlier are discarded.
         """
@@ -96,7 +96,7 @@ class VectorMemory(nn.Module):
         self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
 
     def find(self, ids: Iterable[str]) -> Tensor:
-        """Return the index of each id's vector, -1 if the memory does not contain the id: [B] int64."""
+        """Return the index of the vector of each of B ids, -1 if the memory does not contain the id: [B] int64."""
         asked = _keys(ids).to(self.keys.device)
         if not len(self.keys):
             return torch.full_like(asked, -1)
@@ -110,7 +110,7 @@ def _keys(ids: Iterable[str]) -> Tensor:
 
 
 class TooLargeError(Exception):
-    """An error: the tensors made in an ``AllocationLimit`` block have more numbers in total than the limit allows."""
+    """The tensors made in an ``AllocationLimit`` block have more numbers in total than the limit allows."""
 
 
 class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]

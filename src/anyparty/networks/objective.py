@@ -1,4 +1,4 @@
-"""Losses and answers from a head's outputs, for classification and regression."""
+"""Compute losses and answers from the outputs of heads, for classification and regression."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.nn import functional
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError
 
-# Torch computes the softmax of a row number by number if the row is shorter than a vector register. The loss and the
-# gradient of 2048 rows of 12 classes take a quarter of the time if rows are padded by classes of probability zero.
+# If a row is shorter than a vector register, torch computes its softmax one number at a time. Rows are therefore padded
+# by classes of probability zero. The loss and the gradient of 2048 rows of 12 classes then take a quarter of the time.
 LANES = 16
-WORTH_PADDING = 4096  # the smallest number of outputs for which padding with more classes saves time
+WORTH_PADDING = 4096  # padding with more classes saves time from this number of outputs on
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""
@@ -28,7 +28,7 @@ _LOSS: ContextVar[Loss | None] = ContextVar("loss", default=None)
 
 @contextmanager
 def custom_loss(loss: Loss | None) -> Iterator[None]:
-    """Use a user's loss in a ``with`` block, in place of cross-entropy or squared error; ``None`` has no effect.
+    """Use the loss ``loss`` in a ``with`` block; with ``None``, use the built-in cross-entropy or squared error.
 
     Raises:
         ConfigError: ``loss`` is not a function.
@@ -44,10 +44,10 @@ def custom_loss(loss: Loss | None) -> Iterator[None]:
 
 
 def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the user's loss of each row: outputs [n, C] or [n], y [n] -> [n].
+    """Return the user's loss ``loss`` of each row: outputs [n, C] or [n], y [n] -> [n].
 
     Raises:
-        ConfigError: the loss is neither a number nor one number for each row.
+        ConfigError: the result of ``loss`` is neither a number nor one number for each row.
     """
     found: object = loss(outputs, y)
     if isinstance(found, Tensor) and not found.ndim:  # the loss is a mean over rows: compute it for each row alone
@@ -96,8 +96,9 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
 def answers(task: Task, outputs: Tensor) -> Tensor:
     """Return class probabilities, or in regression the number in the label's own units: [..., C] -> [..., C].
 
-    In regression, answers are float64. In single precision, all numbers near 1.7e9, such as dates in seconds, are
-    multiples of 128. On Apple's GPUs (device "mps"), which support only single precision, answers are float32.
+    In regression, answers are float64. In single precision, numbers near 1.7e9, such as dates in seconds, would be
+    rounded to multiples of 128. On Apple's GPUs (device "mps"), which support only single precision, answers are
+    float32.
     """
     if task.kind == "regression":
         wide = outputs if outputs.device.type == "mps" else outputs.double()

@@ -62,7 +62,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         as_declared(self, Optimizer, "optimizer")
-        if ":" in self.name:  # the record of a run has a user's function as "module:name"
+        if ":" in self.name:  # in the record of a run, a user's function is named "module:name"
             return
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}; in Python, optimizer= "
@@ -89,7 +89,7 @@ class Optimizer:
                               "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return a torch optimizer of ``parameters`` and ``constant``; the rate of ``constant`` never changes."""
+        """Return a torch optimizer; the learning rate of the parameters in ``constant`` never changes."""
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: {self.name} is a function in Python, which settings cannot store; pass it "
                               "again, train(optimizer=...)")  # fmt: skip
@@ -145,7 +145,8 @@ class CustomOptimizer(Optimizer):
     Attributes:
         make: function from a list of parameters to a torch optimizer. If ``None``, ``base`` makes the optimizer.
         scheduler: function from the optimizer to a scheduler, which takes one step per epoch. A resumed run repeats the
-            steps of earlier epochs, so the rate may depend only on the index of the epoch. ``None`` means no scheduler.
+            scheduler's earlier steps, so the learning rate may depend only on the index of the epoch. ``None`` means no
+            scheduler.
         base: the settings that are used if ``make`` is ``None``.
 
     """
@@ -155,14 +156,14 @@ class CustomOptimizer(Optimizer):
     base: Optimizer = Optimizer()
 
     def __post_init__(self) -> None:
-        """Copy the values of ``base`` to this object, and set ``name`` from the names of the user's functions."""
+        """Copy the settings in ``base`` to this object, and make ``name`` from the names of the user's functions."""
         for each in fields(Optimizer):
             object.__setattr__(self, each.name, getattr(self.base, each.name))
         named = [name_of(function) for function in (self.make, self.scheduler) if function is not None]
         object.__setattr__(self, "name", " with ".join(named if self.make else [self.base.name, *named]))
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return the optimizer of all parameters, with the user's scheduler attached.
+        """Return an optimizer of all parameters; if the user has given a scheduler, it is attached to the optimizer.
 
         Raises:
             ConfigError: a function returned an object of another type, or the scheduler needs a metric.
@@ -188,7 +189,7 @@ class CustomOptimizer(Optimizer):
         return scheduler
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Let the scheduler take steps until it has taken one for each of ``epoch`` finished epochs.
+        """Let the scheduler take steps until it has taken ``epoch`` steps, one for each finished epoch.
 
         If there is no scheduler and ``base`` made the optimizer, ``base`` sets the learning rate.
         """

@@ -27,12 +27,12 @@ LINEAR = ("logistic", "ridge")
 
 
 def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> Any:
-    """Return an unfitted scikit-learn estimator by its class name, or "logistic" or "ridge".
+    """Return the unfitted scikit-learn estimator ``name``: the name of a class, "logistic" or "ridge".
 
     Raises:
         ConfigError: there is no estimator of this name for the task, or it does not accept these settings.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - a slow import that few runs need
+    from sklearn.linear_model import LogisticRegression, Ridge  # noqa: PLC0415 - slow, and few runs need it
     from sklearn.utils import all_estimators  # noqa: PLC0415
 
     kind = "classifier" if task.kind == "classification" else "regressor"
@@ -103,7 +103,7 @@ class FittedEstimator(nn.Module):
         """Fit the estimator to embeddings u [n, H] and labels y [n].
 
         Raises:
-            AlignmentError: the labels are all of one class, or the estimator rejects the rows.
+            AlignmentError: all labels have the same class, or the estimator rejects the rows.
         """
         if self.name in LINEAR:
             self.made = self._fit(u, y)
@@ -129,7 +129,7 @@ class FittedEstimator(nn.Module):
                 raise AlignmentError(f"the classifier's {len(labels)} rows are all of one class, {only!r}")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # weights are usable before convergence
+                warnings.simplefilter("ignore", ConvergenceWarning)  # an estimator that has not converged is usable
                 return made.fit(u.detach().cpu().double().numpy(), labels, **extra)
         except ValueError as error:
             raise AlignmentError(f"classifier: {self.name!r} refuses its {len(labels)} rows: {error}") from None
@@ -139,7 +139,7 @@ class FittedEstimator(nn.Module):
         if self.task.kind == "regression":
             self.weight, self.bias = weight.view(1, -1), bias.view(1)
         else:
-            if len(made.classes_) == 2:  # sklearn's sigmoid of one score is the softmax of (0, score)
+            if len(made.classes_) == 2:  # the sigmoid of sklearn's single score equals the softmax of (0, score)
                 weight, bias = torch.stack([0 * weight[0], weight[0]]), torch.stack([0 * bias[0], bias[0]])
             self.weight = weight.new_zeros(self.task.outputs, weight.shape[1])
             self.bias = bias.new_full((self.task.outputs,), NEVER)
@@ -147,7 +147,7 @@ class FittedEstimator(nn.Module):
         self.to(self.seed.device)
 
     def fit_again(self) -> None:
-        """Refit a loaded estimator to its saved rows; do nothing if the estimator is fitted already, or linear."""
+        """Fit a loaded estimator to its saved rows; do nothing if the estimator is already fitted or is linear."""
         if self.name not in LINEAR and self.made is None and len(self.rows):
             self.made = self._fit(self.rows, self.labels)
 

@@ -39,7 +39,7 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which class is positive; AUROC does not
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which of two classes is positive
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that have no influence on which rows are test rows."""
@@ -48,7 +48,7 @@ OTHER_THAN_ROWS_IN_TRAIN = {
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
-MAX_OPEN_RUNS = 24  # a table of more runs is folded
+MAX_OPEN_RUNS = 24  # a table of more runs is folded until the reader opens it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class VariantDifference:
     better: int
 
     def against(self, reference: str) -> VariantDifference:
-        """Return this difference with ``reference`` as ``other``; the signs change if the variants change places."""
+        """Return this difference with ``reference`` as ``other``; the signs change if the variants are exchanged."""
         if self.one != reference:
             return self
         worse = sum(value != 0 for value in self.each) - self.better
@@ -75,7 +75,7 @@ class VariantDifference:
 
     @property
     def mean(self) -> float:
-        """The mean difference."""
+        """The mean of the differences over seeds."""
         return statistics.fmean(self.each)
 
     @property
@@ -143,7 +143,7 @@ def _run_table(
 
 
 def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
-    """Return the variant to compare the others with: the first that uses own columns only, else the first variant."""
+    """Return the reference variant: the first that uses only the active party's own columns, or else the first."""
     compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     labels = _variant_labels(runs)
     own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]
@@ -198,9 +198,9 @@ def _method_of(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
-    """Return a run's score with all parties: of the model, with an interval, or as recorded for all test rows.
+    """Return a run's score with all parties: the loaded model's, with an interval, or else the recorded one.
 
-    The result is ``None`` if the run has no such score.
+    A recorded score is used only if it covers all test rows.  The result is ``None`` if the run has neither score.
     """
     sets, recorded = scores.sets, (run.evaluation or {}).get("overall", {})
     if sets is not None:

@@ -302,7 +302,7 @@ def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int
 def draw_runs(
     rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int, *, own: float = math.nan
 ) -> Figure:  # fmt: skip
-    """Draw one row for each key: the metric of one run with its interval, or mean and deviation over several runs.
+    """Draw a row for each key of ``rows``: a run's metric with its interval, or mean and deviation over several runs.
 
     ``own`` is the score of the active party's columns only; it is drawn as a line unless it is NaN.
     """

@@ -121,8 +121,8 @@ def _place(out: Path) -> tuple[Path, Path | None]:
     """Return the path of the page and the folder for its figures; the folder is ``None`` if ``out`` is an HTML file.
 
     Raises:
-        ConfigError: ``out`` is a file that is not HTML, has the suffix of such a file, or is a folder with the suffix
-            of a page.
+        ConfigError: ``out`` is an existing file that is not HTML, has the suffix of another kind of file, or is a
+            folder whose name ends like that of an HTML file.
     """
     if out.is_dir():
         if out.suffix.lower() in PAGES:
@@ -190,7 +190,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _distinct_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Return the runs with different names: runs that share a name get a number after it."""
+    """Return the runs with distinct names: a number is added to a name that several runs share."""
     names = [run.name for run in runs]
     return [
         replace(run, name=f"{run.name} ({names[: k + 1].count(run.name)})") if names.count(run.name) > 1 else run
@@ -224,7 +224,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     """Return the key numbers at the top of a run's part of the page, as (label, value)."""
     facts = []
     sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
-    # a recorded score covers only rows with an answer; the section with scores by set of parties covers all rows
+    # A recorded score covers only rows with an answer, but the scores by set of parties cover all rows.
     if name := recorded_metric(run, scores.metric):
         part = overall.get("coverage")
         of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
@@ -248,7 +248,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
 def render_page(
     articles: Sequence[RunArticle], comparison: Section | None, pictures: Mapping[Figure, bytes], files: Iterable[str]
 ) -> str:
-    """Render the page as HTML.
+    """Return the page as HTML.
 
     Args:
         articles: one for each run.

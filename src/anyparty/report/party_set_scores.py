@@ -24,7 +24,7 @@ from anyparty.api.runs import federation_of_run, hold_out, model_for_run
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.data.blocks import TRAIN
+from anyparty.data.splits import TRAIN
 from anyparty.errors import PredictionError
 from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
@@ -71,7 +71,7 @@ class ModelWithTestRows:
         return self.model.roster.blocks
 
     def predict(self, asked: Iterable[str]) -> Predictions:
-        """Predict all test rows with the parties named in ``asked``."""
+        """Return predictions of all test rows with the columns of the parties in ``asked`` only."""
         model, (rows, _, _) = self.model, self.model.held_out or ({}, None, None)
         chosen = [name for name in self.parties if name in set(asked)]
 
@@ -84,7 +84,7 @@ class ModelWithTestRows:
         return answered
 
     def answers_for_all(self, asked: Iterable[str]) -> LabelledPredictions:
-        """Predict all test rows with the parties in ``asked``; rows without an answer get the constant prediction."""
+        """Return predictions of all test rows with the parties in ``asked``, or else constant predictions."""
         chosen = frozenset(asked)
         if chosen:
             answers = LabelledPredictions.of(self.predict(chosen), self.y, None)
@@ -99,7 +99,7 @@ def load_with_test_rows(
     folder: Path, *, most: int = MAX_ROWS, method: Method | None = None,
     encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> ModelWithTestRows:  # fmt: skip
-    """Load a run's model, and read its test rows from the run's tables.
+    """Return a run's model, together with its test rows, which are read from the run's tables.
 
     If there are more than ``most`` test rows, ``most`` of them are drawn at random.  ``method``, ``encoders`` and
     ``allow_code`` are passed to ``model_for_run``.
@@ -115,7 +115,7 @@ def load_with_test_rows(
 
 
 def with_test_rows(model: Model, federation: Federation, *, most: int = MAX_ROWS) -> ModelWithTestRows:
-    """Select a model's labelled test rows; if there are more than ``most``, draw ``most`` of them at random.
+    """Return a model with its labelled test rows, or with a random sample of ``most`` rows if there are more.
 
     Raises:
         PredictionError: there are no labelled test rows.
@@ -173,7 +173,7 @@ class PartySetScores:
 
     @classmethod
     def of(cls, tested: ModelWithTestRows, metric: str | None = None) -> PartySetScores:
-        """Choose the metric (accuracy or RMSE by default) and draw the resamples of the test rows.
+        """Return an object without computed scores: choose the metric, and draw the resamples of the test rows.
 
         Raises:
             ConfigError: the metric does not fit the task.
@@ -193,7 +193,7 @@ class PartySetScores:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals to show, from the score of all parties or, if that is 0, of the empty set."""
+        """The number of decimals to show; it depends on the score of all parties or, if it is 0, of the empty set."""
         return decimal_places(
             self.metric, float(self.values(self.all_parties)[0]) or float(self.values(frozenset())[0])
         )
@@ -230,13 +230,13 @@ class PartySetScores:
         return [self.score(members) for members in sets]
 
     def shapley(self) -> ShapleyValues:
-        """Compute each party's Shapley value; a positive value is an improvement, even if a lower metric is better."""
+        """Return each party's Shapley value; a positive value is an improvement, even if a lower metric is better."""
         sign = 1.0 if self.greater else -1.0
         rng = Seeds(self.tested.model.seed).numpy("report", "orders")
         return shapley_values(self.tested.parties, lambda members: sign * self.values(members), rng=rng, orders=ORDERS)
 
     def loss_without(self) -> dict[str, Estimate]:
-        """Compute, for each party, how much worse the metric gets if only that party is absent."""
+        """Return, for each party, how much worse the metric gets if only that party is absent."""
         sign = 1.0 if self.greater else -1.0
         whole = self.values(self.all_parties)
         return {

@@ -122,7 +122,7 @@ PartyRecord = tuple[Path, dict[str, Any]]
 
 
 def find_runs(paths: Iterable[Path | str] | Path | str) -> list[RecordedRun]:
-    """Find the runs at one or several paths.
+    """Return the runs that are recorded at one or several paths.
 
     A path is a run's folder, a federation's folder with parties' kits on this machine, the file of a party's record, or
     the folder of that file.  The records of a federation's kits are merged into one run; so are all parties' records
@@ -149,7 +149,7 @@ def find_runs(paths: Iterable[Path | str] | Path | str) -> list[RecordedRun]:
 
 
 def _records_in_kits(folder: Path) -> list[PartyRecord]:
-    """Read the record of each party whose kit is in the federation's folder on this machine.
+    """Return the record of each party whose kit is in the federation's folder on this machine.
 
     Raises:
         ModelError: no kit has a record.
@@ -228,7 +228,7 @@ def _active_party(folder: Path, settings: Mapping[str, Any]) -> str:
 
 
 def _merge(party_records: Sequence[PartyRecord], name: str, command: str) -> RecordedRun:
-    """Merge the records of several parties into one run.
+    """Return one run, merged from the records of several parties.
 
     Raises:
         ModelError: the records belong to different runs, or two records belong to one party.
@@ -276,7 +276,7 @@ def _published(lead: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]
     return [each for each in counted if "bytes_sent" in each]
 
 
-SAME = ("job", "active", "parties", "alignment")  # keys of values that are equal in all records of a run
+SAME = ("job", "active", "parties", "alignment")  # keys of a record whose values are equal at all parties of a run
 
 
 def _check_one_run(party_records: Sequence[PartyRecord]) -> list[str]:
@@ -300,7 +300,7 @@ def _check_one_run(party_records: Sequence[PartyRecord]) -> list[str]:
 
 
 def _difference(key: str, values: Mapping[str, Any]) -> str:
-    """Describe which parties have different values of ``key``; return "" if all recorded values are equal."""
+    """Return a sentence on the parties with different values of ``key``; "" if all recorded values are equal."""
     parties: dict[str, list[str]] = {}
     for party, value in values.items():
         if value:
@@ -357,7 +357,7 @@ def _toml(text: str | bytes) -> dict[str, Any]:
         values = tomllib.loads(text if isinstance(text, str) else text.decode())
         _CheckedSettings.of(values)
         json.dumps(values, default=str)  # the page writes settings as JSON, which fails if they are nested too deeply
-    except (ValueError, RecursionError):  # ConfigError is a ValueError
+    except (ValueError, RecursionError):  # ``ConfigError`` is a subclass of ``ValueError``
         return {}
     return values
 
@@ -398,7 +398,7 @@ class RunScores:
         cls, run: RecordedRun, metric: str | None = None, *, model: bool = False, method: Method | None = None,
         encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
     ) -> RunScores:  # fmt: skip
-        """Use the recorded scores, or load the model and score it again on its test rows.
+        """Return the recorded scores of a run, or load its model and score it again on its test rows.
 
         Args:
             run: the run.
@@ -418,7 +418,7 @@ class RunScores:
         if run.folder is None:
             return cls(reason="each party keeps its own part of the model, so that this report cannot score sets of "
                               "parties", metric=metric)  # fmt: skip
-        # imported here, because a report from records alone imports no method
+        # imported here, so that a report from records alone imports no method
         from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows  # noqa: PLC0415
 
         try:
@@ -435,7 +435,7 @@ class RunScores:
 
 
 def recorded_metric(run: RecordedRun, metric: str | None = None) -> str | None:
-    """Return the recorded metric to show: ``metric`` if it is recorded, else accuracy or RMSE; ``None`` without any."""
+    """Return the recorded metric to show: ``metric``, else accuracy or RMSE, or ``None`` if none is recorded."""
     recorded = (run.evaluation or {}).get("overall", {})
     return next((name for name in (metric, "accuracy", "rmse") if name in recorded), None)
 

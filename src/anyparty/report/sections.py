@@ -44,8 +44,8 @@ from anyparty.report.traffic import (
 if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScores
 
-MAX_OPEN_NOTES = 4  # if there are more remarks or changes of attendance, they are folded
-MAX_NAMES = 4  # for more parties, the table of messages shows their number
+MAX_OPEN_NOTES = 4  # further remarks or changes of attendance are folded
+MAX_NAMES = 4  # if more parties send a message, the table shows their number
 
 
 def overlap_section(run: RecordedRun) -> Section:
@@ -252,7 +252,7 @@ FEW_ROWS = 30
 
 
 def scores_section(run: RecordedRun, scores: RunScores) -> Section:
-    """Make the section with scores by number of parties, from the model if it was scored again, else as recorded."""
+    """Make the section with scores by number of parties: new scores of the model if any, else recorded scores."""
     return _recorded_scores(run, scores) if scores.sets is None else _model_scores(scores.sets)
 
 
@@ -328,7 +328,7 @@ def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
     by_count = {count: found["by_count"][count] for count in sorted(found["by_count"], key=int)}
     rows = [["any", *cells(found["overall"])], *([key, *cells(each)] for key, each in by_count.items())]
     details = []
-    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # else too many sets, each with few rows
+    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # more parties: too many sets with few rows
         named = [[key, *cells(each)] for key, each in found["by_pattern"].items()]
         tables = [PageTable(headers=["parties that have the row", *headers], rows=named)]
         details = [Section(id="each-set", title="By the parties that have the row", tables=tables)]

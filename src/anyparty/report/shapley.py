@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 SetValue = Callable[[frozenset[str]], Floats]
 """A function that returns v(S) for a set of parties S: [1 + R] float64, on all test rows, then on each resample."""
 
-MAX_EXACT = 8  # with more parties than this, values are estimated from sampled orders of the parties
+MAX_EXACT = 8  # for more parties, Shapley values are estimated from sampled orders of the parties
 
 
 @dataclass(frozen=True, kw_only=True)

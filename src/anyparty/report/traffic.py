@@ -55,7 +55,7 @@ def traffic_by_pair(ledger: Ledger, parties: Iterable[str]) -> list[PairTraffic]
 def total_traffic(
     ledger: Ledger, sender: str | None = None, receiver: str | None = None, tag: str | None = None
 ) -> Tally:
-    """Sum the messages with this sender, receiver and tag; an argument of ``None`` matches all values."""
+    """Return the sum of the messages with this sender, receiver and tag; an argument of ``None`` matches all values."""
     matching = [
         tally
         for flow, tally in ledger.flows.items()
@@ -82,7 +82,7 @@ def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[Messag
     A tag has several declarations if, for example, its message is sent in both directions.
     """
     around = [*control_messages.MESSAGES, *control_messages.PART_MESSAGES, *SCHEDULES]
-    with suppress(ImportError):  # private alignment needs optional packages
+    with suppress(ImportError):  # the packages for private alignment may not be installed
         from anyparty.alignment import private  # noqa: PLC0415
         from anyparty.deployment.site import alignment_cache  # noqa: PLC0415
 
@@ -107,7 +107,7 @@ FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaComparison:
-    """A passive party's rounds and bytes as a formula predicts them, beside those of the messages that were sent.
+    """A passive party's rounds and bytes as a formula predicts them, beside the rounds and bytes that were sent.
 
     ``party`` is "" for all parties together.
     """
@@ -127,7 +127,7 @@ class FormulaComparison:
 
 
 def method_exchanges(run: RecordedRun) -> list[Exchange]:
-    """Return the message counts of the tags that the run's method declares, or of all tags if none is recorded."""
+    """Return the message counts of the tags that the run's method declares, or of all tags if none is declared."""
     own = {message.tag for message in run.declared} - {message.tag for message in SCHEDULES}
     if not own:
         return run.ledger.exchanges()
@@ -135,7 +135,7 @@ def method_exchanges(run: RecordedRun) -> list[Exchange]:
 
 
 def compare_with_formulas(run: RecordedRun) -> list[FormulaComparison]:
-    """Compare the formulas with the messages sent, for each passive party and for all parties together.
+    """Return a comparison of the formulas with the sent messages, for each passive party and for all parties together.
 
     If other parties, such as a server or a key generator, help a pair to compute, the pair sends less than its formula
     gives.  The last item, for all parties, includes the messages of these helpers.

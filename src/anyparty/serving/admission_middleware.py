@@ -32,7 +32,7 @@ class _ConnectedParties(Collector):
         self.parties, self.connected = parties, connected
 
     def collect(self) -> Iterable[Metric]:
-        """Return the value 1 for each party that is connected now, and 0 for each other party."""
+        """Return the value 1 for each party that is connected now, and 0 for each party that is not."""
         family = GaugeMetricFamily("anyparty_party_connected", "Whether a party can be asked now.", labels=["party"])
         connected = self.connected()
         for name in self.parties:
@@ -90,7 +90,7 @@ class ServiceMetrics:
 
 PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
 PREDICTION_PATHS = PATHS[:2]
-OPEN_PATHS = ("/health",)  # process monitors need no token
+OPEN_PATHS = ("/health",)  # requests to this path need no token, for process monitors
 
 
 class RequestRefused(Exception):  # noqa: N818 - it leads to an answer, so it is not named an error
@@ -173,7 +173,7 @@ class AdmissionMiddleware:
         """
         if not self.hosts:
             return
-        client, *_ = scope.get("client") or [""]  # a client behind a Unix socket has no address, and is local
+        client, *_ = scope.get("client") or [""]  # a client without an address uses a Unix socket: it is local
         if client and not is_loopback(client):
             raise RequestRefused(403, f"without a token this service answers its own machine only, and this request "
                                       f"comes from {client[:80]!r}; start it with a token to admit others")  # fmt: skip
@@ -183,7 +183,7 @@ class AdmissionMiddleware:
                                       f"{name[:80]!r}")  # fmt: skip
 
     async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
-        """Read a request's body within the limits of size and time."""
+        """Return a request's body, which is read within the limits of size and time."""
         max_bytes, length = self.limits.max_bytes(path), headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length) > max_bytes:
             raise self._too_large(path)

@@ -4,7 +4,8 @@ A run in one process suits a team that has the tables of all parties, and a tria
 service runs at the active party.
 
 A training replaces the model.  A training or a prediction may replace the alignment at all parties.  A running service
-still uses the former alignment, and then refuses the other parties.  ``StalenessCheck`` detects this and warns.
+still uses the former alignment, and refuses parties that have the new alignment.  ``StalenessCheck`` detects this and
+warns.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ NO_FEDERATION = (
 
 @dataclass(frozen=True)
 class KitLocation:
-    """The active party's own settings, and the federation's folder, or ``None`` if jobs cannot be submitted."""
+    """The active party's own settings, and the federation's folder (``None`` if no job can be submitted)."""
 
     site: SiteConfig
     folder: Path | None
 
     @classmethod
     def of(cls, path: Path) -> KitLocation:
-        """Find the active party's kit, which is the folder from which the party starts.
+        """Return the location of the active party's kit, which is the folder from which the party starts.
 
         Raises:
             ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
@@ -264,7 +265,7 @@ async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedPart
     async with peers_over(predictor, hub.channel(predictor.party.me), Ledger()):
         tasks = [asyncio.create_task(responder.run()) for responder in responders.values()]
         while not all(task.done() for task in tasks) and len(predictor.connected()) < len(responders):
-            await asyncio.sleep(0)  # until the hello messages of all responders have arrived
+            await asyncio.sleep(0)  # let all responders send their hello messages
         try:
             yield
         finally:

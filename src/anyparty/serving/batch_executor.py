@@ -30,7 +30,7 @@ class BatchExecutor:
     """A thread with an event loop for requests of many rows.
 
     The thread runs only while such requests are open.  It computes one request at a time, which limits memory.  While
-    this request waits for a party, the thread computes other requests.
+    one request waits for a party, the thread computes another.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
@@ -40,7 +40,8 @@ class BatchExecutor:
     async def run(self, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel, rows: int) -> T:
         """Run ``work(channel)`` and return its result.
 
-        ``work`` runs in this event loop if it computes at most ``INLINE_ROWS`` ``rows``, and otherwise in the thread.
+        ``work`` runs in the caller's event loop if ``rows`` is at most ``INLINE_ROWS``.  If ``rows`` is greater,
+        ``work`` runs in the thread.
         """
         if rows <= INLINE_ROWS:
             return await work(channel)
@@ -109,7 +110,7 @@ class CrossThreadChannel:
         return await self._call(self.channel.send(to, tag, tensors))
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive a message in the event loop to which the channel belongs."""
+        """Return the next message, which is received in the event loop to which the channel belongs."""
         return await self._call(self.channel.recv(frm, tag, expect))
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from anyparty.serving.predictor import Predictor
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits
 
 MAX_BUDGET_MS = 1e9  # far above the limit of every service; this maximum only rejects infinity and NaN
-MAX_ERROR_LENGTH = 300  # maximum number of characters of an error text that repeats input
+MAX_ERROR_LENGTH = 300  # the most characters of an error text that quotes the request
 EXAMPLE = '{"ids": ["a", "b"]}'
 
 
@@ -75,7 +75,7 @@ class PredictionRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _stop_at_first_unknown_key(cls, values: Any) -> Any:
-        """Reject a request at its first unknown key; pydantic would collect an error for each unknown key."""
+        """Return the request, or reject it at its first unknown key; pydantic would report every unknown key."""
         for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
                 text = f"unknown key {key[:100]!r}; expected ids, parties or budget_ms"
@@ -272,7 +272,7 @@ def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: Ser
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """Serialize to JSON; lone surrogates in ids are escaped rather than rejected."""
+    """Return a value as JSON; lone surrogates in ids are escaped rather than rejected."""
     try:
         return to_json(value)
     except PydanticSerializationError:
@@ -290,7 +290,7 @@ def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: Servi
 
     @router.get("/ready", responses=denied, summary="Which parties can be asked now")
     async def ready() -> ReadyStatus:
-        """Report the parties that can take part now.
+        """Return the parties that can take part in predictions now.
 
         The service is ready as soon as its process answers.  While no other party is connected, predictions use only
         the active party's block.
@@ -338,7 +338,7 @@ def _status_and_text(error: Exception) -> tuple[int, str]:
         case RequestValidationError():
             return 400 if error.errors()[0]["type"] == "json_invalid" else 422, validation_message(error)
         case HTTPException(status_code=400) if "parsing the body" in error.detail:
-            long = "integer string conversion" in str(error.__cause__)  # Python limits the number of digits
+            long = "integer string conversion" in str(error.__cause__)  # Python limits the digits of an integer
             return 400, TOO_LONG if long else "the request is not JSON in UTF-8"
         case HTTPException():
             return error.status_code, error.detail

@@ -298,7 +298,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
-    """Return a subclass of ``LimitedProtocol`` with these limits."""
+    """Return a subclass of ``LimitedProtocol`` with the given limits."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 

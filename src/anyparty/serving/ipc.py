@@ -219,7 +219,7 @@ class IpcChannel:
         return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message with the tag ``tag`` from the party ``frm``; raise ``PartyLost`` if it is lost."""
+        """Return the next message with the tag ``tag`` from the party ``frm``; raise ``PartyLost`` if it is lost."""
         queue = self._queues[frm, tag]
         lost = frm in self._lost or self._ended
         item = queue.get_nowait() if not queue.empty() else None if lost else await queue.get()
@@ -327,7 +327,7 @@ class IpcServer:
             self._lock.release()
 
     def _acquire(self) -> FileLock:
-        """Lock the folder until the end of ``close``.
+        """Lock the folder, and return the lock, which ``close`` releases.
 
         Without the lock, two services that start at the same time would delete each other's sockets.  A service that
         ends would delete the address file of the service that has started after it.

@@ -80,7 +80,7 @@ class LoadedParty:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The party's ``hashes`` in hexadecimal, by name, without those of an unknown alignment or part of the model.
+        """The party's ``hashes`` in hexadecimal, by name, without the hash of an unknown alignment or model part.
 
         A run in one process does not know the alignment's number, for example.
         """
@@ -233,7 +233,7 @@ def _as_in_tables(texts: Sequence[str], normalize: Sequence[str]) -> pl.Series:
 def load_party(
     site: SiteSettings, config: Config | None = None, source: Any = None
 ) -> tuple[LoadedParty, Table, alignment_cache.StoredAlignment]:
-    """Load a party's part of the model, and the party's table and alignment.
+    """Return a party's part of the model, its table and its alignment, which are read from its folder.
 
     Args:
         site: the party's own settings.
@@ -265,7 +265,7 @@ def load_party(
 def build_index(
     known: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
 ) -> RowIndex:
-    """Index the active party's rows by id.
+    """Return an index by id of the rows that a request to the active party may name.
 
     Args:
         known: the active party's view of the alignment.
@@ -297,7 +297,7 @@ def build_index(
 
 
 def _id_columns(places: Mapping[str, int], tables: Sequence[Table]) -> pl.DataFrame:
-    """Return the id columns of all rows in ``places``, in its order.
+    """Return the id columns of all rows in ``places``, in the order of ``places``.
 
     The ids of a row that several tables hold are taken from the first of these tables.
     """

@@ -1,8 +1,8 @@
 """The active party's connections to the other parties over one channel: which are connected, and requests to them.
 
 After a party has missed the deadlines of several requests in a row, a circuit breaker stops requests from waiting for
-this party.  A party that hangs therefore delays only a few requests.  The active party sends probes to such a party
-until the party answers one in time.  A probe is a request whose answer no prediction waits for.
+this party.  A party that hangs therefore delays only a few requests.  The active party sends probes to the party that
+hangs, until this party answers a probe in time.  A probe is a request whose answer no prediction waits for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 
 NOT_CONNECTED = "it is not connected"
-REJOIN_DELAY_S = 0.05  # lets all pending receives notice that the party's former process is gone
+REJOIN_DELAY_S = 0.05  # seconds in which all pending receives notice that the party's former process is gone
 
 
 class PeerGroup:
@@ -176,7 +176,7 @@ class CircuitBreaker:
     _next: dict[str, float] = field(default_factory=dict)
 
     def waits_for(self, party: str) -> bool:
-        """Check whether requests wait for the answer of a party."""
+        """Return True if requests wait for the answer of a party."""
         return self.misses[party] < self.after
 
     def reason(self, party: str) -> str:
@@ -185,7 +185,7 @@ class CircuitBreaker:
                 f"again once it answers in time")  # fmt: skip
 
     def probe_due(self, party: str, now: float) -> bool:
-        """Check whether a party can be probed again."""
+        """Return True if enough time has passed since the last probe of a party to send another."""
         return now >= self._next.get(party, 0.0)
 
     def probe(self, party: str, number: int, now: float, until: float) -> None:

@@ -95,7 +95,7 @@ class _NoChannel:
         """Drop the message."""
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Report that the sender is not connected."""
+        """Raise ``PartyLost``, because the sender is not connected."""
         raise PartyLost(frm, NOT_CONNECTED)
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ class Predictor:
     async def predict(
         self, ids: Sequence[RequestedId], parties: Sequence[str] | None = None, *, budget_s: float
     ) -> list[RowPrediction]:
-        """Predict each id, in order.
+        """Return one prediction for each id, in the order of the ids.
 
         Args:
             ids: the ids; an id of several columns is a mapping from column name to value. Ids may repeat.
@@ -198,10 +198,10 @@ class Predictor:
     async def _predict_chunk(
         self, ids: Sequence[RequestedId], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> list[RowPrediction]:
-        """Predict the B rows with these ids, which are at ``places`` [B] of the index."""
+        """Return predictions of the B rows with these ids, which are at ``places`` [B] of the index."""
         party, index = self.party, self.index
         may = torch.tensor([name in allowed for name in party.roster.blocks])
-        observed = index.present(places, self._k)  # [B, K]
+        observed = index.present(places, self._k)  # [B, K], True if party k holds the row
         aligned = index.aligned[places]
         request = await self._ask_peers(aligned, observed, observed & may, allowed, budget)
         rows = party.rows(index.own[places], observed, index.keys(places), index.names(places))
@@ -211,7 +211,7 @@ class Predictor:
             predicted = await self.executor.run(
                 lambda channel: party.method.predict(channel, party.state, rows, batch, allowed), guarded, len(places)
             )
-        except PartyLost as error:  # the method cannot predict without the lost party
+        except PartyLost as error:  # the method cannot predict without the party that was lost
             predicted = self._without_answer(len(places), str(error))
         finally:
             request.end()
@@ -233,7 +233,7 @@ class Predictor:
     async def _ask_peers(
         self, aligned: Tensor, observed: Tensor, wanted: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> _OpenRequest:
-        """Send a request for B rows to the parties that hold one of them or may host heads; do not wait for answers.
+        """Send a request for B rows to the parties that hold a row or may host heads; do not wait for the answers.
 
         ``wanted`` [B, K] bool marks the parties that hold each row and may take part.
         """

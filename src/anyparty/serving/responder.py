@@ -69,7 +69,7 @@ class TrafficLog:
     _written: dict[Flow, Tally] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Add the messages sent since the last call to the party's file.
+        """Add to the party's file the messages that were sent since the last call.
 
         Raises:
             StorageError: the file cannot be written, or another process holds its lock for too long.
@@ -231,7 +231,7 @@ class Responder:
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
         guarded = ContractChannel(
             channel, party.roster, party.method.can.messages, bounds=None
-        )  # no bounds here: the multiplexer checks values against its own bounds
+        )  # None, because the multiplexer checks values against bounds
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

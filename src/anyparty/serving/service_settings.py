@@ -81,7 +81,7 @@ class BearerTokens:
 
     @classmethod
     def of(cls, tokens: Iterable[str]) -> BearerTokens:
-        """Hash tokens that are given as text, without blanks at their ends.
+        """Return the hashes of tokens that are given as text; blanks at the ends of a token are removed.
 
         Raises:
             ConfigError: a token is too short to be a secret, has a space, or has other characters than printable ASCII.
@@ -95,7 +95,7 @@ class BearerTokens:
 
     @classmethod
     def read(cls, file: Path | None) -> BearerTokens:
-        """Read tokens from a file, one per line, and from the environment variable ``ANYPARTY_SERVE_TOKEN``.
+        """Return the tokens in a file, one per line, and in the environment variable ``ANYPARTY_SERVE_TOKEN``.
 
         Lines that begin with '#' are comments.
 
@@ -121,7 +121,7 @@ class BearerTokens:
         return bool(self.hashes)
 
     def accepts(self, header: str) -> bool:
-        """Check whether the header ``Authorization`` holds one of the tokens, in constant time."""
+        """Return True if the header ``Authorization`` holds one of the tokens; the comparison takes constant time."""
         kind, _, token = header.partition(" ")
         digest = hashlib.sha256(token.strip().encode(errors="replace")).digest()
         matches = [hmac.compare_digest(digest, each) for each in self.hashes]
@@ -166,7 +166,7 @@ def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> Tl
 
 
 def is_loopback(host: str) -> bool:
-    """Check whether a host name or address can be reached only from this machine.
+    """Return True if a host name or address can be reached only from this machine.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "vfl.example")]
     [True, True, True, False, False]

@@ -38,7 +38,7 @@ RECEIVE_TIMEOUT_S = 600.0  # a receive is restarted after this time, before the 
 BUSY_LOOP_S = 0.02  # if the event loop notices a deadline more than this time late, the event loop was busy
 BUSY_LOOP_TURNS = 16  # the most turns of the event loop that a message needs from a socket to a request's queue
 
-Route = tuple[str, str]  # sender, tag
+Route = tuple[str, str]  # (sender, tag)
 
 
 def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[Route]:
@@ -110,7 +110,7 @@ class Multiplexer:
         self, number: int, deadline: float, budget_s: float = 0.0, absent: Mapping[str, str] | None = None,
         ignored: Collection[str] = (),
     ) -> RequestChannel:  # fmt: skip
-        """Open a request.
+        """Open a request, and return its channel.
 
         Args:
             number: the number of the request.
@@ -217,7 +217,7 @@ class RequestChannel:
         await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Wait for the next message with the tag ``tag`` from the party ``frm``, at most until the deadline."""
+        """Return the next message with the tag ``tag`` from the party ``frm``, if it arrives before the deadline."""
         try:
             tensors = await self._next((frm, tag))
             message = f"message {tag!r} from {frm!r} to {self.me!r}"
@@ -272,7 +272,7 @@ class RequestChannel:
         return queue.popleft()
 
     async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
-        """Check at the deadline whether ``queue`` has a message.
+        """Return True if ``queue`` has a message at the deadline.
 
         A busy event loop notices the deadline before it has read messages that arrived in time.  The loop therefore
         gets some turns to read these messages, so that their sender is not blamed for the delay.

@@ -144,7 +144,7 @@ def is_number(series: pl.Series) -> bool:
 
 
 def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -> str:
-    """Quote the first ``most`` cells that the mask ``bad`` marks, with their row numbers.
+    """Return a quotation of the first ``most`` cells that the mask ``bad`` marks, with their row numbers.
 
     Rows are counted from 1 below the header. ``start`` is the number of the table's rows that precede ``series``.
 
@@ -177,7 +177,7 @@ def _cast(series: pl.Series) -> pl.Series:
 
 
 def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
-    """Replace true by 1 and false by 0, in upper and lower case."""
+    """Replace the texts true by 1 and false by 0, whatever their case."""
     return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
 
 
@@ -232,7 +232,7 @@ def merged(levels: pl.Series) -> pl.Series:
 
 
 def several(levels: pl.Series) -> str:
-    """List the groups of levels that differ only in their spelling, with numbers of cells; "" without such groups.
+    """Return a list of levels that differ only in their spelling, with numbers of cells; "" without such levels.
 
     >>> several(pl.Series(["Yes", "yes", "YES", "no", "no"]))
     "'YES' (1), 'Yes' (1), 'yes' (1)"
@@ -249,7 +249,7 @@ def several(levels: pl.Series) -> str:
 
 
 def counted(counts: Iterable[tuple[str, int]]) -> str:
-    """List texts with their numbers of cells; invisible characters are shown as escapes."""
+    """Return a list of texts with their numbers of cells; invisible characters are shown as escapes."""
     listed = list(counts)
     more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
     return ", ".join(f"{visible(text)} ({count:,})" for text, count in listed[:12]) + more

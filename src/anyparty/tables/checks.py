@@ -23,19 +23,19 @@ EMPTY = "are empty except for the id"
 
 UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the column may be in another notation or unit
 FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
-VERY_FAR = 50  # a single number is reported if it lies more than this many standard deviations from that mean
+VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
 FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
 MANY = 3  # the largest number of columns that a sentence names
 
 
 def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report columns whose inferred kind may be wrong (``leading_zeros``, ``grouped_points`` and ``quantities``)."""
+    """Return sentences on columns whose inferred kind may be wrong, from three checks."""
     return tuple(note for check in (leading_zeros, grouped_points, quantities)
                  for note in check(inferred, columns, where))  # fmt: skip
 
 
 def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report text columns that were read as numbers although some cells begin with a zero, as codes do.
+    """Return a sentence on text columns that were read as numbers although some cells begin with a zero, as codes do.
 
     Args:
         inferred: the columns whose kind the user did not declare, with the cells as in the file.
@@ -60,7 +60,7 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
 
 
 def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report text columns in which a point was read as decimal but may separate thousands, as in 12.345 beside 7.
+    """Return a sentence on text columns in which a point was read as decimal, but may separate thousands.
 
     A column is reported if it contains whole numbers, and every point may separate thousands: three digits follow it,
     and one to three digits precede it, of which the first is not zero.
@@ -81,7 +81,7 @@ def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) ->
 
 
 def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Report columns that were read as categories although their cells look like numbers, dates or times.
+    """Return a sentence on columns that were read as categories although cells look like numbers, dates or times.
 
     Words that usually mean a missing value, such as refused, are ignored when a column is examined.
     """
@@ -132,7 +132,7 @@ def blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
 
 
 def without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[str, ...]:
-    """Report rows whose feature cells are all empty, as an outer join leaves them.
+    """Return a sentence on rows whose feature cells are all empty; an outer join of tables makes such rows.
 
     The party is treated as absent in these rows.
     """

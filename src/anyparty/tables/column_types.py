@@ -37,8 +37,8 @@ UNIT = (  # a fixed list, because letters as in 7A and 7B are codes; k stands fo
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
-# Each notation of quantities in text: its name, its pattern, and advice for the user. Quantities may repeat, unlike
-# identifiers.
+# Each notation of quantities in text: its name, its pattern, and advice for the user. Unlike identifiers, quantities
+# may repeat.
 NOTATIONS = {
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
@@ -57,7 +57,7 @@ NOTATIONS = {
         rf"^\(\s*{NUMBER}\s*\)$",
         "write them without brackets, and with a minus sign if they are negative",
     ),
-    "durations": (  # as pandas writes durations to a CSV file
+    "durations": (  # durations in the notation of pandas
         r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
         "write a number instead, such as days",
     ),
@@ -74,8 +74,8 @@ NOTATIONS = {
 OR_CATEGORY = ": correct them, leave them empty, or declare the column categorical with types"
 MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
 LITERALS = ("NA", "None")  # texts that mark a missing cell, but may be levels in a column of categories
-GROUPED = r"\d[,'’\s]\d"  # a comma or a space within a number
-LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
+GROUPED = r"\d[,'’\s]\d"  # a comma, a space or an apostrophe within a number
+LARGEST = float(np.finfo(np.float32).max)  # the largest number, because models compute in float32
 
 
 class Notation(NamedTuple):
@@ -110,7 +110,7 @@ class FeatureColumn:
 def feature(
     column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False, rules: ReadingRules = AS_WRITTEN
 ) -> FeatureColumn:
-    """Read a feature column as numbers, categories, dates or free text.
+    """Return a feature column, read as numbers, categories, dates or free text.
 
     Args:
         column: the cells as in the file.
@@ -121,7 +121,7 @@ def feature(
 
     Raises:
         TableError: the column has no name or an unusable type; it has numbers, and a cell that is infinite or not a
-            number; or its text looks like quantities in another notation, or like dates in doubtful order.
+            number; or its text looks like quantities that are not plain numbers, or like dates in doubtful order.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -146,7 +146,7 @@ def feature(
 
 
 def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> FeatureColumn:
-    """Read a column as categories.
+    """Return a column read as categories.
 
     If a column has empty cells and also the texts None or NA, these texts become levels, because they may mean
     something else than an empty cell. At prediction, the same texts are levels as in training. If
@@ -176,7 +176,7 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
 def _of_text(
     column: pl.Series, kind: Kind | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> FeatureColumn:  # fmt: skip
-    """Read a text column whose cells may be numbers, with or without marks such as percent signs."""
+    """Return a text column, read as numbers if its cells allow it, with or without marks such as percent signs."""
     column = column.cast(pl.String)
     numbers, bad = cells.as_numbers(column)
     known_format = rules.formats.get(column.name)
@@ -235,7 +235,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers if ``bad`` marks a cell that is not a number; ``why`` replaces the usual advice."""
+    """Reject a column of numbers if ``bad`` marks a cell that is not one; ``why`` replaces the error's usual advice."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:
@@ -257,12 +257,12 @@ def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn
 def _not_numbers(
     column: pl.Series, text: pl.Series, read: MarkedNumbers, limits: pl.Series, where: str, rules: ReadingRules
 ) -> FeatureColumn:
-    """Read a text column as categories if some of its cells are not numbers.
+    """Return a text column read as categories, because some of its cells are not numbers.
 
     A column that seems to hold identifiers or free text is left out of the features.
 
     Raises:
-        TableError: the column seems to hold numbers with a few other cells, or quantities in another notation.
+        TableError: the column seems to hold numbers with a few other cells, or quantities that are not plain numbers.
     """
     bad = read.bad
     known = len(text) - text.null_count()
@@ -270,7 +270,7 @@ def _not_numbers(
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
         stop_at_limits(column, limited, where)
-    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers (0.1 is not exact as a float)
+    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; in whole numbers, because 0.1 is not exact
         offer = missing_offer(column.name, text.filter(bad))
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
                          f"{OR_CATEGORY}{offer}")  # fmt: skip
@@ -306,7 +306,7 @@ def as_dates(
     column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False, declared: bool = True,
     choices: Mapping[reading_rules.Order, reading_rules.Moments] | None = None, advice: str = "",
 ) -> FeatureColumn:  # fmt: skip
-    """Read a column of dates.
+    """Return a column read as dates.
 
     Args:
         column: the cells as in the file.
@@ -334,7 +334,7 @@ def as_dates(
     else:
         read = reading_rules.with_order(text, order)
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
-            read = iso  # a date with the year first has only one meaning
+            read = iso  # year-first, because such a date has only one meaning
     if read.bad.any():
         why = advice or f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
         if known:
@@ -400,7 +400,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some of its times have a time zone, or if it differs from training in having one."""
+    """Reject a column if only some times have a time zone, or if only training or only the column has time zones."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():
@@ -476,10 +476,10 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """Describe a few distinct texts among many distinct numbers or dates, because they may mark missing cells.
+    """Return a list of the few texts among many distinct numbers or dates, because they may mark missing cells.
 
-    Up to two texts are described, or up to five if most cells are numbers. The result is ``None`` if there are more
-    texts, or if the numbers have few distinct values.
+    Up to two texts are listed, or up to five if most cells are numbers. The result is ``None`` if there are more texts,
+    or if the numbers have few distinct values.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"
@@ -493,7 +493,7 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
 
 
 def _numeric(column: pl.Series, where: str) -> pl.Series:
-    """Return a numeric column with null for missing cells. Integers and truth values keep their type."""
+    """Return a numeric column with null for missing cells. Integers and booleans keep their type."""
     if column.dtype.is_float():
         return _finite(column.fill_nan(None), where)
     return column if column.dtype.is_integer() or column.dtype == pl.Boolean else cells.as_numbers(column)[0]

@@ -61,7 +61,7 @@ class Dialect:
 
 
 def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whole: bool = False) -> Dialect:
-    """Recognise the dialect of a CSV file; ``settings`` replace what is recognised.
+    """Return the dialect of a CSV file, as recognised; ``settings`` replace what is recognised.
 
     Args:
         content: the file.
@@ -181,7 +181,7 @@ def _as_utf_8(content: FileContent, encoding: str, settings: FileSettings, party
 
 
 def _text(head: bytes) -> str:
-    """Decode the first bytes of a file as UTF-8, without a last character that is incomplete."""
+    """Return the first bytes of a file decoded as UTF-8, without a last character that is incomplete."""
     return head[:65_536].decode(errors="ignore").removeprefix("\ufeff")
 
 
@@ -207,7 +207,7 @@ def _separator(text: str) -> str | None:
 def _quote(text: str, separator: str) -> str:
     """Return a single quotation mark if such marks enclose all column names and no cell begins with a double mark.
 
-    Otherwise, return a double quotation mark.
+    In all other cases, return a double quotation mark.
     """
     names = text.partition("\n")[0].strip().split(separator)
     single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
@@ -251,7 +251,7 @@ def are_decimal(column: pl.Series) -> bool:
 
 UNNAMED = "\0"  # the first character of the name that a column without a name gets
 _BLANK, _GAP = "\0blank", "\0gap"
-# for each row: whether all its cells are empty, and whether its last cell is; polars must parse all columns for them
+# Two marks of each row: all its cells are empty, or its last cell is empty.  polars parses all columns to compute them.
 _ROW_MARKS = (pl.all_horizontal(pl.all().is_null()).alias(_BLANK), pl.last().is_null().alias(_GAP))
 
 
@@ -305,7 +305,7 @@ class CsvFile:
     def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
         """Read cells as text, so that errors can quote them as they are in the file.
 
-        The columns ``drop`` are checked as the others are, but never in memory as a whole.
+        The columns ``drop`` are checked like all other columns, but are never held in memory as a whole.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.
@@ -316,7 +316,7 @@ class CsvFile:
             rows = self._parsed(names, whole=whole)
             kept = rows.select(by_name(*(name for name in names if name not in drop)), *_ROW_MARKS)
             frame = kept.collect(engine="auto" if whole else "streaming")
-        except pl.exceptions.ComputeError:  # the error of polars does not name the line
+        except pl.exceptions.ComputeError:  # find the line, because the error of polars does not name it
             self._check_long_rows(len(names))
             self._check_quotes()
             raise
@@ -332,7 +332,7 @@ class CsvFile:
         return frame, decimal, self.dialect.notes + notes
 
     def _parsed(self, names: list[str], *, whole: bool) -> pl.LazyFrame:
-        """Parse the file and name its columns: at once if ``whole``, else in batches when the result is collected."""
+        """Return the parsed file with named columns: parsed at once if ``whole``, else in batches when collected."""
         parse = pl.read_csv if whole else pl.scan_csv
         parsed = parse(
             self.content.source if self.dialect.data is None else self.dialect.data,
@@ -341,7 +341,7 @@ class CsvFile:
         return parsed.rename(dict(zip(parsed.collect_schema().names(), names, strict=True)))
 
     def open(self) -> TextIO:
-        """Open the file as decoded text."""
+        """Return the file opened as a stream of decoded text."""
         data = self.content.data if self.dialect.data is None else self.dialect.data
         if data is None:
             return self.content.path.open(encoding="utf-8-sig", newline="")
@@ -356,11 +356,12 @@ class CsvFile:
     def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
         """Return whether a row of the file may have fewer cells than the ``width`` columns.
 
-        ``gaps`` [n] marks the rows with an empty last cell.
+        ``gaps`` [n] marks the rows with an empty last cell.  Only the lines of these rows are examined, because polars
+        fills short rows with nulls.
 
-        polars fills such a row with nulls, so that only rows with an empty last cell are examined. The line of a
-        complete row with an empty last cell ends with a separator, and has as many separators as the header. If a cell
-        contains a line break, the number of lines differs from the number of rows, and the result is True.
+        The line of a complete row with an empty last cell ends with a separator, and has as many separators as the
+        header. If a cell contains a line break, the number of lines differs from the number of rows, and the result is
+        True.
         """
         if width == 1 or not gaps.any():
             return False
@@ -372,7 +373,7 @@ class CsvFile:
         if len(lines) != len(gaps) + 1:
             return True
         mark, quote = self.dialect.separator, self.dialect.quote
-        ends = lines[1:].filter(gaps)  # polars reads a blank line as null
+        ends = lines[1:].filter(gaps)  # rows with an empty last cell; polars reads a blank line as null
         marks = ends.str.replace_all(f"{quote}[^{quote}]*{quote}", "").str.count_matches(mark, literal=True)
         return bool((~ends.str.ends_with(mark) | (marks < width - 1)).any())
 
@@ -397,7 +398,7 @@ class CsvFile:
         line = 0
         try:
             for cells in rows:
-                # The csv module accepts a quotation mark within an unquoted cell, so that marks are counted here.
+                # The csv module accepts a quotation mark within an unquoted cell, so quotation marks are counted here.
                 if "".join(lines[line : rows.line_num]).count(quote) % 2:
                     raise csv.Error(some(cell for cell in cells if quote in cell))
                 line = rows.line_num
@@ -421,9 +422,9 @@ class CsvFile:
 
 
 def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop unnamed columns that are empty, and an unnamed first column of row numbers; return the rest, and remarks.
+    """Drop empty unnamed columns, and an unnamed first column of row numbers; return the other columns, and remarks.
 
-    The frame's name of an unnamed column is ``UNNAMED`` and the column's place in the file.
+    In ``frame``, the name of an unnamed column is ``UNNAMED`` followed by the column's place in the file.
 
     Raises:
         TableError: any other unnamed column has cells.

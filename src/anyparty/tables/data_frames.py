@@ -85,9 +85,9 @@ def tables_of_arrays(
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
     """Convert arrays with the same n rows to the parties' tables, with the columns id, x0, x1, ...
 
-    A party lacks a row if ``observed`` is False for it, or if all the party's numbers in the row are NaN. The active
-    party's table also has the column label. It has all n rows, so that it has all labels; rows that the active party
-    lacks have empty cells. The tables of the passive parties contain only their own rows.
+    A party lacks a row if ``observed`` is False for the row, or if all the party's numbers in the row are NaN.  The
+    active party's table also has the column label.  This table has all n rows, so that it has all labels; rows that the
+    active party lacks have empty cells. The tables of the passive parties contain only their own rows.
 
     Args:
         arrays: by party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
@@ -191,7 +191,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert a pandas column of timestamps or durations to polars. Times with a time zone are converted to UTC."""
+    """Convert a pandas column of timestamps or durations to a polars series. Times with a time zone become UTC."""
     zone = getattr(column.dtype, "tz", None)
     if zone is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)

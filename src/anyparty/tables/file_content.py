@@ -81,7 +81,7 @@ class FileContent:
 
 
 def content_of(path: Path, party: str) -> FileContent:
-    """Recognise a file by its first bytes, whatever its name, and decompress it.
+    """Return a file's format, recognised by its first bytes whatever its name, and its decompressed content.
 
     Raises:
         TableError: the file is empty or is not a table.

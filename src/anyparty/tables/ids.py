@@ -22,7 +22,7 @@ SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
 _DIGITS = 15  # the number of digits that a spreadsheet keeps
-_RARE, _FEWEST = 0.05, 20  # a type of at most the share _RARE is reported, in tables of at least _FEWEST rows
+_RARE, _FEWEST = 0.05, 20  # in _FEWEST rows or more, ids of a type with at most the share _RARE are reported
 
 
 @dataclass(frozen=True)
@@ -125,16 +125,25 @@ def read_ids(
     Raises:
         TableError: an id is missing, has control characters, or was shortened by a spreadsheet or by a float column.
     """
-    texts = {name: _column(raw[name], where) for name in names}
-    notes = tuple(note for name, text in texts.items() for note in _remarks(text, raw[name], where))
-    columns = pl.DataFrame([texts[name] if cells.is_text(raw[name]) else raw[name] for name in names])
-    changed = [_normalized(text, normalize, where) for text in texts.values()]
-    joined = changed[0] if len(names) == 1 else pl.select(pl.concat_str(changed, separator=JOINT)).to_series()
-    return joined.alias(names[0] if len(names) == 1 else "id"), columns, notes
+    columns, parts, notes = list[pl.Series](), list[pl.Series](), list[str]()
+    for name in names:
+        text = _column(raw[name], where)
+        notes += _remarks(text, raw[name], where)
+        columns.append(text if cells.is_text(raw[name]) else raw[name])
+        changed = normalized(text, normalize)
+        if (empty := changed == "").any():
+            raise TableError(
+                f"{where}: id_normalize = {list(normalize)} leaves nothing of ids in column {name!r}: "
+                f"{cells.cited(text, empty, SHOWN)}; leave a change out"
+            )
+        parts.append(changed)
+    if len(names) > 1:
+        parts = [pl.select(pl.concat_str(parts, separator=JOINT)).to_series().alias("id")]
+    return parts[0], pl.DataFrame(columns), tuple(notes)
 
 
 def _column(column: pl.Series, where: str) -> pl.Series:
-    """Read one id column as text, and check it."""
+    """Return one id column as text, after checking its cells."""
     timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
     if not (cells.is_text(column) or cells.is_number(column) or timestamps):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
@@ -179,16 +188,6 @@ def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
     for odd, what, others in ((~whole, "not whole numbers", "all others are"), (whole, "whole numbers", "no other is")):
         if 0 < odd.sum() <= _RARE * len(ids):
             yield f"{where}: {odd.sum():,} of {len(ids):,} ids are {what}, {others}: {cells.cited(ids, odd, SHOWN)}"
-
-
-def _normalized(text: pl.Series, normalize: Sequence[str], where: str) -> pl.Series:
-    changed = normalized(text, normalize)
-    if (empty := changed == "").any():
-        raise TableError(
-            f"{where}: id_normalize = {list(normalize)} leaves nothing of ids in column {text.name!r}: "
-            f"{cells.cited(text, empty, SHOWN)}; leave a change out"
-        )
-    return changed
 
 
 def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:

@@ -2,7 +2,7 @@
 
 Two spellings are one class if they differ in case, surrounding or repeated spaces, invisible or compatibility
 characters, the composed or decomposed form of Unicode, or in how a whole number is written. Spellings that may be two
-classes are not merged. ``check_classes`` rejects them, and names the settings that decide.
+classes are not merged. ``check_classes`` rejects them, and names the settings that decide whether they are one class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anyparty.tables.reading_rules import NumberFormat, ReadingRules, with_forma
 
 MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts that mean that a row has no label
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
-SPELLED = 1000  # a column with more distinct texts holds numbers or free text: spellings are not merged
+SPELLED = 1000  # with more distinct texts, the column holds numbers or free text: spellings are not merged
 VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
 LETTERS = {"t", "f", "y", "n", "j"}  # letters for yes and no, whose case has no meaning
 WORDS = """
@@ -32,7 +32,7 @@ WORDS = """
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
-SMALL = 5  # a possible mark of missing labels is rejected if at most one in SMALL labels has it
+SMALL = 5  # a possible mark of a missing label causes an error if at most one in SMALL labels has it
 
 
 def class_key(text: str) -> str:
@@ -64,7 +64,7 @@ class Labels(NamedTuple):
 
 
 def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False) -> Labels:
-    """Read the labels as classes or numbers.
+    """Return a label column read as classes or numbers.
 
     Numbers keep their type. Numbers with marks, such as 39.4%, are read as Float64 if more than 20 of them differ, or
     if ``rules.task`` is "regression". Labels become Categorical if ``rules.classes`` declares their classes.
@@ -86,7 +86,7 @@ def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: 
     if (read := _marked_numbers(column, where, rules, trained=trained)) is not None:
         return read._replace(notes=notes + read.notes)
     if cells.is_category(column):
-        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # the data frame declares the classes
+        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # the column's type declares its classes
     counts = cells.value_counts(column.drop_nulls())
     if len(counts) > SPELLED:
         return Labels(cells.as_level(column), notes)
@@ -97,7 +97,7 @@ def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: 
 
 
 def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> Labels | None:
-    """Read labels that are numbers with marks, such as 39.4%; ``None`` if they are classes or plain numbers."""
+    """Return labels that are numbers with marks, such as 39.4%; ``None`` if they are classes or plain numbers."""
     known = rules.formats.get(column.name) if trained else None
     if rules.task == "classification" or cells.is_category(column) or (trained and known is None):
         return None
@@ -123,7 +123,7 @@ def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, train
 
 
 def _without_missing(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Replace marks of missing labels by null, except for texts that the user declares as classes; add a note."""
+    """Return labels with null for marks of missing labels, unless the user declares the mark as a class; and notes."""
     if column.dtype.is_float():
         column = column.fill_nan(None)
     declared = {class_key(text) for text in rules.missing.get(column.name, ())}
@@ -161,7 +161,7 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
 
 
 def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
-    """Replace each label by the class that lists it: as it is written, or else without regard to spelling."""
+    """Replace each label by the class whose texts include it, as written or else without regard to spelling."""
     of = {class_key(text): name for name, texts in classes.items() for text in texts}
     of |= {tidy(text): name for name, texts in classes.items() for text in texts}
     text = column.cast(pl.String) if cells.is_text(column) else cells.as_level(column)
@@ -179,11 +179,11 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
 
 
 def _names(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the class of each text: a number or truth value in plain form, or else the most frequent spelling."""
+    """Return the class of each text: a number or boolean in plain form, or else the most frequent spelling."""
     keys = {text: class_key(text) for text in counts}
     alone = set(keys.values()) if len(set(keys.values())) == 1 else set()
     if len({tidy(text) for text in counts}) > 1 and any(not WHOLE.fullmatch(key) for key in alone):
-        return {text: tidy(text) for text in counts}  # the case is all that distinguishes the labels
+        return {text: tidy(text) for text in counts}  # keep the case, because only the case distinguishes the labels
     spellings: dict[str, dict[str, int]] = {}
     for text, count in counts.items():
         written = spellings.setdefault(keys[text], {})
@@ -247,7 +247,7 @@ def check_classes(label: pl.Series, where: str) -> None:
 
 
 def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
-    """Describe two classes that may be one, and name the rarer one; ``None`` if there are no such classes."""
+    """Return a description of two classes that may be one, and the rarer one; ``None`` if there are no such classes."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
         key: object = fold(name)
@@ -266,7 +266,7 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
 
 
 def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
-    """Describe labels that mix several vocabularies for yes and no, and name the rarest label; "" without one."""
+    """Return an error text for labels that mix several words for yes and no, and the rarest label; "" without a mix."""
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
         return "", ""
     folded = {fold(name) for name in counts}
@@ -310,14 +310,14 @@ def _is_odd_word(name: str, others: list[str]) -> bool:
 
 
 def _is_odd_number(name: str, others: list[str]) -> bool:
-    """Return whether a class is a number among words, the only negative number, or one such as 99 far from the rest."""
+    """Return True if a class is a number among words, the only negative number, or far from all others, such as 99."""
     number = _number(name)
     if number is None:
         return False
     numbers = [found for other in others if (found := _number(other)) is not None]
     if not numbers:
         return bool(re.fullmatch(r"-\d+|9+|8+|7+", name))
-    if len(numbers) < len(others):  # classes are numbers and words, so that a single 9 is likely a class
+    if len(numbers) < len(others):  # if most classes are words, a single 9 is likely a class
         return bool(re.fullmatch(r"-\d+|99+|88+|77+", name))
     if number < 0 <= min(numbers):
         return True

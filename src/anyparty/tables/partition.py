@@ -110,7 +110,7 @@ def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
 
 
 def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64], ...]:
-    """Divide each group of columns into K blocks of equal width, as ``columns`` does; each party gets a block of each.
+    """Divide each group of columns into K equally wide blocks, as ``columns`` does; a party gets a block of each group.
 
     LASER-VFL partitions its clinical tables in this way: each of four parties gets a quarter of the charts, of the
     conditions and of the demographics. A group [m] lists m columns. A group [m, T] lists m variables with T columns
@@ -186,7 +186,7 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
     which gets one of two views.
 
     Returns:
-        K arrays. They do not have ``axis`` if each party gets one view of a row.
+        K arrays.  The arrays lack ``axis`` if each party gets one view of a row.
 
     Raises:
         ConfigError: there are more parties than views, or the axis does not exist.
@@ -209,8 +209,9 @@ def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator
 def cut(x: AnyArray, how: str, parties: int) -> tuple[AnyArray, ...]:
     """Partition the features of a data set among K parties in a way that ``how`` selects by name.
 
-    ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis,
-    "rows" are horizontal strips, and "strips" are vertical strips.
+    ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis.
+    "quadrants" and "cells" are the cells of a grid over each image.  "rows" are horizontal strips of each image, and
+    "strips" are vertical strips.  "views" gives each party some of the views of an object.
 
     >>> [block.shape for block in cut(np.zeros((2, 23)), "columns", 4)][0]
     (2, 5)

@@ -1,12 +1,12 @@
 """Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
 
 scikit-learn fits numeric columns (``SimpleImputer``, ``StandardScaler``), and encodes categories (``OneHotEncoder``)
-and free text (``HashingVectorizer``). It is imported only in functions, because its import takes about a second. In a
-categorical column, missing cells are a level of their own. A category that did not occur in training becomes zeros. A
-date becomes several numbers, such as its year, which are then treated as numeric columns.
+and free text (``HashingVectorizer``). scikit-learn is imported only in functions, because its import takes about a
+second. In a categorical column, missing cells are a level of their own. A category that did not occur in training
+becomes zeros. A date becomes several numbers, such as its year, which are then treated as numeric columns.
 
 Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
-class. Loading it therefore creates only objects of the classes below.
+class. Loading the file therefore creates only objects of the classes below.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # the mean is not used, because it may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # minimum and maximum, because a mean may be rounded
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -121,8 +121,8 @@ def _spread(
     """Return the mean [d] and the standard deviation [d] of the columns of ``numbers`` [n, d]; NaN is ignored.
 
     ``low`` [d] contains the minima of the columns, and ``constant`` [d] marks columns with a single value. scikit-learn
-    also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From
-    such a column the minimum is subtracted before the fit, and added to the mean afterwards.
+    also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From a
+    column that varies so little, the minimum is subtracted before the fit, and added to the mean afterwards.
     """
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
@@ -228,7 +228,7 @@ class Words(BaseModel):
     def transform(self, frame: pl.DataFrame) -> NDArray[np.float32]:
         """Convert the texts [b, d] to numbers [b, d * width].
 
-        The numbers of a text are a vector of norm 1; those of a missing text are zeros.
+        The numbers of a text are a vector of norm 1; the numbers of a missing text are zeros.
         """
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -297,12 +297,11 @@ class Prepare(BaseModel):
             if len(empty) == table.columns.width:
                 raise TableError(f"{sentence}, and there is no other column: leave the party out")
             remark(f"{sentence}, and is left out")
-        numeric, categorical, moments, texts = (
-            table.columns.select(
-                by_name([name for name, of in table.kinds.items() if of == kind and name not in empty])
-            )
-            for kind in KINDS
-        )
+        names: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
+        for name, kind in table.kinds.items():
+            if name not in empty:
+                names[kind].append(name)
+        numeric, categorical, moments, texts = (table.columns.select(by_name(of)) for of in names.values())
         of_dates = tuple(DateColumn.fit(column, rows) for column in moments.iter_columns())
         return cls(
             party=table.party,
@@ -312,7 +311,7 @@ class Prepare(BaseModel):
             words=Words(columns=tuple(texts.columns)),
         )
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each column that the model requires, numeric columns first, for ``read_table(..., expect=)``."""
         kinds: dict[str, Kind] = dict.fromkeys(self._numbers, "numeric")
@@ -320,20 +319,20 @@ class Prepare(BaseModel):
         kinds |= dict.fromkeys((each.name for each in self.dates), "date")
         return kinds | dict.fromkeys(self.words.columns, "text")
 
-    @property
+    @cached_property
     def _numbers(self) -> tuple[str, ...]:
-        """The numeric columns of the party's table, without those that dates become."""
+        """The numeric columns of the party's table, without the numeric columns that dates become."""
         return self.numeric.columns[: len(self.numeric.columns) - sum(len(each.parts) for each in self.dates)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the output columns: numeric columns and those of dates, then ``column=level``, then words."""
+        """The names of the output columns: numeric columns, also from dates, then ``column=level``, then words."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
         words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
         return (*self.numeric.columns, *hot, *words)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The number of output columns."""
         words = len(self.words.columns) * self.words.width
@@ -353,7 +352,8 @@ class Prepare(BaseModel):
             TableError: a column is missing, or holds text in place of numbers.
 
         Warns:
-            AnypartyWarning: cells differ from those of the training rows, such as categories that training never saw.
+            AnypartyWarning: cells differ from the cells of the training rows, such as categories that training never
+            saw.
         """
         return self._apply(self.matched(table), table, new=new)
 
@@ -385,7 +385,7 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its exact value
+            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its value without rounding
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 
@@ -409,26 +409,26 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each categorical column for each row: its output becomes 1, that of all other levels 0.
+        """Draw one level of each categorical column for each row: its output becomes 1, all other levels' outputs 0.
 
         Args:
             values: [..., width], preprocessed rows in original units; NaN stays NaN.
             centers: [..., width], the weights of the levels. Negative weights are used as 0. If no weight is positive,
                 the level with the largest weight is chosen.
-            truths: numeric columns that hold truth values. They become 1 with the probability in ``centers``, else 0.
+            truths: numeric columns that hold booleans. They become 1 with the probability in ``centers``, else 0.
             random: the generator of random numbers.
         """
         out, cells = values.copy(), values.shape[:-1]
         for k, name in enumerate(self.numeric.columns):
             if name in truths:
-                drawn = random.random(cells) < centers[..., k]  # a seeded numpy sample  # nosec B311
+                drawn = random.random(cells) < centers[..., k]  # from a seeded generator  # nosec B311
                 out[..., k] = np.where(np.isnan(values[..., k]), np.nan, drawn)
         start = len(self.numeric.columns)
         for levels in self.categorical.levels:
             at = slice(start, start := start + len(levels))
             weight = centers[..., at].clip(min=0)
             edge = weight.cumsum(axis=-1)
-            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # seeded  # nosec B311
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # a seeded generator  # nosec B311
             level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
             out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
         return out
@@ -450,7 +450,7 @@ class Prepare(BaseModel):
             raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
 
     def matched(self, table: Table) -> pl.DataFrame:
-        """Return the columns that the model requires: numbers, also those of dates, as Float64, then String columns.
+        """Return the columns that the model requires: numbers, also from dates, as Float64, then String columns.
 
         Raises:
             TableError: a column is missing, or holds text in place of numbers.
@@ -469,7 +469,7 @@ class Prepare(BaseModel):
         return pl.DataFrame([*(read[name] for name in self._numbers), *parts, *others])
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
-        """Yield warnings about cells that differ from those of the training rows."""
+        """Yield warnings about cells that differ from the cells of the training rows."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         levels = {name: each for name, each in pairs if name not in self.categorical.grouped}
         yield from checks.unseen_levels(frame, levels, few=few)

@@ -73,7 +73,7 @@ def _polars_runs() -> bool:
     if not _THREADS.is_dir():
         return True
     for thread in _THREADS.iterdir():
-        with suppress(OSError):  # the thread ended during this loop
+        with suppress(OSError):  # a thread's file is gone if the thread ended during this loop
             name = (thread / "comm").read_text(encoding="utf-8").strip()
             if name.startswith("polars-") and name.removeprefix("polars-").isdecimal():
                 return True
@@ -87,7 +87,7 @@ if hasattr(os, "register_at_fork"):
 def read_header(
     content: FileContent, settings: FileSettings, party: str
 ) -> tuple[fastexcel.ExcelReader, str, list[str]]:
-    """Open a workbook, choose the sheet, and read its column names; "" for a column without a name.
+    """Return an open workbook, the chosen sheet and its column names; "" for a column without a name.
 
     Raises:
         TableError: the sheet is not evident or does not exist, or a column name repeats.
@@ -98,7 +98,7 @@ def read_header(
     try:
         book = fastexcel.read_excel(content.whole())
     except fastexcel.FastExcelError as error:
-        raise ValueError(str(error)) from error  # a ValueError is reported like that of any damaged file
+        raise ValueError(str(error)) from error  # callers report a ValueError as a damaged file
     sheet = _sheet(book, settings.sheet, where, party)
     first = book.load_sheet(sheet, header_row=None, n_rows=1, dtypes="string").to_polars()
     header = ["" if name is None else name.strip() for name in first.row(0)]
@@ -185,9 +185,10 @@ class RawTable:
 def read(
     source: Source, party: str, settings: FileSettings = DETECT, drop: Collection[str] = ()
 ) -> RawTable:  # fmt: skip
-    """Read a file, the files of a folder or of a pattern such as "part-*.csv", standard input ("-"), or a data frame.
+    """Return the cells of a file, of a folder or pattern of files, of standard input ("-") or of a data frame.
 
-    The columns ``drop`` of a CSV or Parquet file are not kept in memory, and may be kept from another source.
+    The columns ``drop`` of a CSV or Parquet file are not kept in memory.  The columns ``drop`` of any other source may
+    be kept.
 
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.
@@ -285,7 +286,7 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _parts(path: Path, party: str) -> list[Path]:
-    """Return the files of a table in the order of their names: one file, or those of a folder or a pattern."""
+    """Return the files of a table in the order of their names: one file, or all files of a folder or a pattern."""
     if path == STANDARD_INPUT or path.is_file():
         return [path]
     if path.is_dir():
@@ -327,7 +328,7 @@ def _from_files(path: Path, party: str, settings: FileSettings, drop: Collection
 
 
 def _from_file(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
-    """Read one file."""
+    """Return the cells of one table file, whatever its format."""
     with _read_errors(path, party) as reading:
         content = reading.open()
         packed = f"{content.format} compressed with {content.packing}" if content.packing else content.format
@@ -360,7 +361,7 @@ def _from_csv(
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        file = CsvFile.of(content, settings, party, whole=True)  # only the first bytes are UTF-8
+        file = CsvFile.of(content, settings, party, whole=True)  # read again: only the first bytes are UTF-8
         cells, decimal, more = file.read(settings, drop)
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
     columns = tuple(name for name in file.header if name)

@@ -1,14 +1,14 @@
 """Read numbers with marks, and dates, in text; the rules by which one party's cells are read.
 
-A model stores the rules for prediction, which applies the same rules.
+A model stores these reading rules, so that prediction reads cells as training did.
 
 Marks of numbers are percent signs, currencies, marks between thousands, decimal commas and limits. A column has one
 format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a
 guess. ``39,400`` is read with a mark between thousands if every comma of the column can be one.
 
-Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one makes all of
-them dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of a
-month, as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
+Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one order makes
+all cells dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of
+a month, as in 3 Mar 2024, has only one meaning. Times with a time zone are converted to UTC.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # beside percentages, 0.5 may mean 0.5 % or 50 %
+    if format.unit in SHARES:  # a cell without %, such as 0.5, may mean 0.5 % or 50 %: not a number
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    # The pattern CELL does not match numbers such as 1e5.
+    # Read numbers such as 1e5 here, because the pattern CELL does not match them.
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
@@ -126,8 +126,8 @@ def without_limits(text: pl.Series, how: Limits | None) -> tuple[pl.Series, pl.S
     """Replace limits such as <25 and ranges such as 10-20 by numbers, or by null.
 
     ``how`` chooses the replacement. With "half", an upper limit becomes half its number, and a lower limit becomes its
-    number. With "value", both become their number. With either, a range becomes its middle. With "missing", limits and
-    ranges become null.
+    number. With "value", both kinds of limits become their number.  With "half" and with "value", a range becomes its
+    middle.  With "missing", limits and ranges become null.
 
     >>> without_limits(pl.Series(["<25", ">90", "10-20", "7"]), "half")[0].to_list()
     ['12.5', '90', '15', '7']
@@ -235,7 +235,7 @@ def with_order(text: pl.Series, order: str) -> Moments:
 
 
 def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
-    """Read text cells [n] as dates in one of ``ORDERS``. ``parts`` has the groups of ``DATE_CELL`` in each cell."""
+    """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has the groups of the pattern ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
     if order != "year-first":  # a date with the year first has only one meaning, and may be among the others
@@ -378,7 +378,7 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 
 
 def classes(values: Any) -> Any:
-    """Convert the setting ``classes``, a list of classes or a mapping from each class to its texts, to a mapping.
+    """Convert the setting ``classes``, a list or a mapping from each class to its label texts, to such a mapping.
 
     >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
     ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})

@@ -56,7 +56,7 @@ class ColumnSummary:
 
 
 def columns(table: Table) -> tuple[ColumnSummary, ...]:
-    """Summarize how each feature column of a table was read.
+    """Return a summary of how each feature column of a table was read.
 
     >>> from anyparty.tables.table import read_table
     >>> shop = read_table(pl.DataFrame({"id": [1, 2], "town": ["Ulm", "Ulm"], "sum": [1.5, None]}), party="s", id="id")
@@ -68,7 +68,7 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 
 
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
-    """List possible mistakes in a table as sentences: its notes, numbers far from all others, and possible identifiers.
+    """Return possible mistakes in a table as sentences: its notes, numbers far from all others, and possible ids.
 
     The command line, Python and sites report the same sentences. ``kind`` is the requested kind of task, because labels
     that are classes are not compared as numbers.
@@ -123,7 +123,7 @@ def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | N
 
 
 def render(tables: Sequence[Table]) -> RichTable:
-    """Return a terminal table of all parties' columns. If there are many, it lists only columns with a remark."""
+    """Return a terminal table of all parties' columns. If there are many columns, it lists only those with a remark."""
     shown = RichTable(title="how columns were read", title_justify="left")
     for heading in ("party", "column", "read as"):
         shown.add_column(heading)
@@ -220,7 +220,8 @@ def _frequent_marks(numbers: pl.Series) -> pl.Series:
 def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
     """Return the mask of ``numbers`` that are more than ``FAR`` interquartile ranges from the median of ``others``.
 
-    The range is that of ``others``. If ``others`` are fewer than ``FEWEST``, or their range is 0, no number is far.
+    The interquartile range is computed from ``others``. If ``others`` are fewer than ``FEWEST``, or their range is 0,
+    no number is far.
     """
     low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
     measured = len(others) >= FEWEST and high > low
@@ -242,7 +243,7 @@ def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
 
 
 def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
-    """Add a row for each column of a party (if ``wide``, only for those with a remark), and one for the rest."""
+    """Add a row for each column of a party (if ``wide``, only for columns with a remark), and one row for the rest."""
     listed = [column for column in read if column.remark or not wide][:WIDE]
     rest = [column for column in read if column not in listed]
     rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]

@@ -97,15 +97,16 @@ class Table:
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
 
-    @property
+    @cached_property
     def kinds(self) -> dict[str, Kind]:
         """The kind of each feature column."""
-        return {column.name: self._kind(column) for column in self.columns.iter_columns()}
-
-    def _kind(self, column: pl.Series) -> Kind:
-        if column.dtype == pl.String:
-            return "text" if column.name in self.texts else "categorical"
-        return "date" if column.dtype.is_temporal() else "numeric"
+        found: dict[str, Kind] = {}
+        for name, dtype in self.columns.schema.items():
+            if dtype == pl.String:
+                found[name] = "text" if name in self.texts else "categorical"
+            else:
+                found[name] = "date" if dtype.is_temporal() else "numeric"
+        return found
 
     @cached_property
     def fingerprint(self) -> str:
@@ -156,7 +157,7 @@ def read_table(
         types: "numeric", "categorical", "date" or "text", by column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
-        rules: the rules by which cells are read. Prediction takes those of training (``Table.rules``).
+        rules: the rules by which cells are read.  Prediction uses the rules of training (``Table.rules``).
         max_cell_bytes: the largest number of UTF-8 bytes in a column name, or in a text cell of a column that is read.
         file: settings that replace what is recognised about a file.
 
@@ -237,12 +238,12 @@ def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str
 
 
 def _copy(column: pl.Series) -> pl.Series:
-    """Copy the cells, because polars shares the memory of pandas frames and numpy arrays, which a user may edit."""
+    """Return a copy of the cells, because polars shares memory with pandas and numpy objects, which a user may edit."""
     return column.gather(pl.int_range(len(column), eager=True))
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
-    """Read the tables of the parties ``names``, and report the errors of all tables at once.
+    """Return the tables of the parties ``names``, or report the errors of all tables at once.
 
     Raises:
         TableError: one or more tables cannot be used, with the reason for each.
@@ -367,7 +368,7 @@ def _features(
 def _label(
     raw: pl.DataFrame, label: str | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> tuple[Labels, ReadingRules]:
-    """Check the type of the label column, and read it. Return the labels, and the rules extended by their format."""
+    """Check the type of the label column and read it; return the labels, and the rules extended by their format."""
     if label is None:
         return Labels(None), rules
     column = raw[label]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor
 
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import TableError, nearest, remark, some
@@ -28,6 +26,9 @@ from anyparty.tables.column_types import (
 )
 from anyparty.tables.label_cells import check_classes, class_key, names_of
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
 MANY_VALUES = 1000  # classes are rejected if they are more than this number, and more than half of the labels
@@ -40,9 +41,9 @@ def infer_task(
     label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: RowNumbers | None = None,
     without: bool = False, positive: str | None = None,
 ) -> Task:  # fmt: skip
-    """Infer the task from the labels.
+    """Return the task that is inferred from the labels.
 
-    "auto" reads text and truth values as classes, and also whole numbers if they have at most 20 distinct values.
+    If ``kind`` is "auto", text and booleans are classes, and so are whole numbers with at most 20 distinct values.
     Floats without a fraction are whole numbers, because pandas stores integers as floats if the column has missing
     cells. Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come
     from all known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from
@@ -87,7 +88,7 @@ def infer_task(
 
 
 def _type_of(label: pl.Series, classes: Sequence[str]) -> LabelType:
-    """Return the type of predicted classes: that of the label column, or text if the settings rename the classes."""
+    """Return the type of predicted classes: the label column's type, or text if the settings rename the classes."""
     if not set(classes) <= set(cells.as_level(label).drop_nulls()):
         return "text"
     if label.dtype == pl.Boolean:
@@ -110,9 +111,11 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
         TableError: a class did not occur in training, or a regression label is not a number or overflows when
             standardized.
     """
+    import torch  # noqa: PLC0415 - only training needs tensors; reading tables does not wait for torch
+
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
-        numbers = _numbers(label, where).to_numpy()  # null becomes NaN
+        numbers = _numbers(label, where).to_numpy()  # null becomes NaN in numpy
         with np.errstate(over="ignore"):
             y = ((numbers - task.mean) / task.scale).astype(np.float32)
         if np.isinf(y).any():
@@ -137,7 +140,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
 
 
 def _apart(low: float, high: float) -> tuple[str, str]:
-    """Format two numbers with at least six digits, and enough digits to show a hundredth of their difference.
+    """Return two numbers as text with at least six digits, and enough digits for a hundredth of their difference.
 
     >>> _apart(0.5, 1.5), _apart(1.7e9, 1.7e9 + 25)
     (('0.5', '1.5'), ('1700000000', '1700000025'))
@@ -149,7 +152,7 @@ def _apart(low: float, high: float) -> tuple[str, str]:
 
 
 def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
-    """Describe the task in one line, with the setting for the other kind of task if the labels [n] allow both.
+    """Return a line on the task, with the setting for the other kind of task if the labels [n] allow both.
 
     >>> y = pl.Series("y", [*range(1, 11), None])
     >>> described(infer_task(y, party="bank"), y)

@@ -3,7 +3,7 @@
 A run calls these hooks, in this order:
 
     on_run_begin: with the settings
-      on_align_progress: during a private alignment, with the number of points done and the total
+      on_align_progress: during a private alignment, with the number of computed elliptic-curve points, and the total
       on_aligned: with the overlap and a description of the task
       on_stage_begin: once per stage; most methods have a single stage, "train"
         on_batch_end: after every batch
@@ -14,7 +14,7 @@ A run calls these hooks, in this order:
 
 ``Federation.train(watch=...)`` takes a callback.  With parties on their own machines,
 ``anyparty.deployment.coordinator.train(watch=...)`` makes the same calls at the active party's machine.
-There, epochs are reported up to a second late, and batches are not reported.
+There, an epoch is reported up to a second after its end, and batches are not reported.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ for _hook in (
 class Absences(Callback):
     """A callback that counts the epochs in which each party was absent."""
 
-    # by stage and epoch, the absent parties
+    # The keys are (stage, epoch), and the values are the absent parties.
     epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
@@ -241,7 +241,7 @@ class Bar(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
-            TextColumn("{task.description}", markup=False),  # names of parties may contain brackets
+            TextColumn("{task.description}", markup=False),  # brackets in a party's name stay as they are
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[seen]}", markup=False),

@@ -44,7 +44,7 @@ class RunPosition:
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
-        best_smooth: the score of the best epoch that breaks ties, as ``epoch_choice`` describes.
+        best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_choice`` describes.
         best_stage: the name of the best epoch's stage.
         lowest: the lowest value so far of the score that breaks ties.
         moved: whether the metric has changed since its first value.
@@ -67,7 +67,7 @@ class RunPosition:
     averaged: int = 0
 
 
-FORMAT = 2  # checkpoints without a format count ``best_epoch`` from 0
+FORMAT = 2  # the oldest checkpoints have no format number, and count ``best_epoch`` from 0
 PROGRESS = TypeAdapter(RunPosition)
 # values for the fields that the first versions did not save; with these values, no tie is ever broken
 SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}
@@ -110,7 +110,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
     """Load tensors into a module, whose parameters must have the same shapes; errors call the module ``name``.
 
     Raises:
-        ModelError: the names or shapes of the tensors differ from those of the module.
+        ModelError: the names or shapes of the tensors differ from the names or shapes in the module.
     """
     try:
         module.load_state_dict(tensors)
@@ -122,7 +122,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
-    """Describe the parameters that were saved with another shape, were not saved, or are not in the network."""
+    """Return a text on each parameter that was saved with another shape, was not saved, or is not in the network."""
     shapes = {
         name: (_shape(kept[name]), _shape(want))
         for name, want in wants.items()
@@ -174,10 +174,10 @@ class Checkpoints:
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of each checkpoint from which the run can continue.
 
-        First, all checkpoints in the folder are deleted.  They are kept if ``resume`` is true, or if they belong to the
-        run named ``run``, which this party may be rejoining.
+        Checkpoints of another run are deleted first, unless ``resume`` is true.  Checkpoints of the run named ``run``
+        are kept, because this party may be rejoining that run.
         """
-        for left in self.folder.glob(f"*{PART}"):  # a .part file is left by a killed process
+        for left in self.folder.glob(f"*{PART}"):  # a killed process leaves a .part file
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"
@@ -210,7 +210,7 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
 
     def last_good(self) -> str:
-        """Describe the last checkpoint of a failed run, for its error message."""
+        """Return a text on the last checkpoint of a failed run, for the run's error message."""
         moments = self.moments()
         if not moments:
             return f"no weights were saved yet in {self.folder}: lower train.checkpoint_every to save them sooner"
@@ -252,7 +252,8 @@ def _position(about: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
     Earlier versions counted the best epoch from 0. The first versions lacked the fields in ``SINCE``, and chose the
-    epoch without them. With the values in ``SINCE``, a run of such a version resumes in the same way.
+    epoch without them. With the values in ``SINCE``, a run that the first versions saved resumes as it would have done
+    in the first versions.
 
     Raises:
         ValidationError: a field has a wrong type.

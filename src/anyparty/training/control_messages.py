@@ -122,7 +122,7 @@ async def begin(
     theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
     common = set(moments).intersection(*theirs.values())
     now = max(common or moments, default=None)
-    if not common and len(moments) < 2:  # the run ended while the first checkpoints were written
+    if not common and len(moments) < 2:  # the run stopped while parties wrote their first checkpoint
         now = None
     starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
@@ -164,7 +164,7 @@ async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Mom
 
 
 async def send_start(net: Channel, name: str, start: ResumePoint) -> None:
-    """Send a party the stage and epoch of the checkpoint that it loads, and those with which the run continues."""
+    """Send a party the (stage, epoch) of its checkpoint to load, and the (stage, epoch) at which the run continues."""
     await net.send(name, "start", {"at": torch.tensor([_code(start.own), _code(start.now)])})
 
 

@@ -4,7 +4,7 @@ Epochs are compared by the metric of the settings.  Accuracy and F1 change in st
 epochs have the same value, the first of them before the network has learnt anything.  Therefore
 
 - epochs with the same metric are compared by the task's smooth score: the log loss, or the RMSE of a regression;
-- all values of the metric up to that of the best constant answer count as the same value;
+- all values of the metric up to the value of the best constant answer count as the same value;
 - an epoch uses up patience only if neither the metric nor the smooth score improved, and only after the metric has
   changed once;
 - an undefined value is neither better nor worse: the epoch is not kept and uses up no patience.
@@ -20,7 +20,7 @@ from typing import Any
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision
 
-SHORT = 5  # remarks need more scored epochs than this, because the first of a few epochs may well be the best
+SHORT = 5  # no remarks up to this many scored epochs, because the first of a few epochs may well be the best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ OWN_LOSS = Criterion(metric="loss")  # the epochs of a stage with a loss of its 
 def judge(
     criterion: Criterion, patience: int | None, progress: RunPosition, record: Mapping[str, Any]
 ) -> EpochDecision:
-    """Decide from an epoch's validation scores whether to keep the weights and whether to stop.
+    """Return the decision, from an epoch's validation scores, whether to keep the weights and whether to stop.
 
     Args:
         criterion: the comparison of epochs.

@@ -13,7 +13,7 @@ from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.types import Channel
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
 from anyparty.methods.method import Stage, State
-from anyparty.networks.coverage import TrainedParties
+from anyparty.networks.heads import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.control_messages import EpochDecision
@@ -32,7 +32,9 @@ async def verdict(
     validates: bool,
     last: bool,
 ) -> EpochDecision:
-    """Return the decision on an epoch: the active party makes and sends it, another party receives it.
+    """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
+
+    The active party makes the decision and sends it; every other party receives it.
 
     No party rejoins after the ``last`` epoch of a stage, because the networks of a party that rejoins
     could not catch up.
@@ -50,7 +52,7 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Record the parties that are gone, readmit parties that came back, and return the names of those readmitted.
+    """Record the parties that are gone, readmit parties that came back, and return the names of the readmitted parties.
 
     If ``shut`` is true, no party is readmitted.  This function is called at the active party.
     """
@@ -95,7 +97,7 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
 
 
 def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
-    """Check that the run was not stopped from outside, at the active party or at another party.
+    """Check that no user and no other program stopped the run, at the active party or at another party.
 
     Without this check, the active party would save an epoch that other parties did not save.  A busy server reports
     the end of a job late, so the reasons why parties are absent are also checked.
@@ -127,13 +129,13 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
         yield sentence
     taught = state.modules.get("taught")
     if isinstance(taught, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        yield from untaught(part, taught.missed)
+        yield from untaught(part, state.topology, taught.missed)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
 
 
 def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:
-    """Return a remark if no epoch of a stage had a validation score; otherwise an empty string."""
+    """Return a remark if no epoch of a stage had a validation score, and an empty string if an epoch had one."""
     judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
     if not judged or part.settings.keep != "best":
         return ""

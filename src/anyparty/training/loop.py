@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,6 @@ from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows, by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
-from anyparty.methods.split.exchange import moment
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
 from anyparty.training.control_messages import Moment
@@ -50,7 +49,9 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
     Raises:
         ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
-        PartyLost, MessageError, Diverged: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        MessageError: a received message does not match its declaration.
+        Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
     stages, state, progress, best = await _begin(part, net)
     try:
@@ -86,7 +87,7 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    # by point that all parties reach together, the (stage, epoch) of this party's latest checkpoint
+    # Keys: points that all parties reach together.  Values: the (stage, epoch) of this party's latest checkpoint there.
     own = {meeting(stages, moment): moment for moment in moments}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
@@ -220,9 +221,9 @@ async def _decide(
     *,
     last: bool,
 ) -> control_messages.EpochDecision:
-    """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
+    """Add an epoch's validation scores to its record; return whether to keep its weights and whether to stop.
 
-    All parties follow the active party's decision.  In a local stage, each party decides for itself.
+    In a local stage, each party decides for itself.  In all other stages, the active party decides for all parties.
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
@@ -237,7 +238,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return the entry of an epoch's record with a local stage's loss on the ``wanted`` rows that the party holds."""
+    """Return a local stage's loss on the ``wanted`` rows that the party holds, as an entry of an epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():
@@ -253,7 +254,7 @@ async def _exchange(
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    at_moment(net, moment(batch), training=True)
+    at_moment(net, batch.place, training=True)
     loss = await checked_step(part.method, stage, net, state, part.rows, batch)
     record = _record(stage, 0, loss, began)
     if stage.validates and len(plan["validation"]):
@@ -275,7 +276,7 @@ def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[
 
 
 def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
-    """Choose the rows that a stage trains on, validates on and scores; called at the active party."""
+    """Return the rows that a stage trains on, validates on and scores; called at the active party."""
     rows = part.rows
     assert part.training is not None
     assert part.validation is not None
@@ -297,7 +298,7 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Draw the training rows that are scored together with the validation rows; called at the active party."""
+    """Return a random sample of the training rows, to score with the validation rows; called at the active party."""
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -305,14 +306,6 @@ def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
     known = train[part.rows.labeled[train]]
     drawn = torch.randperm(len(known), generator=part.seeds.torch("scored", stage.name))
     return known[drawn.to(known.device)[: min(part.settings.score_training, len(part.validation))]].sort().values
-
-
-def _batches(part: PartyRun, stage: Stage, epoch: int, plan: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    generator = part.seeds.torch("batches", stage.name, epoch)
-    size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
-    if part.settings.batches == "by-pattern":
-        return by_pattern(plan["train"], plan["patterns"], size, generator)
-    return mixed(plan["train"], size, generator)
 
 
 async def _epoch(
@@ -323,11 +316,15 @@ async def _epoch(
     state.train(True)
     for optimizer in state.optimizers.values():
         (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
-    batches = list(_batches(part, stage, epoch, plan))  # every epoch has the same number of batches
+    train, pure = plan["train"], part.settings.batches == "by-pattern"
+    generator = part.seeds.torch("batches", stage.name, epoch)
+    size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
+    drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
+    batches = list(drawn)  # a list, so that the number of batches is known
     for step, rows in enumerate(batches):
-        share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
+        share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        at_moment(net, moment(batch), training=True)
+        at_moment(net, batch.place, training=True)
         loss = await checked_step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
@@ -400,7 +397,7 @@ async def predict_rows(
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
-    """Join the predictions for consecutive batches of rows into one, in the same order."""
+    """Return the predictions for consecutive batches of rows, joined in the same order."""
     first, offset = parts[0], 0
     if len(parts) == 1:
         return first

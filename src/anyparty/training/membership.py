@@ -1,4 +1,4 @@
-"""The membership of a run: the parties that are gone or wait to rejoin, and those that took part.
+"""The membership of a run: the parties that are gone, that wait to rejoin, and that took part.
 
 A party that returns is a new process with the name of the lost party.  As at the start of a run, the process sends a
 number that identifies its alignment, and the stages and epochs of its checkpoints.  The active party readmits the party
@@ -101,7 +101,7 @@ class Attendance:
         cls, history: Sequence[Mapping[str, Any]], quiet: Collection[str], parties: Sequence[str],
         unsaved: Mapping[str, str], unfinished: Mapping[str, str],
     ) -> Attendance:  # fmt: skip
-        """Count the absences in a run's history; ``quiet`` names the local stages, in which no message is sent."""
+        """Return the counted absences in a run's history; ``quiet`` names the local stages, which send no messages."""
         absences: list[Mapping[str, str]] = [e.get("absent") or {} for e in history if e["stage"] not in quiet]
         missed = {name: sum(name in absent for absent in absences) for name in parties}
         return cls(
@@ -111,7 +111,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a warning for each party that missed epochs; it also tells if its part of the model is not saved."""
+        """Return a warning for each party that missed epochs; it also says if the party's model was not saved."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:

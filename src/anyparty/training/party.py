@@ -24,8 +24,8 @@ from anyparty.core.object_description import described
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
-from anyparty.data.blocks import TRAIN, VALIDATION, Rows, own_rows
-from anyparty.data.splits import assign, restricted
+from anyparty.data.blocks import Rows, own_rows
+from anyparty.data.splits import TRAIN, VALIDATION, assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.method import Method, PartyContext
@@ -105,13 +105,17 @@ class PartyResult:
 async def take_part(
     net: Channel, *, house: PartyInputs, roster: Roster, config: Config, method: Method, resume: bool = False
 ) -> PartyResult:
-    """Run one party: share the setup, preprocess the party's table, then train.
+    """Run one party and return its result: receive or make the setup, preprocess the party's table, then train.
 
-    The setup is made by the active party, which splits the rows and infers the task from its labels.
+    The active party makes the setup: it splits the rows, and infers the task from its labels.
 
     Raises:
-        TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: for the causes that
-            ``anyparty.errors`` describes.
+        TableError: the party's table cannot be used.
+        ConfigError: the parties' settings differ, or do not fit the task or the method.
+        AlignmentError: a stage has no rows to train on.
+        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        MessageError: a received message does not match its declaration.
+        Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
     settings, known, table, leads = config.train, house.known, house.table, house.name == roster.active
     setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
@@ -232,7 +236,7 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
     """Send the setup again to the party ``name``, which rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        # The party sends its mask of labelled rows again.  The active party already has it from the first setup.
+        # The party sends its mask of labelled rows again.  The active party has it already, and drops it here.
         await labelled_at(net, name, len(setup[0]))
 
 
@@ -250,7 +254,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return, by name and as text, the groups of settings that must be the same at all parties; ``n`` counts rows."""
+    """Return, by name and as text, the groups of settings that all parties must share; ``n`` is the number of rows."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

@@ -18,7 +18,7 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import remark, some
 from anyparty.methods.method import Method, PartyContext, State
 from anyparty.methods.schedules.scheduled import Scheduled
-from anyparty.methods.split.topology import HasTopology
+from anyparty.methods.split.topology import HasTopology, Topology
 from anyparty.metrics import constant_score, headline
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
@@ -133,12 +133,13 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send the mask of labelled rows, if this party hosts heads, to the active party, or receive it there.
+    """If this party hosts heads, send its mask of labelled rows to the active party, which receives all masks.
 
     The result is ``rows``.  At the active party, it has the masks of the other hosts in ``Rows.labeled_at``.
 
     Raises:
-        PartyLost, MessageError: for the causes that ``anyparty.errors`` describes.
+        PartyLost: a host left, or did not answer in time.
+        MessageError: a received mask does not match its declaration.
     """
     hosts = hosts_of(method, roster)
     if hosts == (roster.active,):
@@ -155,19 +156,19 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Receive the mask of labelled rows, [N] bool, from the party ``name``, which hosts heads."""
+    """Return the mask of labelled rows, [N] bool, received from the party ``name``, which hosts heads."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 
 
-def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
+def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
-    ``missed`` holds the indices k of the parties that the active party's own heads did not train.  The heads of another
-    host train the parties whose embeddings that host reads, on the rows for which that host has labels.
+    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties that the active
+    party's own heads did not train.  The heads of another host train the parties whose embeddings that host reads, on
+    the rows for which that host has labels.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
-    topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
     for host, labeled in rows.labeled_at.items():
         assert rows.observed is not None
         assert part.training is not None

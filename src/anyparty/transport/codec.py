@@ -24,7 +24,7 @@ from anyparty.errors import MessageError
 MOST_BYTES = 1 << 30  # maximum size of a message that a receiver accepts
 MOST_HEADER_BYTES = 1 << 16
 FIELDS_BYTES = 4 * 1024  # maximum size of a header's five fields
-MOST_NAME = 200  # maximum number of characters in a run, party or tag
+MOST_NAME = 200  # maximum number of characters in the name of a run, a party or a tag
 DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -35,7 +35,8 @@ DTYPES = frozenset({
 class Header:
     """The identity of a message.
 
-    ``frm`` is the sender and ``to`` the receiver.  ``number`` counts the messages with the same other fields from 0.
+    ``frm`` is the sender and ``to`` the receiver.  ``number`` counts, from 0, the messages whose four other fields are
+    equal.
     """
 
     run: str
@@ -84,7 +85,7 @@ def check_form(tensors: Tensors, what: str) -> None:
             raise MessageError(f"{what}: {name!r} should be a tensor, got a {type(tensor).__name__}")
         if tensor.dtype not in DTYPES:
             raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which cannot be sent between parties")
-    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # the header is far below the limit
+    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # far below the limit: not checked
         return
     end = sum(tensor.nbytes for tensor in tensors.values())
     described = {name: {"dtype": "BOOL", "shape": list(tensor.shape), "data_offsets": [end, end]}

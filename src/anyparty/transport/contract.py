@@ -1,8 +1,9 @@
 """The channel that sends only messages that the method declares, and validates received messages.
 
-Bounds reject numbers far beyond the sender's earlier ones. ``anyparty.core.types.check`` rejects NaN and infinity, but
-a finite number such as 1e30 can also ruin a model. In training, the receiver records the maximum absolute value of each
-received tensor, by sender, tag and tensor name. The bound for the next tensor with the same sender, tag and name is:
+Bounds reject numbers far beyond the sender's earlier numbers. ``anyparty.core.types.check`` rejects NaN and infinity,
+but a finite number such as 1e30 can also ruin a model. In training, the receiver records the maximum absolute value of
+each received tensor, by sender, tag and tensor name. The bound for the next tensor with the same sender, tag and name
+is:
 
     first message            MOST
     second to eighth         FACTOR x the largest recorded value
@@ -36,7 +37,7 @@ from anyparty.transport.ledger import Ledger
 FACTOR = 1000.0
 LEAST = 1.0  # the smallest bound, because numbers below it do no harm
 MOST = 1e8  # larger numbers are always rejected
-FEW = 8  # the number of recorded messages from which on the median is used
+FEW = 8  # the median is used if at least this number of messages is recorded
 PER_DOUBLING = 4  # histogram bins for each factor of two, to compute the median
 
 
@@ -86,7 +87,7 @@ class ExtremeValue:
     bound: float
 
     def __str__(self) -> str:
-        """Describe the violation for an error message."""
+        """Return a description of the violation for an error message."""
         return f"{self.name!r} holds {self.value:.3g}, the bound for messages of this party is {self.bound:.3g}"
 
 
@@ -150,7 +151,7 @@ class ContractChannel:
         MessageError: from ``send``, if the tag or direction is not declared or a tensor cannot be sent between
             processes; from ``recv``, if a tensor's name, shape or dtype differs from the expected one or a tensor holds
             NaN or infinity.
-        ExtremeMessage: from ``recv``, if numbers are far beyond the sender's earlier ones.
+        ExtremeMessage: from ``recv``, if numbers are far beyond the sender's earlier numbers.
         PartyLost: from ``recv``, instead of ``ExtremeMessage``, if the sender is excluded.
     """
 
@@ -174,7 +175,7 @@ class ContractChannel:
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        # needed in one process too, so that a method does not fail for the first time on a network
+        # also if all parties are in one process, so that a method does not fail later on a network
         check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)
@@ -182,7 +183,7 @@ class ContractChannel:
             await self.ledger.send(self.channel, to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Receive and validate a message."""
+        """Receive a message, and return it after validation."""
         if frm in self.dropped:
             raise PartyLost(frm, self.dropped[frm])
         tensors = await self.channel.recv(frm, tag, expect)
@@ -212,7 +213,8 @@ class ContractChannel:
         The run ends if the sender is the active party, or if there is no function ``lose`` to exclude a party.
 
         Raises:
-            ExtremeMessage, PartyLost: always one of them.
+            ExtremeMessage: always, if the run ends.
+            PartyLost: always, if the sender is excluded.
         """
         if self.lose is None or frm == self.roster.active:
             rate = "lower the learning rate if training diverges, or " if self.training else ""

@@ -68,7 +68,7 @@ class Ledger:
             self.add(flow, size)
 
     def merge(self, other: Ledger) -> None:
-        """Add the counts of another ledger."""
+        """Add the counts of another ledger to this ledger."""
         for flow, more in other.flows.items():
             tally = self.flows.setdefault(flow, Tally())
             tally.messages += more.messages

@@ -19,7 +19,7 @@ from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import Deadlock, PartyLost, some
 
 T = TypeVar("T")
-Lane = tuple[str, str, str]  # sender, receiver, tag
+Lane = tuple[str, str, str]  # (sender, receiver, tag)
 
 
 @dataclass
@@ -45,7 +45,7 @@ class MemoryHub:
     def look_for_deadlock(self) -> None:
         """Raise ``Deadlock`` in every party that has not left, if all of these parties wait."""
         if len(self.waiting) + len(self.gone) < len(self.names):
-            return  # at least one party is running
+            return  # no deadlock, because at least one party is running
         waiting = {receiver for _, receiver, _ in self.waiting}
         if waiting and waiting == set(self.names) - self.gone:
             lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
@@ -72,7 +72,7 @@ class MemoryChannel:
         return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Take the next message from ``frm`` with this tag, or wait for it."""
+        """Return the next message from ``frm`` with this tag; wait until it arrives."""
         lane = (frm, self.me, tag)
         queue = self.hub.queues[lane]
         while not queue:
@@ -107,7 +107,7 @@ def play(
 ) -> dict[str, T]:
     """Run the coroutine function of each party, and return the results by party.
 
-    If the function of one party fails, those of the other parties are cancelled, and the first error is raised.
+    If the function of one party fails, the functions of all other parties are cancelled, and the first error is raised.
 
     Args:
         parts: by party, its coroutine function, which has the party's channel as argument.

@@ -48,7 +48,7 @@ class Envelope:
         answers: in a report of all messages and pieces that have arrived, the number of the receiver's latest receipt
             request; 0 in other packets.
         bye: the reason why the sender leaves; it will send nothing more.
-        gone: the reason why the sender has given the receiver up.
+        gone: the reason why the sender has given up on the receiver.
         wait: True if the sender does not accept messages yet, because the receiver still has to be readmitted.
         tag: the tag of the message to which the piece in the packet belongs; empty if the packet has no piece.
         number: the number of the message among the messages with its tag.
@@ -89,7 +89,7 @@ class Envelope:
 
     @classmethod
     def read(cls, text: object, source: str) -> Envelope:
-        """Parse and validate an envelope.
+        """Return an envelope that was parsed from JSON and validated.
 
         Raises:
             MessageError: ``text`` is not an envelope.
@@ -112,7 +112,7 @@ class Envelope:
 
 
 def printable(sentence: str) -> str:
-    """Make a remote party's sentence safe for a terminal: cut it, and replace control characters by blanks."""
+    """Return a remote party's sentence safe for a terminal: cut, and with blanks in place of control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in sentence[:MOST_REASON])
 
 
@@ -121,12 +121,12 @@ KINDS = {name: type(value) for name, value in DEFAULTS.items()}
 
 
 Item = dict[str, Tensor] | MessageError | PartyLost
-Key = tuple[str, int]  # tag and number of a message
+Key = tuple[str, int]  # (tag, number) of a message
 LONG_AGO = float("-inf")
 MOST_ON_THE_WAY = 64 << 20  # ``send`` waits while more bytes to a party are unacknowledged
 WINDOW = 1024  # maximum number of unread messages of a tag
 MOST_TAGS = 256
-HELD_MESSAGES = 2  # the budget, in messages of the maximum size: one is read while the next one arrives
+HELD_MESSAGES = 2  # the budget is this number of messages of the maximum size: one is read, one arrives
 OVERHEAD_BYTES = 1024  # the memory that a message, a tensor or a piece takes in addition to its own bytes
 
 
@@ -162,7 +162,7 @@ class Outgoing:
         return max(0, len(self.data) - self.acked * PIECE_BYTES)
 
     def mark_sent(self, now: float, retry_s: float, asks: int) -> None:
-        """Record that the message is sent now, after ``asks`` receipt requests."""
+        """Record that the message is sent at the time ``now``, after ``asks`` receipt requests to the receiver."""
         self.ready, self.asks_before = False, asks
         self.attempts += 1
         self.schedule_ask(now, retry_s)
@@ -258,12 +258,12 @@ class Incoming:
         return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
 
     def _reject(self, key: Key, size: int, limit: int, source: str) -> None:
-        """Record a message for which there is no room.
+        """Record a message that was rejected, because there is no room for it.
 
-        A sender that runs this code waits when ``MOST_ON_THE_WAY`` bytes and one message are unacknowledged.
+        A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
 
         Raises:
-            MessageError: the rejected messages have more than twice as many bytes.
+            MessageError: the rejected messages have more than twice the bytes that such a sender leaves unacknowledged.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):
@@ -274,7 +274,10 @@ class Incoming:
         self.rejected_bytes, self.rejected[key] = rejected, size + OVERHEAD_BYTES
 
     def add_message(self, tag: str, number: int, item: Item) -> bool:
-        """Store a message, unless it has arrived before; move the messages that are next in order to the inbox."""
+        """Store a message and return True, or return False if the message has arrived before.
+
+        The stored messages that are now next in order are moved to the inbox.
+        """
         self._drop_pieces_of((tag, number))
         if self.has(tag, number):
             return False
@@ -294,7 +297,7 @@ class Incoming:
         return item
 
     def put_back(self, tag: str, items: Iterable[Item]) -> None:
-        """Put messages that were taken but not used back at the front of the inbox."""
+        """Put back messages, which were taken but not used, at the front of the inbox."""
         for item in items:
             self.inbox.setdefault(tag, deque()).appendleft(item)
             self.held_bytes += bytes_of(item)
@@ -329,7 +332,7 @@ def check_piece(envelope: Envelope, data: bytes, most_bytes: int, source: str) -
         MessageError: the size is wrong; ``source`` names the sender in the error.
     """
     if envelope.pieces == 1:
-        return  # ``decode`` refuses a message that is too large
+        return  # accept it here, because ``decode`` rejects a message that is too large
     limit = most_bytes + MOST_HEADER_BYTES
     which = f"piece {envelope.piece + 1} of {envelope.pieces} of message {envelope.tag[:80]!r} no. {envelope.number}"
     if (envelope.pieces - 1) * PIECE_BYTES >= limit:

@@ -3,9 +3,10 @@
 The messages of one sender, receiver and tag arrive once and in order, or the receiver gets ``PartyLost``.
 
 A party that waits for another party regularly requests a sign of life.  A thread of the other party answers, so a long
-training step is not mistaken for silence.  A party that is silent for longer than ``Timeouts`` allows is given up,
-because it may have missed messages.  Each process of a party is an *incarnation*.  If the process of a lost party
-restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both sides.
+training step is not mistaken for silence.  A party gives up on another party that is silent for longer than
+``Timeouts`` allows, because messages may have been missed.  Each process of a party is an *incarnation*.  If the
+process of a lost party restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both
+sides.
 
 This module does not use sockets or FLARE; the carrier is in ``deployment.flare.job``.  Packets arrive on the carrier's
 threads.  The caller's thread sends small messages; a thread of the endpoint sends large messages, receipt requests,
@@ -52,8 +53,8 @@ class ReliableEndpoint:
         patience: the timeouts.
         most_bytes: the maximum size of a message.
         clock: a function that returns the time in seconds.
-        stop_reason: a function that returns the reason why the run was stopped from outside, or an empty string if it
-            was not.
+        stop_reason: a function that returns the reason why a user or another program stopped the run, or an empty
+            string if the run was not stopped.
 
     """
 
@@ -73,7 +74,7 @@ class ReliableEndpoint:
         self.patience, self.clock, self._stop_reason = patience or Timeouts(), clock, stop_reason
         self.sessions = {name: Session(name, self.patience) for name in names if name != me}
         self.incarnation = uuid.uuid4().hex[:8]
-        self.refused: Counter[str] = Counter()  # packets of unknown senders
+        self.refused: Counter[str] = Counter()  # by unknown sender, the number of its packets, which are dropped
         self._lock = threading.Condition()
         self._bye = ""
         self._rest_s = min(LONGEST_REST_S, self.patience.receipt_s, self.patience.retry_s, self.patience.silent_s / 10)
@@ -100,7 +101,7 @@ class ReliableEndpoint:
         return accepted
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message with the tag ``tag`` from the party ``frm``.
+        """Return the next message with the tag ``tag`` from the party ``frm``; wait until it arrives.
 
         The tensors are not compared with ``expect`` here; ``ContractChannel`` checks their names, shapes and numbers.
 
@@ -139,7 +140,7 @@ class ReliableEndpoint:
             if session.gone:
                 return False
             session.outgoing[tag, number] = Outgoing(data)
-            small = len(data) <= PIECE_BYTES  # larger messages are sent by the endpoint's own thread
+            small = len(data) <= PIECE_BYTES  # the endpoint's own thread sends larger messages
             packets = list(session.packets(self.incarnation, self.clock())) if small else []
             if not small:
                 self._lock.notify_all()
@@ -228,18 +229,18 @@ class ReliableEndpoint:
         return self
 
     def lose(self, name: str, why: str) -> None:
-        """Give up the party ``name`` for the reason ``why``: exchange no more messages with it."""
+        """Give up on the party ``name`` for the reason ``why``: exchange no more messages with it."""
         with self._lock:
             self._session(name).lose(why)
             self._lock.notify_all()
 
     def waiting_to_rejoin(self) -> list[str]:
-        """Return the parties that were given up and have a new incarnation that waits to be readmitted."""
+        """Return the lost parties whose new incarnation waits to be readmitted."""
         with self._lock:
             return [session.name for session in self.sessions.values() if session.applicant]
 
     def admit(self, name: str) -> None:
-        """Readmit a party that was given up, with empty buffers and all message numbers at 0."""
+        """Readmit a lost party, with empty buffers and all message numbers at 0."""
         with self._lock:
             old = self._session(name)
             old.lose("it is readmitted as another process")
@@ -250,7 +251,7 @@ class ReliableEndpoint:
             self._lock.notify_all()
 
     def is_cut_off_from(self, name: str) -> bool:
-        """Return True if the party ``name`` has given this party up or is out of reach.
+        """Return True if the party ``name`` has given up on this party or is out of reach.
 
         The party ``name`` may then readmit a new process of this party.
         """
@@ -259,11 +260,11 @@ class ReliableEndpoint:
             return bool(session.gone) and (session.gave_us_up or session.silent)
 
     def stop_reason(self) -> str:
-        """Return the reason why the run was stopped from outside; an empty string if it was not stopped."""
+        """Return the reason why a user or another program stopped the run; an empty string if it was not stopped."""
         return self._stop_reason()
 
     def gone(self) -> dict[str, str]:
-        """Return the parties that were given up, and the reasons."""
+        """Return the parties that left or that this party gave up on, each with the reason."""
         with self._lock:
             return {session.name: session.gone for session in self.sessions.values() if session.gone}
 
@@ -293,7 +294,7 @@ class ReliableEndpoint:
         with self._lock:
             if envelope.life in session.former:
                 return
-            if envelope.to not in {"", self.incarnation}:  # a late packet for an earlier incarnation of this party
+            if envelope.to not in {"", self.incarnation}:  # drop a late packet for an earlier process of this party
                 envelope = envelope.for_former_incarnation(wait=session.paused or session.last_heard is None)
             if session.gone and not self._bye and envelope.life != session.incarnation:
                 farewell = self._register_applicant(session, envelope)
@@ -324,7 +325,7 @@ class ReliableEndpoint:
         return message.tensors
 
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
-        """Record a new incarnation of a party that was given up.
+        """Record a new incarnation of a lost party.
 
         Return the answer to a receipt request of the new incarnation, which must wait; ``None`` if there is no request.
         """
@@ -333,7 +334,7 @@ class ReliableEndpoint:
         return (session.name, answer, b"") if session.applicant and envelope.ask else None
 
     def _farewell(self, session: Session, to: str) -> Packet:
-        """Return the packet that informs another party that this party leaves, or that it has given that party up.
+        """Return the packet that informs another party that this party leaves, or that it has given up on that party.
 
         ``to`` is the incarnation of the other party.
         """

@@ -6,10 +6,10 @@ with the next message in the opposite direction.  A round of embeddings and grad
 
 On a slow line, a large message may need more time than a sender waits for a sign of life.  While the message arrives,
 the receiver reports the progress from time to time, so the sender knows that the receiver is alive.  The sender infers
-the loss of a message from an answer of the receiver, never from elapsed time (``buffers`` explains this).
+the loss of a message from an answer of the receiver, never from elapsed time (``reliable_buffers`` explains this).
 
-This module has no thread, no lock and no clock: ``endpoint`` holds its lock around every call and passes ``now``, in
-seconds.
+This module has no thread, no lock and no clock: ``ReliableEndpoint`` holds its lock around every call and passes the
+time ``now``, in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from anyparty.errors import MessageError, PartyLost
 from anyparty.transport.reliable_buffers import LONG_AGO, Envelope, Incoming, Item, Outgoing, check_piece
 
-Packet = tuple[str, Envelope, bytes]  # receiver, envelope, and a piece of a message or no bytes
+Packet = tuple[str, Envelope, bytes]  # (receiver, envelope, a piece of a message or no bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,10 @@ class Session:
         asks_received: the number of the peer's latest receipt request that has arrived.
         last_report: the time of the last full report to the peer of all messages and pieces that have arrived.
         last_progress: the last time at which the peer acknowledged further messages or pieces.
-        gone: the reason why the peer was given up; empty if the peer was not given up.
+        gone: the reason why this party gave up on the peer, or why the peer left; empty while the peer is connected.
         paused: True if the peer does not accept messages yet.
-        silent: True if the peer was given up because it gave no sign of life.
-        gave_us_up: True if the peer has given this party up.
+        silent: True if this party gave up on the peer because it gave no sign of life.
+        gave_us_up: True if the peer has given up on this party.
         former: the peer's earlier incarnations, whose late packets are ignored.
         applicant: the peer's incarnation that waits to be readmitted; empty if no incarnation waits.
         error: the error of a packet from the peer that could not be read.
@@ -152,7 +152,7 @@ class Session:
         self.deliver()
 
     def lose(self, why: str) -> None:
-        """Give the peer up for the reason ``why``: drop all messages on their way, and wake the waiting coroutines."""
+        """Give up on the peer for the reason ``why``: drop messages on their way, and wake waiting coroutines."""
         if not self.gone:
             self.gone = why
             self.outgoing.clear()
@@ -160,7 +160,7 @@ class Session:
             self.deliver()
 
     def check_silence(self, now: float) -> None:
-        """Give the peer up if it has been silent, or has made no progress, for too long."""
+        """Give up on the peer if it has been silent, or has made no progress, for too long."""
         patience = self.patience
         waits = [(waiting.since, "sent nothing") for waiting in self.waiting.values()]
         waits += [(since, "did not take what was sent") for since in self.blocked_since]

@@ -3,8 +3,8 @@
     >>> load("breast-cancer").X_train.shape
     (569, 30)
 
-The module ``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``public`` and ``gated``
-read these files.
+The module ``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``dataset_readers``
+reads these files.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def load(
 
     Args:
         name: one of ``NAMES``.
-        data_dir: the only folder to search; by default the folder that ANYPARTY_DATA names, then the cache.
-        download: whether to download missing files to the cache; without effect if ``data_dir`` is given.
+        data_dir: the only folder to search. By default, the folder that ANYPARTY_DATA names is searched, then the
+            cache.
+        download: whether to download missing files to the cache; has no effect if ``data_dir`` is given.
         verify: whether to reject files whose SHA-256 is not the known one.
         progress: whether to show a progress bar while downloading.
 
@@ -69,7 +70,7 @@ def load(
 
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
-    """Return the first form of a data set whose files are all in one folder, with their paths; ``None`` without any."""
+    """Return the first form of a data set whose files are all in one folder, and their paths; ``None`` if none is."""
     for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]
@@ -101,7 +102,7 @@ def _fetched(
 
 
 def _described(form: DatasetForm) -> str:
-    """Describe the files of a data set's form by their names and the docstring of their reader."""
+    """Describe the files of one form of a data set by their names and the docstring of the reader."""
     listed = ", ".join(file.path for file in form.files)
     return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
 

@@ -13,7 +13,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError
 
 Array = NDArray[Any]
-Fields = Mapping[str, Any]  # some of the fields of Dataset
+Fields = Mapping[str, Any]  # some fields of ``Dataset``, by name
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +33,7 @@ class Dataset:
         classes: the names of the classes, in order; empty for regression.
         blocks: groups of columns (last axis) that belong together, by name.
         steps: the number T of time steps if a row's first columns are a flattened time series (``mimic4``), else 0.
-        groups_train: by name, values of each row [n] that are not features, such as the person or the speaker.
+        groups_train: by name, values [n] for each row that are not features, such as the person or the speaker.
         groups_test: the values of ``groups_train`` for the test rows.
         source: the publication and the address.
         licence: the terms of use.

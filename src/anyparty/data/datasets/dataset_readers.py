@@ -1,9 +1,9 @@
 """Read data sets from prepared files, official archives or files that users must obtain themselves.
 
-Each reader takes the paths of its files, in the order of the catalogue, and returns fields of ``Dataset``. Data sets
-are public, gated (MIMIC, MOSEI) or large (ModelNet, ImageNet). The docstring of each reader of gated and large data
-sets specifies the files and their form. ``load`` prints the docstring if the files are absent. No data is copied to the
-cache.
+Each reader takes the paths of its files, in the order of the catalogue (``registry``), and returns fields of
+``Dataset``. Data sets are public, gated (MIMIC, MOSEI) or large (ModelNet, ImageNet). The docstring of each reader of
+gated and large data sets specifies the files and their form. ``load`` prints the docstring if the files are absent. No
+data is copied to the cache.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def _isolet(X_train: Array, y_train: Array, X_test: Array, y_test: Array) -> dic
 
 
 def google_cluster(paths: Sequence[Path]) -> Fields:
-    """Read CPU and memory use of machines over a day; our task is to predict the mean CPU use of the last hour."""
+    """Read machines' CPU and memory use over a day; the task (our choice) is the mean CPU use of the last hour."""
     known = downloads.npz(paths)
     usage, machine = known["usage"], known["vm"]
     if usage.ndim != 3 or usage.shape[1] <= 12:
@@ -328,14 +328,14 @@ def _wide(X: Array, columns: int) -> NDArray[np.float32]:
 
 
 def _from_one(y: Array, classes: int) -> NDArray[np.int64]:
-    """Return classes counted from 0; the publisher counts them from 1."""
+    """Return class indices counted from 0; the publisher counts them from 1."""
     if len(y) and not (y.min() >= 1 and y.max() <= classes):
         raise ValueError(f"labels from {y.min()} to {y.max()}, expected 1 to {classes}")
     return y.astype(np.int64) - 1
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Return distinct column names: a second column ``a`` becomes ``a~2``. HAPT repeats 14 names."""
+    """Return distinct column names: a second column ``a`` becomes ``a~2``. The data set HAPT repeats 14 names."""
     seen: Counter[str] = Counter()
     out = []
     for name in names:
@@ -410,7 +410,7 @@ def _split(arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _members(path: Path) -> dict[str, bytes]:
-    """Return the files of a tar archive by name, without their folders."""
+    """Return the contents of a tar archive's files by name; the names have no folders."""
     with tarfile.open(path) as archive:
         return {
             Path(member.name).name: content.read() for member in archive if (content := archive.extractfile(member))

@@ -1,7 +1,7 @@
 """Download files, resume interrupted downloads, reject files with a wrong checksum, and read published formats.
 
-The package pooch was considered. It cannot resume a download, so that this code would still be needed as pooch's
-downloader, and pooch would add five packages.
+The package pooch was considered. It cannot resume a download, so this code would still be needed as pooch's downloader.
+Pooch would also add five packages.
 
 No reader unpickles data. A malformed file raises ValueError, OSError or EOFError, which ``load`` converts to a
 TableError.
@@ -42,8 +42,8 @@ def download(
 ) -> Path:
     """Download a file and return its path ``to``, where the file appears only when it is complete and verified.
 
-    An incomplete download is kept in ``to`` + ".part", and the next call requests only the missing bytes. If another
-    process is downloading the same file, the call waits.
+    An incomplete download is kept in the file ``to`` + ".part", and the next call requests only the missing bytes. If
+    another process is downloading the same file, the call waits.
 
     Args:
         url: address, with https:// or http://.
@@ -84,11 +84,11 @@ def download(
 
 
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
-    """Complete the file ``part``: request the bytes that it lacks, or all bytes if the server cannot resume."""
+    """Complete the file ``part``: request the bytes that it lacks, or all bytes if the server cannot send only some."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - url is checked
     try:
-        answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - https, checked  # nosec B310
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - url is checked  # nosec B310
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise
@@ -153,7 +153,7 @@ def sha256_of(path: Path) -> str:
 
 
 def check(path: Path, sha256: str) -> None:
-    """Check that a file has the checksum ``sha256``, unless that is empty.
+    """Check that a file has the checksum ``sha256``; if ``sha256`` is empty, do nothing.
 
     Raises:
         TableError: the checksum differs.
@@ -176,7 +176,7 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
     folder = cache_folder() / "unpacked" / f"{paths[0].name.partition('.')[0]}-{key}"
     if folder.is_dir():
         with suppress(OSError, ValueError, EOFError):
-            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # users may delete any file of the cache
+            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # users may have deleted this file
             return {name: np.load(folder / f"{name}.npy") for name in names}
         shutil.rmtree(folder, ignore_errors=True)
     arrays = make()
@@ -187,7 +187,7 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
             for name, array in arrays.items():
                 np.save(fresh / f"{name}.npy", array)
             (fresh / NAMES).write_text(json.dumps(sorted(arrays)), encoding="utf-8")
-            fresh.rename(folder)  # fails if another process was faster
+            fresh.rename(folder)  # fails if another process has made the folder meanwhile
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return arrays
@@ -226,7 +226,7 @@ def idx(path: Path) -> NDArray[np.uint8]:
 
 
 def cifar(raw: bytes, labels: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read CIFAR's binary records: ``labels`` bytes, the last of which is the class, then 3 x 32 x 32 color values.
+    """Read CIFAR's binary records: ``labels`` bytes, of which the last is the class, then 3 x 32 x 32 colour values.
 
     Returns:
         images [n, 3, 32, 32] and classes [n].
@@ -241,7 +241,7 @@ def numbers(raw: bytes, columns: int, separator: str = " ") -> NDArray[np.float3
     if separator != " ":
         text = text.replace("\n", separator)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy reports a cell that is not a number by a mere warning
+        warnings.simplefilter("error")  # numpy only warns about a cell that is not a number
         try:
             cells = np.fromstring(text, sep=separator)
         except DeprecationWarning as warning:

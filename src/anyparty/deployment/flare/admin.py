@@ -1,4 +1,4 @@
-"""Send commands to a federation's server, with the administrator's kit.
+"""Send commands to a federation's server, with the certificate in the administrator's kit.
 
 FLARE's client for administrators starts threads, prints and takes seconds to start.  It therefore runs in a process of
 its own, ``python -m anyparty.deployment.flare.admin KIT COMMAND [JSON]``, which prints its answers as lines of JSON:
@@ -24,7 +24,7 @@ from anyparty.config.settings_group import Settings
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate
 from anyparty.errors import ConfigError, RunError
 
-UNINTERRUPTED = {"submit", "abort"}  # not stopped by Ctrl-C, because their outcome would be unknown
+UNINTERRUPTED = {"submit", "abort"}  # Ctrl-C does not stop these commands: their outcome would be unknown
 NO_CONNECTION = "NoConnection"  # FLARE's name for the error that the server does not answer
 T = TypeVar("T")
 POLL_S, WATCH_S, TIMEOUT_S = 0.3, 1.0, 10.0
@@ -39,7 +39,7 @@ class _FederationFile(Settings):
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """Read ``federation.toml`` in a federation's folder: the parties, and the server's address.
+    """Read ``federation.toml`` in a federation's folder; return the parties and the server's address by name.
 
     Raises:
         ConfigError: the file does not exist, or is invalid.
@@ -61,7 +61,8 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
     Args:
         folder: the federation's folder.
         command: the name of the command.
-        arguments: the command's arguments; ``timeout_s`` also limits the connection.
+        arguments: the command's arguments.  If ``timeout_s`` is one of them, the longest wait for the answer is
+            ``timeout_s`` plus 50 seconds.
 
     Raises:
         ConfigError: there is no federation in the folder, or the administrator's certificate is invalid.
@@ -138,7 +139,7 @@ def _watch(session: Any) -> Iterator[dict[str, Any]]:
 
 
 def _poll(look: Callable[[], T], done: Callable[[T], bool], timeout_s: float) -> T:
-    """Call ``look`` until its result is ``done`` or the time is over; return the last result."""
+    """Call ``look`` until ``done(result)`` is true, or ``timeout_s`` seconds have passed; return the last result."""
     end = time.monotonic() + timeout_s
     while not done(result := look()) and time.monotonic() <= end:
         time.sleep(POLL_S)
@@ -146,7 +147,7 @@ def _poll(look: Callable[[], T], done: Callable[[T], bool], timeout_s: float) ->
 
 
 def _sites(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Wait until ``arguments["sites"]`` sites are connected, or the time is over; return the connected sites."""
+    """Wait until at least ``arguments["sites"]`` sites are connected, or the timeout is over; return their names."""
     enough = arguments["sites"]
     names = _poll(lambda: _connected(session), lambda names: len(names) >= enough, arguments["timeout_s"])
     return {"sites": names}
@@ -168,7 +169,7 @@ def _status(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa:
 
 
 def _wait(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Wait until a job has ended, or the time is over; return FLARE's status of the job."""
+    """Wait until a job has ended, or the timeout is over; return FLARE's status of the job."""
 
     def look() -> str:
         return str(session.get_job_meta(arguments["job"]).get("status"))

@@ -1,4 +1,4 @@
-"""FLARE components that report connections and admit each party only once, and functions that restrict FLARE.
+"""FLARE components that report connections and admit each party only once; functions that limit what FLARE does.
 
 Every kit's ``local/resources.json`` names the components.  ``site_process`` shows the lines that the components print,
 which start with ``MARK``.  The kit's ``site.log`` has these lines and all other output.
@@ -20,7 +20,7 @@ from anyparty.core.storage import writing
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
-CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # a property of heartbeats; a file in the server's kit
+CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # the sender's clock in a heartbeat; the file of clock differences
 TOLD_S = 60.0  # a larger difference between two clocks is reported
 TWICE = "is connected already, from another process"
 CONNECTED = "is connected to"
@@ -35,9 +35,9 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
-EVICTION_S = 30.0  # maximum time from a second connection of a party to its registration
-CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; from a closed connection to the report of it
-CLOSED_S = 60.0  # time after a second site's registration in which no site of the party is admitted
+EVICTION_S = 30.0  # seconds after a party's second connection in which its registration is rejected
+CHECK_S, AWAY_S = 5.0, 15.0  # seconds between checks; seconds until a closed connection is reported
+CLOSED_S = 60.0  # seconds after the rejection of a party's second site in which no site of it is admitted
 log = logging.getLogger(__name__)
 
 
@@ -45,7 +45,7 @@ def say(sentence: str) -> None:
     """Print a line for the terminal of ``anyparty party start``, in one write."""
     print(
         f"{MARK}{sentence}\n", end="", flush=True
-    )  # print would write its own line end separately, so that other output could come between
+    )  # print writes its own line end separately, so other output could come between text and line end
 
 
 class Evictions(logging.Handler):
@@ -56,7 +56,7 @@ class Evictions(logging.Handler):
         self.at: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record the connection's name and the time, if the log record reports such a closure."""
+        """Record a connection's name and the time, if the log record reports that FLARE closed the connection."""
         if found := EVICTED.search(record.getMessage()):
             self.at[found["name"]] = time.monotonic()
 
@@ -78,7 +78,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         self.told, self.away = (
             set[str](),
             dict[str, float](),
-        )  # parties reported as connected; by party, the time since which the connection is closed
+        )  # the parties that were reported as connected; by party, when its connection was closed
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
 
@@ -102,7 +102,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # the party registered with an earlier server process
+            if _peer(fl_ctx) not in self.told:  # if it registered with an earlier process of the server
                 self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
@@ -147,14 +147,15 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             time.sleep(CHECK_S)
             try:
                 self.check_connections(engine, time.monotonic())
-            except Exception:  # from FLARE: a party may have left or registered again meanwhile
+            except Exception:  # FLARE raises errors if a party leaves or registers meanwhile
                 log.warning("connections could not be checked; the next check follows", exc_info=True)
 
     def check_connections(self, engine: Any, now: float) -> None:
-        """Report parties whose connection has been closed for ``AWAY_S``, and log out those that take part in no job.
+        """Report parties whose connection has been closed for ``AWAY_S`` seconds; log them out if no job needs them.
 
-        FLARE itself waits ten minutes for heartbeats.  For that time, a stopped party would be listed as connected, and
-        would be asked for predictions.  A party that reconnects is listed again with its next heartbeat.
+        FLARE itself logs out a party only after ten minutes without heartbeats. For that time, a stopped party would be
+        listed as connected, and would be asked to take part in predictions.  A party that reconnects is listed again
+        with its next heartbeat.
         """
         clients, cell = _clients(engine), engine.get_cell()
         closed = {name for name in clients if not cell.is_cell_connected(name)}
@@ -228,7 +229,8 @@ ANSWERED = {
 def answer_only_job_requests() -> None:
     """Remove the handlers of all requests not in ``ANSWERED``, such as shell commands, logs and restarts.
 
-    FLARE checks a site's ``authorization.json`` only if the request says so, and the server writes the request.
+    A site's ``authorization.json`` is not enough: FLARE checks it only if the request says so, and the server writes
+    the request.
 
     Raises:
         RuntimeError: this version of FLARE lacks one of the handlers in ``ANSWERED``; the site does not start.
@@ -250,7 +252,7 @@ class Unaudited(frozenset[str]):
     """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
 
     def __new__(cls, every: Iterable[str]) -> Unaudited:
-        """Make the set from ``every``, the commands that FLARE itself excludes."""
+        """Return the set of unaudited commands: ``every``, which FLARE itself excludes, and the polling commands."""
         return super().__new__(cls, every)
 
     def __contains__(self, command: object) -> bool:

@@ -140,7 +140,7 @@ def submit(
     """
     said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
     jobs.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jobs) as place:  # a unique folder: a service may submit a job at the same time
+    with tempfile.TemporaryDirectory(dir=jobs) as place:  # unique, because a service may submit jobs at the same time
         job = Path(place).resolve() / JOB
         _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
         return str(ask_server(folder, "submit", path=str(job))["job"])
@@ -157,7 +157,7 @@ def _write_job(
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {
         "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}ActiveJobParty", "args": args}],
-        "dead_client_grace_period": 1e9,  # FLARE does not end the job: ``ReliableEndpoint`` handles lost parties
+        "dead_client_grace_period": 1e9,  # FLARE never ends the job: ``ReliableEndpoint`` handles lost parties
     })  # fmt: skip
     executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}PassiveJobParty", "args": args}}]
     _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
@@ -165,7 +165,7 @@ def _write_job(
 
 
 def public(config_toml: str) -> str:
-    r"""Remove the private settings of parties: paths and trackers.
+    r"""Return settings, given as TOML text, without the parties' private settings: paths and trackers.
 
     >>> print(public('[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
     [parties.bank]
@@ -199,9 +199,9 @@ def abort(folder: Path, job: str) -> None:
 
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
-    """Read how a job ended at a party, as the fields of ``JobOutcome``.
+    """Return a job's outcome at a party, as the fields of ``JobOutcome``.
 
-    Return ``None`` if the job has not ended there, or if the party's kit is not on this machine.
+    Return ``None`` if the job has not ended at the party, or if the party's kit is not on this machine.
     """
     kept = keeps(folder, party)
     path = None if kept is None else kept / f"{job}.json"
@@ -215,7 +215,7 @@ def keeps(folder: Path, party: str) -> Path | None:
 
 
 def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: bool = False) -> tuple[str, SignedFile]:
-    """Sign a party's request for a certificate; return the party's name and the approval, to send back.
+    """Sign a party's request for a certificate; return the party's name and the approval, a file to send back.
 
     Raises:
         ConfigError: ``folder`` has no federation, or the request cannot be signed.

@@ -1,4 +1,4 @@
-"""The classes that FLARE starts for a job in each organisation's process: each class runs its party's share of it.
+"""The classes that FLARE starts for a job: one class in each party's process does the party's share of the work.
 
 The active party's class is the job's workflow, in the server's job process.  Every passive party's class is the job's
 executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
@@ -7,8 +7,8 @@ two relays between two passive parties.
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
     ActiveJobParty                              PassiveJobParty
 
-Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than
-FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  Single cell messages are five times
+faster than FLARE's streams.  ``ReliableEndpoint`` adds receipts, order and deadlines.
 
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
@@ -55,10 +55,10 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
     Controller = Executor = object
 
 CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # FLARE's names for packets
-AWAY = "its site was stopped"  # the reason that a stopped party sends to the others
-FLUSH_S = 1.0  # pause in which FLARE sends the last packets, because it does not report their end
+AWAY = "its site was stopped"  # the reason that a stopped party sends to the other parties
+FLUSH_S = 1.0  # pause in which FLARE sends the last packets, because FLARE does not report when all are sent
 GOODBYE_S = 4.0  # time to send a farewell; a site that is stopped is killed after 5 s
-RETURNS = 5  # attempts of a party to rejoin after the others have given it up
+RETURNS = 5  # attempts of a party to rejoin after the other parties have given up on it
 TASK, CONFIG = "take_part", "anyparty.toml"
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class FlareCarrier:
     active: str
 
     def put(self, to: str, envelope: str, data: bytes) -> None:
-        """Send one cell message, without waiting for a result."""
+        """Send a packet as one cell message of FLARE, without waiting for a result."""
         try:
             self.core.fire_and_forget(
                 CHANNEL, TOPIC, self.address(to), Message({HEADER: envelope}, data), optional=True
@@ -113,8 +113,8 @@ class JobOutcome:
         error: the type of the error that ended the job at this party; empty after success.
         sentence: the error's message.
         result: the result of the party's work, if it can be written as JSON.
-        gone: the other parties that left or were given up, with the reasons.
-        traffic: by receiving party, the numbers of messages, bytes and repetitions that this party sent.
+        gone: by name of each other party that left, or that this party gave up on, the reason.
+        traffic: by receiving party, the numbers of messages, bytes and repeated packets that this party sent.
 
     """
 
@@ -138,7 +138,7 @@ class JobRun:
 
     @classmethod
     def at(cls, context: FLContext) -> JobRun:
-        """Read the settings of the site and of the job."""
+        """Return the job at one party, with the settings of the site and of the job, which are read from files."""
         engine, job = context.get_engine(), context.get_job_id()
         workspace = engine.get_workspace()
         config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")
@@ -172,7 +172,7 @@ class JobRun:
     ) -> tuple[ReliableEndpoint, dict[str, Any]]:
         """Do the party's work once; return the endpoint, and the result or the error.
 
-        The caller may repeat this at a passive party that was cut off.
+        The caller may call this again at a passive party that was cut off from the active party.
         """
         site = self.site
         carrier = FlareCarrier(self.core, self.job, site.active)
@@ -198,8 +198,9 @@ async def _run(site: SiteConfig, config: Config, endpoint: ReliableEndpoint, ord
 def farewell(error: str, stop_reason: str = "") -> str:
     """Return the reason that a leaving party sends to the other parties.
 
-    The reason names at most the type of an error, because the error's message may hold data.  A party that was stopped
-    from outside sends the ``stop_reason`` instead, because the resulting error is not a failure.
+    The reason names at most the type of an error, because the error's message may hold data.  If the site or the job
+    was stopped on purpose, the party sends ``stop_reason`` in place of the error, because the error only follows from
+    the stop.
     """
     if stop_reason:
         return stop_reason
@@ -266,7 +267,7 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
                                        fl_ctx: FLContext) -> None:  # fmt: skip
-        """Ignore a result that arrives after the job has stopped waiting for it."""
+        """Ignore a party's result, because the job no longer waits for this party."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Start the job at the other parties, do this party's work, then wait until the other parties have ended."""
@@ -289,14 +290,14 @@ class ActiveJobParty(Controller):  # type: ignore[misc]
 
 
 class PassiveJobParty(Executor):  # type: ignore[misc]
-    """A passive party in a job."""
+    """A passive party in a job, as an executor of FLARE."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
         self.order, self.graceful_exit = JobOrder(work, asked), GracefulExit()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
-        """Do the party's work; reply only the type of its error, because the error's message may hold data."""
+        """Do the party's work; reply with the type of an error, but not with its message, which may hold data."""
         with self.graceful_exit.softly():
             outcome = JobRun.at(fl_ctx).play(
                 self.order, lambda: ENDED if abort_signal.triggered else self.graceful_exit.why

@@ -1,9 +1,9 @@
-"""The launcher of a site's job processes: it restarts a killed process, and a failure does not end the job elsewhere.
+"""The launcher of a site's job processes: it restarts a killed process, and keeps the job running at other parties.
 
 If a client's process fails or is killed, FLARE 2.9 aborts the job at all parties, whatever ``min_clients`` is.  With
-this launcher, the training or prediction itself decides what the loss of a party means.  A killed
-process is restarted after a short pause.  After a crash of the machine, the process is restarted when its site starts
-again.  The training or prediction readmits the party if possible.
+this launcher, the job goes on, and the training or prediction itself decides whether it continues without the party.  A
+killed process is restarted after a short pause.  After a crash of the machine, the process is restarted when its site
+starts again.  The training or prediction readmits the party if possible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ try:
 except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     ClientProcessJobLauncher = ProcessHandle = object
 
-PAUSES_S = (0.5, 2.0, 8.0, 30.0)  # before each restart of a killed process
+PAUSES_S = (0.5, 2.0, 8.0, 30.0)  # pauses before the first, second, ... restart of a killed process
 UNFINISHED = "unfinished.json"
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
 
     def __init__(self, begin: Callable[[], Any], ended: Callable[[], None]) -> None:
         self.begin, self.ended, self.stopping = begin, ended, threading.Event()
-        self.beginning = threading.Lock()  # a job is stopped on another thread than the one that waits for its process
+        self.beginning = threading.Lock()  # one thread may stop the job while another thread restarts its process
         super().__init__(process_adapter=begin())
 
     def wait(self) -> None:
@@ -50,7 +50,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
         self.ended()
 
     def _restart(self) -> bool:
-        """Restart the process, unless the job was just stopped."""
+        """Restart the process and return True; return False if the job was stopped in the meantime."""
         with self.beginning:
             if self.stopping.is_set():
                 return False
@@ -71,7 +71,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
             super().terminate()
 
     def poll(self) -> Any:
-        """Return the code for success, or else a code that FLARE does not treat as a failure of the job."""
+        """Return FLARE's code for success, or after a failure a code that does not make FLARE abort the job."""
         code = super().poll()
         return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
 
@@ -80,12 +80,12 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """The launcher of a passive party's job processes."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
-        """Start a job's process; if the job was unfinished when the site stopped, reuse its first process's tokens."""
+        """Start a job's process; if the site stopped before the job ended, reuse the job's first tokens."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
-        if note.exists():  # the server's job process identifies the party by its first token
+        if note.exists():  # the server's process of the job knows the party by its first token
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
             words |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:

@@ -1,6 +1,6 @@
 """Checks of certificates and of the server, before a site starts or an administrator connects.
 
-    kit                    its certificate is valid, of its own authority, and names the party of its settings
+    kit                    the certificate is valid, signed by the kit's authority, and names the kit's party
     HOST:PORT, TCP         a server listens; if not, wait and report each try
     HOST:PORT, mutual TLS  the server has a certificate of the same authority, and accepts this kit's certificate
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from anyparty.errors import ConfigError, RunError, needing
 
-SOON = timedelta(days=30)  # warn of certificates that expire within this time
+SOON = timedelta(days=30)  # a certificate that expires within this time causes a warning
 TRY_S = 5.0
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 RENEW = "see 'Certificates' in docs/how-to/two-machines.md: new kits for all parties, by 'anyparty federate init'"
@@ -120,7 +120,7 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
 
 
 def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) -> None:
-    """Check that a kit's private key is readable; ``say`` is called if other users can read the key, too.
+    """Check that a kit's private key is readable; ``say`` is called with a warning if other users can read it, too.
 
     Many programs lose file permissions when they pack or unpack a ZIP file.
 
@@ -130,11 +130,11 @@ def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) 
     kit, key = gate.kit, gate.key
     try:
         key.open("rb").close()
-        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # others may read the file and enter the folder
+        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # others can read the file and enter the folder
     except PermissionError:
         raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
                           f"kit: chown -R USER {kit}") from None  # fmt: skip
-    except OSError:  # a missing key causes an error later, where it is used
+    except OSError:  # if the key is missing, its first use reports the error
         return
     if open_to:
         say(f"{key}: others on this machine can read this private key: chmod -R go= {kit}")
@@ -151,7 +151,7 @@ def valid_until(gate: ServerAddress) -> datetime:
 
 
 def _certificates(gate: ServerAddress) -> tuple[Any, Any]:
-    """Load a kit's certificate and its authority's."""
+    """Return a kit's certificate and its authority's certificate, which are read from files."""
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
 
     try:
@@ -229,7 +229,7 @@ def probe(gate: ServerAddress) -> str | None:
         return _why(gate, error)
     except (ssl.SSLError, ConnectionError) as error:
         why = getattr(error, "reason", None) or error
-        if "PROTOCOL" not in str(why):  # PROTOCOL: the server does not support TLS 1.2
+        if "PROTOCOL" not in str(why):  # the word PROTOCOL means that the server lacks TLS 1.2
             raise ConfigError(f"{gate.place} rejects the certificate {gate.certificate} ({why}): it has expired by "
                               "the clock there, or belongs to another federation") from None  # fmt: skip
     except OSError as error:

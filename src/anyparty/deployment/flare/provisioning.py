@@ -33,7 +33,7 @@ from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.errors import ConfigError, needing
 
 PROJECT, PROFILE = "anyparty", "profile.json"
-DAYS = 360  # validity of the authority and its certificates
+DAYS = 360  # days for which the authority and its certificates are valid
 
 
 def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
@@ -89,7 +89,7 @@ FLARE's default also lets jobs bring code (byoc) and the administrator read a si
 
 
 def server_name(host: str) -> str:
-    """Return the name of the server that its certificate contains, for a server at ``host``."""
+    """Return the name in the certificate of a server at ``host``: "localhost" for a loopback address, else ``host``."""
     return "localhost" if host in LOOPBACK else host
 
 
@@ -123,7 +123,7 @@ def organisation(party: str) -> str:
 def provision(
     folder: Path, roster: Roster, host: str, port: int, scheme: str, *, alone: bool = False
 ) -> dict[str, Path]:
-    """Create a kit for every party and for the administrator, with certificates of the authority in ``folder``.
+    """Create a kit for every party and the administrator, certified by the authority in ``folder``; return the kits.
 
     FLARE's provisioning keeps a copy of every private key.  Here the provisioning runs in a temporary folder, which is
     removed, so each key exists only in its own kit.
@@ -152,7 +152,7 @@ def provision(
     try:
         read = prepare_project(theirs)
     except ValueError as error:
-        why = str(error).partition(" based on ")[0]  # FLARE's message ends with a regular expression
+        why = str(error).partition(" based on ")[0]  # leaves out a regular expression at the end of FLARE's message
         raise ConfigError(f"host {host!r}: expected a name of letters, digits, '-' and '.', or an IPv4 address, other "
                           f"than a passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
@@ -187,7 +187,7 @@ def check_place(place: Path) -> None:
     for path in (str(place.resolve()), sys.executable):
         try:
             whole = shlex.split(path, comments=True) == [path]
-        except ValueError:  # an unclosed quote
+        except ValueError:  # ``shlex`` found a quote that is not closed
             whole = False
         if not whole:
             raise ConfigError(f"{path}: FLARE cannot start jobs from a path with blanks, quotes, '#' or backslashes; "
@@ -229,7 +229,7 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     between = {
         "comm_driver_path": str(DRIVERS),
         "internal": internal,
-    }  # connections between a site's process and its jobs' processes
+    }  # settings of connections between a site's process and its jobs' processes
     (local / "comm_config.json").write_text(json.dumps(between, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
@@ -308,7 +308,7 @@ def approve(
         federation: the contents of its ``federation.toml``.
         file: the request, PARTY.request.zip.
         fingerprint: the key's fingerprint as reported by the party; a different one is an error.
-        again: approve a party again.
+        again: approve a party that has an approval already.
 
     Raises:
         ConfigError: the folder lacks the authority's key, the request is not from a passive party, the fingerprint
@@ -318,7 +318,7 @@ def approve(
     if not (authority / "rootCA.key").exists():
         raise ConfigError(f"{authority}/rootCA.key: the authority's key is not here; approve where 'anyparty federate "
                           f"init' was run")  # fmt: skip
-    with tempfile.TemporaryDirectory() as place:  # a copy, so that the checked file is the signed one
+    with tempfile.TemporaryDirectory() as place:  # a copy, which no other process can change before it is signed
         copy, signed = Path(place) / "copy.request.zip", Path(place) / "signed.zip"
         copy.write_bytes(_bytes_of(file))
         asked = _mapping(_members(copy, file).get("request.json", b""), file)
@@ -399,7 +399,7 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         shutil.copytree(new, kit, dirs_exist_ok=True)
         own = {key: about[key] for key in ("party", "active", "parties")}
         dress(kit, None if known else own)
-        kit.chmod(0o700)  # copying a folder also copies its mode
+        kit.chmod(0o700)  # the copy above has also set the mode of the temporary folder
     shutil.rmtree(place)  # the key is now only in the kit
     return str(made["rootca_fingerprint_sha256"])
 

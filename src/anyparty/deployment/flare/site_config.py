@@ -26,7 +26,8 @@ class SiteConfig(ReadingSettings):
     """The settings that one organisation has written for its own site.
 
     The party knows its table best: its settings for reading the table (``separator``, ``decimal``, ``quote``,
-    ``encoding``, ``sheet``, ``types``, ``missing``, ``limits``, ``dates``) replace those of a job.
+    ``encoding``, ``sheet``, ``types``, ``missing``, ``limits``, ``dates``) replace a job's settings for reading the
+    table.
 
     Attributes:
         party: the party's name in the federation.

@@ -27,7 +27,7 @@ from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError, RunError, needing, some
 
 LOCK = ".site.lock"
-_started: list[subprocess.Popen[bytes]] = []  # child processes that have not ended, to be reaped
+_started: list[subprocess.Popen[bytes]] = []  # child processes whose end must still be read, to leave no zombies
 
 
 def site_command(kit: Path) -> list[str]:
@@ -42,7 +42,7 @@ def site_command(kit: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return a site's environment variables: those of this process, changed to avoid delays in FLARE."""
+    """Return the environment variables for a site: this process's variables, changed to avoid delays in FLARE."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {
         "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
@@ -69,7 +69,7 @@ def alone(place: Path, otherwise: str) -> Iterator[None]:
     """Lock a folder while the body of the ``with`` statement runs, so that no other process starts sites in it.
 
     Raises:
-        ConfigError: another process holds the lock; ``otherwise`` is the message.
+        ConfigError: another process holds the lock; ``otherwise`` is the error's message.
         StorageError: the folder cannot be written to.
     """
     lock = take(place / LOCK, otherwise)
@@ -100,7 +100,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
             _started.append(started[name])
         _await_sites(folder, said, started, timeout_s)
     except BaseException:
-        with contextlib.suppress(RunError):  # report the first error, not one of ``stop``
+        with contextlib.suppress(RunError):  # an error of ``stop`` must not replace the first error
             stop(folder)
         raise
 
@@ -133,7 +133,7 @@ def _await_sites(
         try:
             there = ask_server(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))["sites"]
         except RunError:
-            time.sleep(0.3)  # the server does not listen yet
+            time.sleep(0.3)  # wait, because the server does not listen yet
             continue
         if set(there) >= set(names):
             return
@@ -181,7 +181,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     """Stop every site and job of this federation that runs on this machine.
 
     Raises:
-        RunError: processes do not end, for example those of another user.
+        RunError: a process does not end, for example because it belongs to another user.
     """
     while found := processes(folder):  # repeated, because a site may have started a job's process
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
@@ -210,8 +210,8 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
 
     Args:
         kit: the organisation's start-up kit.
-        wait_s: how long to wait for the server, at a passive party.
-        say: shows a line to the user.
+        wait_s: at a passive party, the longest wait for the server, in seconds.
+        say: function that shows a line to the user.
 
     Raises:
         ConfigError: ``kit`` is not a kit, its certificate or settings are invalid, or it is in use already.
@@ -250,7 +250,7 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
             say(f"{gate.place} did not admit {site.party}{IS_THERE if admission.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
         code = _run(kit, say, admission)
-        if admission.admitted or gate.serves or code <= 0:  # a negative code: a signal ended the site
+        if admission.admitted or gate.serves or code <= 0:  # a negative code means that a signal ended the site
             return code
     failed = f"{gate.place} did not admit {site.party!r}, {TRIES} times"
     if not admission.rejected:
@@ -281,7 +281,7 @@ def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
             code = process.wait()
         finally:
             end(at_kit(kit))
-            reader.join(READ_S)  # limited, in case another process holds the pipe open
+            reader.join(READ_S)  # a time limit, in case another process holds the pipe open
     return code
 
 
@@ -293,7 +293,7 @@ def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admiss
     mark, warned = MARK.encode(), False
 
     def tell(sentence: str) -> None:
-        with contextlib.suppress(Exception):  # a closed terminal, or an error in the user's ``say``
+        with contextlib.suppress(Exception):  # ``say`` fails if the terminal is closed, or has an error itself
             say(sentence)
 
     for line in lines:
@@ -313,7 +313,7 @@ def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admiss
 
 @contextlib.contextmanager
 def _ended(kit: Path) -> Iterator[None]:
-    """While the body of the ``with`` statement runs, let SIGTERM and Ctrl-C end the site; only on the main thread."""
+    """While the body of the ``with`` statement runs, SIGTERM and Ctrl-C end the site; works on the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,7 +2,7 @@
 
 A random number, which is the same at all parties, identifies each alignment.  A party whose table has changed since
 the alignment reports no number, and then all parties make a new alignment.  They also make a new alignment if the
-parties that take part, or the parties that hold columns, are not the same as before.
+parties that take part, or the parties that hold columns, are not the same as in the stored alignment.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ class StoredAlignment:
     """One party's knowledge of the alignment of rows, as stored in its folder.
 
     Attributes:
-        known: the positions of the party's rows; at the active party also which party has which row.
+        known: the positions of the party's rows among the aligned rows; at the active party also which party has which
+            row.
         number: [16] uint8, the random number that identifies the alignment.
         table: the fingerprint of the aligned table.
         rows: the number of rows of the aligned table.
         apart: True if the alignment allows parties that have no row in common.
-        parties: the parties whose rows were aligned, and those of them that held columns.
+        parties: under "names" the parties whose rows were aligned, and under "blocks" the parties among them that held
+            columns.
         kinds: the kind of each column of the aligned table, in the table's order; empty if an earlier version of
             anyparty stored the alignment.
 
@@ -82,7 +84,7 @@ class StoredAlignment:
 
     @classmethod
     def read(cls, path: Path) -> StoredAlignment:
-        """Read the alignment stored at ``path``.
+        """Return the alignment that is stored at ``path``.
 
         Raises:
             ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.
@@ -111,7 +113,7 @@ class StoredAlignment:
         })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
-        """Return True if ``table`` is the table that was aligned, also if rows were added at its end."""
+        """Return True if ``table`` is the table that was aligned, even if rows were added at its end."""
         if table.fingerprint == self.table:
             return True
         n = self.rows
@@ -148,8 +150,8 @@ async def aligned(
     If all parties have stored the same alignment, it is used.  If not, the parties make a new one.
 
     A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
-    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
-    some parties may be offline: a stored alignment can be used without the offline parties.  ``apart`` allows
+    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties; by
+    default, all parties are online.  A stored alignment can be used while parties are offline.  ``apart`` allows
     parties that have no row in common, as in prediction.
 
     If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is
@@ -229,7 +231,7 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
 
 
 def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
-    """Return the alignment stored at ``path`` if it is of this table and these parties, else None.
+    """Return the alignment stored at ``path`` if it was made for this table and these parties, else None.
 
     If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True.
     """

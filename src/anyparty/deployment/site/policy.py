@@ -46,7 +46,7 @@ class SiteSettings(Protocol):
 
 
 def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None, features: Sequence[str]) -> None:  # noqa: A002
-    """Check that a job reads only columns that the party's own settings allow, if they restrict them.
+    """Check that a job reads only columns that the party's own settings list, if the settings list columns.
 
     The active party writes the job, and so chooses the id column, the features and the label.
 
@@ -67,7 +67,7 @@ def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None
 
 
 def with_own_reading(site: SiteSettings, config: Config) -> Config:
-    """Return a job's settings, but with the party's own settings for reading its table instead of the job's."""
+    """Return a job's settings, with the party's own settings for how its table is read in place of the job's."""
     own: dict[str, Any] = getattr(site, "reading", {})
     party = config.parties.get(site.party, PartySettings()).model_copy(update=own)
     return config.model_copy(update={"parties": config.parties | {site.party: party}}) if own else config
@@ -109,7 +109,7 @@ SECRET, SIZE = "secret", 32
 
 
 def secret_in(folder: Path) -> bytes:
-    """Read the secret in a party's folder; create the file if it does not exist.
+    """Return the secret in a party's folder; create the file with the secret if it does not exist.
 
     Raises:
         ConfigError: the file does not have 32 bytes.

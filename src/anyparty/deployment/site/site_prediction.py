@@ -1,7 +1,7 @@
 """Run one party's share of a prediction at its own site, with its own table and its own share of the model.
 
-The rows to predict are those of the parties' tables, or of other files that the parties' own settings name (``new``).
-The rows are aligned privately, as for training.  The active party gets predictions for the rows of its own table only,
+The rows to predict are in the parties' tables, or in other files that the parties' own settings name (``new``). The
+rows are aligned privately, as for training.  The active party gets predictions for the rows of its own table only,
 because it does not know the ids of any other rows.
 
 Every party that has sent a message writes ``predictions.json``, also if the prediction failed.  The file has the
@@ -70,7 +70,8 @@ class StoredPart:
         ``config`` may name a user-defined method and encoder, if the party's own settings allow them.
 
         Raises:
-            ConfigError: the method or the encoder is not allowed, or ``config`` does not name it.
+            ConfigError: the party's settings do not allow the user-defined method or encoder, or ``config`` does not
+                name it.
             ModelError: no model was trained here, or files are damaged.
         """
         about, me = ModelSummary.load(site.folder / "model.json"), site.party
@@ -92,14 +93,19 @@ async def predict_at_home(
     asked: Sequence[str] | None = None,
     there: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Run one party's share of a prediction at its own site; the active party saves the predictions in its folder.
+    """Run one party's share of a prediction at its own site; return facts that the coordinator may show.
+
+    The active party saves the predictions in its folder.
 
     ``asked`` lists the parties whose columns may be used, and ``there`` lists the parties that are online.  By default,
     each list contains all parties.
 
     Raises:
-        ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
-            party's share of the model is of another run.
+        ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
+            training.
+        TableError: the party's table cannot be used.
+        PredictionError: ``asked`` names an unknown party, or no party in ``asked`` that has columns is online.
+        ConfigError: the job's settings or the active party's request do not fit this party.
         PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """
     ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
@@ -163,7 +169,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
 def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
     """Return the party's own table, read as for training; the table may now have more columns, or no label."""
     kinds = kinds_in(site.folder / ALIGNMENT)
-    if not kinds or site.table is None:  # an earlier version stored the alignment, or the party has no columns
+    if not kinds or site.table is None:  # the alignment is of an old version, or the party has no columns
         return remarked(SiteParty.of(site, config).table)
     roster_of(site, config)
     table = read_again(part.member, site.party, site.table, kinds)
@@ -251,7 +257,11 @@ async def _share(
 
 
 def _keep_answers(path: Path, answered: Predictions, places: NDArray[np.int64]) -> dict[str, Any]:
-    """Write predictions in the order of the party's own table; ``places`` holds each prediction's row in that table."""
+    """Write predictions in the order of the party's own table, and return facts for the coordinator.
+
+    ``places`` holds each prediction's row in that table.  The facts are the number of answered rows, the silent parties
+    and the name of the file.
+    """
     with writing(path) as beside:
         answered.frame()[np.argsort(places)].write_parquet(beside)
     return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

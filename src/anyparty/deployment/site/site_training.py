@@ -30,11 +30,11 @@ from anyparty.artifacts.model_files import write_model
 from anyparty.artifacts.recorder import SiteRecorder, counted_costs, sizes_of
 from anyparty.artifacts.run_folder import alone
 from anyparty.config import Config
-from anyparty.config.label_columns import check_features, labels_asked
+from anyparty.config.label_columns import check_features, columns_of, labels_asked
 from anyparty.config.method_factory import scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster
-from anyparty.data.blocks import TEST
+from anyparty.data.splits import TEST
 from anyparty.data.task import labeled_rows, predicted, teaching
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
@@ -71,12 +71,11 @@ class SiteParty:
 
     @classmethod
     def of(cls, site: SiteSettings, config: Config, *, resume: bool = False) -> SiteParty:
-        """Read the party's table and prepare the run.
+        """Return the party, with its table read from the file and its run prepared.
 
         Raises:
-            ConfigError: the party's own settings do not name a table. Or the job's settings do not name a label, or
-                they name a party that the site does not know, or they name code or a column that the party's own
-                settings do not allow.
+            ConfigError: the party's own settings do not name a table. Or the job's settings lack a label, name an
+                unknown party, or name code or a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)
@@ -85,7 +84,8 @@ class SiteParty:
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         label = labels_asked(config, site.active).get(site.party)
-        check_features(config, site.active, {site.party: site.table})
+        own = {site.party: site.table}
+        check_features(config, site.active, own, columns_of(config, own))
         leads = site.party == site.active
         table = read_party(config, site.party, site.table, label, leads=leads)
         read = [*table.columns.columns, *([config.split.column] if leads and config.split.column else [])]
@@ -97,7 +97,8 @@ def roster_of(site: SiteSettings, config: Config) -> Roster:
     """Return the parties as the job's settings and the site's settings describe them; no table is read.
 
     Raises:
-        ConfigError: the settings name a party that the site does not know, no label, or a label that no party has.
+        ConfigError: the job's settings lack a label, name a label that no party has, or name a party that the site does
+            not know.
     """
     for name in config.parties:
         if name not in site.parties:
@@ -129,7 +130,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
-        if not leads:  # the active party's notes are shown with the overlap
+        if not leads:  # the active party's notes are reported later, with the overlap
             remarked(home.table, *summary.notes(home.table))
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
@@ -159,14 +160,14 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         recorder.finish(outcome.trained, scores)
         recorder.record.shape = dict(vars(sizes_of(outcome)))
         told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
-        if leads:  # formulas that need the other parties' shapes are evaluated later, from those parties' records
+        if leads:  # costs that depend on the other parties' shapes are computed later, from those parties' records
             own = {site.party: outcome}
             recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
         else:
             recorder.ledger.add(
                 Flow(site.party, site.active, "finished"), 0
-            )  # the message is sent below, after the record is written
+            )  # counts the message that is sent below, after the record is written
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return told
@@ -205,7 +206,7 @@ def declared(method: Method) -> tuple[MessageSpec, ...]:
 
 
 def remarked(table: Table, *notes: str) -> Table:
-    """Report ``notes`` about the party's data at its site, by default those from reading it; return the table."""
+    """Report ``notes`` as remarks on the party's table, by default the table's own notes; return the table."""
     for note in notes or table.notes:
         remark(note)
     return table

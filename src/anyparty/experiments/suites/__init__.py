@@ -31,7 +31,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Suite:
-    """Load a suite by name.
+    """Return the suite with this name, which is read from its TOML file.
 
     Raises:
         ConfigError: there is no such suite.

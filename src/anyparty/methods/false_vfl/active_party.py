@@ -89,13 +89,14 @@ async def learn(
     parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Compute the gradients of all networks that learn, from u [L, B], the loss's gradient by the log-weights.
+    """Compute all gradients of the networks from u [L, B], the loss's gradient with respect to the log-weights.
 
     ``parameters`` are those parameters of the active party's label networks that are trained. In stage 1, ``labels`` is
-    ``None``. In stage 2, it has the labels [B] and a mask [B] of the known ones. In stage 2, u would reveal labels to
-    the passive parties (exactly, if classes have weights). The passive parties' decoders do not learn in stage 2 and do
-    not need u. The active party therefore sends one number for all samples in place of u, and scales the gradients that
-    return.
+    ``None``. In stage 2, ``labels`` has the labels [B] and a mask [B] of the known labels.
+
+    In stage 2, u would reveal labels to the passive parties (exactly, if classes have weights). The passive parties'
+    decoders do not learn in stage 2, so they do not need u. The active party therefore sends one number for all samples
+    in place of u, and scales the gradients that the parties return.
 
     Raises:
         Diverged: the gradients are not finite.
@@ -126,7 +127,7 @@ async def learn(
 
 
 def _of_rows(part: Tensor, row: Tensor) -> Tensor:
-    """Return ``part[row]``. In the backward pass, gradients are summed in a fixed order, also on a GPU."""
+    """Return ``part[row]``; the backward pass sums gradients in a fixed order, also on a GPU."""
     return part.index_select(0, row) if part.device.type == "cpu" else part[row]
 
 

@@ -3,7 +3,7 @@
 The functions depend only on tensors: they use no channel and no optimizer, and random numbers are passed as noise.
 
 Notation  B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
-          F columns of a party, C outputs.
+          F columns of a party, C outputs. Two names of a symbol are those in the paper and in this file.
 Symbols   x^k    x           a party's block                                             [B_k, F];
           z      z           the latent vector that generates blocks and label           [L, B, D];
           h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
@@ -89,7 +89,7 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float, known: Tensor | None = None) -> Tensor:
-        """Return the log-density [...] of x, and store its gradient by the outputs for ``backward``."""
+        """Return the log-density [...] of x, and store its gradient with respect to the outputs for ``backward``."""
         mean, raw = outputs.chunk(2, dim=-1)
         std = functional.softplus(raw).add_(floor)
         precise = std.reciprocal()
@@ -281,7 +281,7 @@ class LabelNetworks:
         return answers(self.task, out[..., : self.task.outputs])
 
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return the weight in the loss of each row's bound (see ``bound``), [B].
+        """Return the weights [B] with which the bounds of rows (see ``bound``) are summed to the loss.
 
         The weight is 0 for rows that are not ``wanted`` [B] bool. In stage 2, ``labels`` (y [B], known [B] bool) is
         given. The weight is then also 0 for rows without a known label, and it is proportional to the class's weight
@@ -335,7 +335,7 @@ def label_side(state: State, floor: float) -> LabelNetworks:
 
 
 def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
-    """Return the trainable parameters of the networks ``names``, in the order in which a party stores them."""
+    """Return the trainable parameters of the networks ``names``, in the order in which ``state`` has the networks."""
     modules = [module for name, module in state.modules.items() if name in names]
     return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
 
@@ -393,10 +393,9 @@ class SampleStreams(nn.Module):
         """Return standard normal numbers for rows: [L, B, width].
 
         The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K].
-        They depend on the parties for the following reason. If a single party has a row, this party can compute the
-        row's numbers. The same party must not know the numbers that are used if further parties also have the row. Two
-        rows without an id get equal numbers if the same parties have them. Without a key, the numbers follow from
-        ``seeds``.
+        They depend on the parties for the following reason. If a party alone has a row, it can compute the row's
+        numbers. It must not learn from them the numbers that are used if further parties also have the row. Two rows
+        without an id get equal numbers if the same parties have them. Without a key, the numbers follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)

@@ -67,8 +67,8 @@ from anyparty.methods.false_vfl.passive_party import MESSAGES, BatchTurn, PartyB
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered, predictions
 from anyparty.methods.split.rule import RuleAnswer
-from anyparty.networks.coverage import Connectivity, shared, untied
 from anyparty.networks.encoders import MLP, Factory, build
+from anyparty.networks.heads import Connectivity, shared, untied
 from anyparty.networks.optimizer import Optimizer
 
 PRETRAIN, TRAIN = "pretrain", "train"
@@ -78,7 +78,7 @@ LEARNS = {
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "concatenated mean and standard deviation"
-AT_ONCE = 2**22  # maximum number of values of z in one message of a prediction (16 MiB)
+AT_ONCE = 2**22  # in a prediction, a message has at most this number of values of z (16 MiB)
 ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
 ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
 UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
@@ -91,18 +91,19 @@ class FalseVFL(ABC):
     Attributes:
         embedding: D, width of z, the latent vector; a party's embedding is a mean and a variance of z.
         top: T, width of h, the latent vector above z.
-        samples: L, the number of importance samples of a row, in training.
-        negligible: samples whose share of their row's weight is below this number are left out of stage 1's gradient.
-        predict_samples: L, the number of importance samples of a row, in prediction.
+        samples: L, the number of importance samples of a row in training; the paper does not give it.
+        negligible: samples whose share of their row's weight is below this number are left out of the gradient of
+            stage ``pretrain``; with 0, the gradient is exact.
+        predict_samples: L in prediction; the paper does not give it.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
         decoder_hidden: hidden widths of the parties' decoders. By default they are those of the party's MLP encoder, in
             reverse order; a party with a ResNet encoder gets a decoder of transposed convolutions.
-        floor: the least standard deviation, in units of a prepared column.
-        train_encoders: whether the encoders also learn in stage 2.
-        pretrain_epochs: number of epochs of stage 1; by default as many as in stage 2.
-        pretrain_batch_size: number of rows of a batch in stage 1; by default as many as in stage 2.
-        pretrain_lr: learning rate of stage 1; by default each party's own.
+        floor: the least standard deviation of z, h and a column, in units of a prepared column.
+        train_encoders: whether the encoders also learn in stage ``train``.
+        pretrain_epochs: number of epochs of stage ``pretrain``; by default as many as in stage ``train``.
+        pretrain_batch_size: number of rows of a batch in stage ``pretrain``; by default as many as in stage ``train``.
+        pretrain_lr: learning rate of stage ``pretrain``; by default each party's own.
         make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. The module gets samples as rows and
             must not mix rows, as batch normalisation does.
 
@@ -185,7 +186,7 @@ class FalseVFL(ABC):
         }
 
     def learns(self, stage: str) -> tuple[str, ...]:
-        """Return the names of the networks that a stage trains."""
+        """Return the names of the networks that the stage ``stage`` trains."""
         return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
 
     def _optimizer(self, seat: PartyContext, stage: str) -> Optimizer:
@@ -194,7 +195,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
-        """Return the ``BatchTurn`` with which a party processes a batch in prediction."""
+        """Return the ``BatchTurn`` by which a party processes a batch in prediction, with ``L`` samples per row."""
         draws = state.modules.get("draws")
         return BatchTurn(
             net=net,
@@ -211,7 +212,7 @@ class FalseVFL(ABC):
             draws=draws if isinstance(draws, SampleStreams) else None,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the two stages: "pretrain" without labels, then "train" with labels."""
@@ -275,7 +276,7 @@ class FalseVFL(ABC):
         await learn(turn, side, home, weighed, u, mine, known)
         return loss.item()
 
-    # Prediction
+    # Functions for prediction
 
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
@@ -290,7 +291,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the mean of z given only the block, [B_k, D]."""
+        """Return the positions in ``places`` of rows that the party has, and the mean of z given its block [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -346,7 +347,7 @@ class FalseVFL2(FalseVFL):
     """FALSE-VFL-II: whether a party has a row may depend on the party's block itself, observed or not (MNAR).
 
     Attributes:
-        indicator_hidden: hidden widths of the parties' missing indicators.
+        indicator_hidden: hidden widths of the parties' missing indicators; FALSE-VFL-I has no such parameter.
 
     """
 
@@ -385,7 +386,7 @@ def labelled_rows(at: Rows) -> Tensor:
 
 
 def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark if all rows of stage 1 have labels or some parties have every row; else return an empty text."""
+    """Return a remark if all rows of stage 1 have labels, or if some parties have every row; else return ""."""
     assert at.observed is not None
     always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
     known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""

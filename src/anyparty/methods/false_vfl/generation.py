@@ -32,8 +32,8 @@ class Imputed:
     """A party's block, imputed from the other parties' blocks, in prepared units.
 
     Attributes:
-        mean: [B, F], the expected block; NaN if no party that may be used has the row.
-        samples: [S, B, F], samples of the block; NaN if no party that may be used has the row.
+        mean: [B, F], the expected block; NaN if no party whose block may be used has the row.
+        samples: [S, B, F], samples of the block; NaN if no party whose block may be used has the row.
         centers: [S, B, F], the means of the decoder's distributions from which the samples were drawn. They give the
             probabilities of category levels.
 
@@ -84,7 +84,7 @@ async def impute(
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Return the party's imputed block, computed from the weighted samples of z in ``told``.
+    """Return the party's imputed block, computed from the samples of z and their weights in ``told``.
 
     If ``counts`` is true, the weights include the probability that the block is missing. They then belong to the blocks
     that ``turn.block_noise`` draws, one for each sample of z.

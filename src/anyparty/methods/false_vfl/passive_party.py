@@ -5,17 +5,18 @@ In every batch:
     active -> party    samples      z_l
     party -> active    likelihood   log p(x^k | z_l)
 In a training batch, if encoders learn:
-    active -> party    weight       u_l, the gradient of the loss by log p(x^k | z_l), or 0 for a sample of negligible
-                                    weight; in stage 2, which uses labels, one number for all samples, which reveals
-                                    nothing
-    party -> active    slope        the gradient of u_l log p(x^k | z_l) by z_l, for each z_l whose u_l is not 0
-    active -> party    gradient     the gradient of the loss by the embedding
+    active -> party    weight       u_l, the gradient of the loss with respect to log p(x^k | z_l), or 0 for a sample of
+                                    negligible weight; in stage 2, which uses labels, one number for all samples, which
+                                    reveals nothing
+    party -> active    slope        the gradient of u_l log p(x^k | z_l) with respect to z_l, for each z_l whose u_l is
+                                    not 0
+    active -> party    gradient     the gradient of the loss with respect to the embedding
 
 Raw blocks and reconstructions stay at their party. Samples are first weighted without an autograd graph. Then the
 "followed" samples, those whose u_l is not 0, pass through the networks again, with a graph. This is faster, because
 most samples have negligible weight and the forward pass is only a third of the work (docs/decisions/0010).
 
-If a party is lost during a batch, the weights omit the party's factor, or the sum of gradients omits its gradient.
+If a party is lost during a batch, its factor is missing from the weights, or its gradient from the sum of gradients.
 
 Notation as in ``distributions``. N is the number of followed samples among a batch's L x B samples.
 """
@@ -34,10 +35,9 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import Diverged, remark
 from anyparty.methods.false_vfl.distributions import FeatureNetworks, SampleStreams, balanced
 from anyparty.methods.method import Batch, PartyContext
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # remark if over half of the standard deviations are below 1.1 times their lower bound
+FALLEN, MANY = 1.1, 0.5  # give a remark if over half of the standard deviations are below 1.1 times their bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class BatchTurn:
         mnar: whether parties also send likelihoods for rows that they do not have.
         follows: whether encoders learn, so that the active party needs gradients with respect to z.
         common: whether the noise is independent of the batch, as in prediction. The noise of z then depends on the row,
-            and the noise of blocks is common to all rows.
+            and all rows share the noise of blocks.
         own_decoder: whether the decoder is a user's own, which may draw random numbers.
         missed: the parties whose blocks are ignored, because no chain of common rows connects them to a label.
         draws: at the active party, the random streams of samples of z in prediction.
@@ -136,17 +136,16 @@ class BatchTurn:
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
-        if self.follows and self.batch.moment[-1] == 0:  # check once per epoch, in its first batch
+        if self.follows and self.batch.moment[-1] == 0:  # check only once per epoch, in the first batch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
             log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Propagate the gradient u [L, n] back through the decoder; return the gradient by the followed samples [N, D].
+        """Propagate the gradient u [L, n] back through the decoder; return the gradient of N followed samples, [N, D].
 
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
-        ``home`` is the party's data of the batch.
         ``home`` is the party's data of the batch.
 
         Raises:
@@ -160,7 +159,7 @@ class BatchTurn:
         if self.mnar:  # with MNAR, z covers all rows of the batch, so n = B
             held[:] = False
             held[home.held] = True
-        # ``place`` has the row's index among the party's rows, or among the rows that the party does not have
+        # ``place`` is a row's index among the rows that the party has, or among those that it lacks
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:
@@ -178,7 +177,7 @@ class BatchTurn:
         return len(self.batch.rows) if self.mnar else len(home.held)
 
     async def answer(self, home: PartyBatch) -> None:
-        """Run a passive party's side: send embeddings and likelihoods, and if encoders learn, compute gradients."""
+        """Run a passive party's side of a batch: send embeddings and likelihoods; if encoders learn, also gradients."""
         active, n = self.seat.roster.active, self.answers_for(home)
         if len(home.held):
             await self.net.send(active, "embedding", {"h": home.views.detach()})
@@ -215,7 +214,7 @@ class BatchTurn:
             Diverged: the tensor contains NaN or infinity.
         """
         if not finite(tensor.detach()):
-            raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
+            raise Diverged(f"{what} no longer numbers at {self.batch.place}: lower the learning rate, or look for "
                            f"extreme values in the parties' columns")  # fmt: skip
         return tensor
 

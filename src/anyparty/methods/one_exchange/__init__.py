@@ -1,4 +1,4 @@
-"""Methods that exchange representations once, then train locally: APC-VFL, VFedTrans and the modules that they use.
+"""Methods that exchange representations once, then train locally: APC-VFL, VFedTrans, and modules that both use.
 
 No method in this package sends messages in every batch.
 """

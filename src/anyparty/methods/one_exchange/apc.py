@@ -27,9 +27,9 @@ aligned if all passive parties that have it were lost before they sent Z_k.
 
 Differences from the paper
 - Early stopping follows the settings ``train.patience`` and ``train.validation``; the paper has patience 10 and a tenth
-  of the rows. Every party stops by its own loss, independently of the other parties. Early stopping of a classifier
-  "head" uses the run's metric, or the head's loss if the head reads joint embeddings (``classify_on = "joint"``). The
-  classifier is not fitted to validation rows.
+  of the rows. Every party stops its training by its own loss, independently of the other parties. Early stopping of a
+  classifier "head" uses the run's metric, or the head's loss if the head reads joint embeddings (``classify_on =
+  "joint"``). The classifier is not fitted to validation rows.
 - (5) is written with norms, which are sums over a row's numbers, but called MSE and MAE, which are means. The setting
   ``reduction`` chooses between them.
 
@@ -76,21 +76,22 @@ class Apc:
     """The method APC-VFL: one exchange of representations, after which the active party works alone.
 
     Attributes:
-        embedding: M, the width of the joint embedding and of the enriched embedding.
-        active_embedding: the width of the active party's local embedding.
+        embedding: M, the width of the joint embedding (g2's) and of the enriched embedding (g3's).
+        active_embedding: the width of the active party's local embedding (g1's).
         passive_embedding: z_p, the width of every passive party's local embedding; the bytes sent are proportional to
             it.
-        joint_hidden: hidden widths of g2's encoder.
-        student_hidden: hidden widths of g3's encoder if the active party's encoder is a multilayer perceptron; dropout
-            and normalisation are those of that perceptron. An encoder of another kind is used as g3's encoder.
+        joint_hidden: hidden widths of g2's encoder; g1 uses the party's own ``encoder``.
+        student_hidden: hidden widths of g3's encoder if the active party's encoder is a multilayer perceptron. Its
+            dropout and normalisation are used for g3 too. An encoder of another kind is used as g3's encoder.
         activation: activation of g2 and g3 after every layer, and of the local embeddings.
-        distillation: lambda of equation (5); 0 is the ablation, without any exchange.
+        distillation: λ of equation (5); 0 is the ablation, without any exchange, and one party suffices.
         distance: distance of the student's embedding to the teacher's: "mse" or "mae".
-        reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
+        reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean", as MSE and MAE are defined.
         classify_on: the input of the classifier. "own": the active party's enriched embedding. "joint": the joint
             embedding, which needs a passive party in prediction too (figure 4). "either": for rows that were exchanged
             in training, the joint embedding, which the model stores; for all other rows, the enriched embedding.
-        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network with
+            early stopping on validation rows.
         classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
         precision: precision of the numbers that are sent: "float32", "float16", or "uint8" or "uint4", which quantise
@@ -183,7 +184,7 @@ class Apc:
             for name, count in ran.shared.items()
         ]
 
-    # Networks
+    # Functions that make and use the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's local autoencoder, and at the active party all other networks.
@@ -234,7 +235,7 @@ class Apc:
         return embed_either(state, rows, places, own) if self.classify_on == "either" else own
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the classifier's input if the party has the autoencoder g3, else its local embeddings Z_k.
+        """Return the classifier's input if the party has the autoencoder g3, else the party's local embeddings Z_k.
 
         The result is a pair, as in ``HasEmbeddings``: the positions in ``places`` of the party's rows, and these
         embeddings. The result is ``None`` if the party has no encoder.
@@ -250,10 +251,10 @@ class Apc:
     def _own(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
         return of_block(state, rows, places, lambda state, x: distillation.embed(state, "g3", x))
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return those stages of the list in the module's docstring that the method's parameters require."""
+        """Return the stages that the method's parameters require, of those that the module's docstring lists."""
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
@@ -284,7 +285,7 @@ class Apc:
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Send the party's local embeddings; at the active party, store all until the joint embeddings are known."""
+        """Send the party's local embeddings; at the active party, store all parties' until the stage "teach"."""
         await self.sharing.share(net, state, rows, batch, TITLE)
         return None
 
@@ -298,7 +299,7 @@ class Apc:
         return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Store the joint embedding of all rows with a passive party's local embedding; delete all local embeddings."""
+        """Store the joint embedding of each row for which a local embedding arrived; delete all local embeddings."""
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
@@ -317,7 +318,7 @@ class Apc:
     def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
         return DistillationLoss.of(self).on(state, "g3", distillation.kept(state, TEACHER), rows, batch)
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
@@ -335,9 +336,9 @@ class Apc:
 def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
     """Return the stage that fits the classifier to joint embeddings z_A, stored under the name ``teacher`` (figure 4).
 
-    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. z_A of
-    these rows is already known. To score answers, the active party would need messages from the passive parties, which
-    may be offline by then.
+    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The joint
+    embeddings of these rows are already known. To score answers in place of the loss, the active party would need
+    messages from the passive parties, which may be offline by then.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -417,7 +418,7 @@ def representation_memory(M: int, parties: int) -> nn.Module:
 def remember_joint(
     state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor, *, but: Tensor | None = None
 ) -> None:
-    """Store the joint embeddings z_A [n, M] of the rows at ``places`` [n].
+    """Store ``joint``, the joint embeddings z_A [n, M] of the rows at ``places`` [n].
 
     ``there`` [n, K] marks the parties whose local embeddings of these rows arrived. The rows at ``but`` [b] are not
     stored, because they are validation rows, which must be scored like rows that were not exchanged in training.

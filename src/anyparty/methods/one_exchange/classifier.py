@@ -66,16 +66,16 @@ class ClassifierParameters(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierStage:
-    """The stage that fits a classifier to embeddings, and the answers from this classifier.
+    """The last stage of training, which fits a classifier to embeddings, and the answers from this classifier.
 
     Attributes:
         title: title of the method.
         classified: function that returns the classifier's input for the rows that the active party has.
-        classifier: "logistic" ("ridge" in regression), a class of scikit-learn, or "head": a network.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn class, or "head": a network.
         settings: keyword arguments of the estimator.
         head_hidden: hidden widths of the head.
-        fitted_to: function that returns the rows to which the classifier is fitted, if they differ from those of
-            ``classified``. A row may occur twice in them.
+        fitted_to: function that returns the inputs to which the classifier is fitted, if they differ from those of
+            ``classified``. It may return two inputs for one row.
 
     """
 
@@ -117,7 +117,7 @@ class ClassifierStage:
         return self.learn(state, known.u, rows.y[places[known.held]], batch)
 
     def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:
-        """Fit the classifier to embeddings u [B, M] and labels y [B]; return the loss, or ``None`` without rows."""
+        """Fit the classifier to embeddings u [B, M] and labels y [B]; return the loss, ``None`` if B is 0."""
         if not len(y):
             return None
         task, module = state.seat.task, state.modules["classifier"]
@@ -143,7 +143,7 @@ class ClassifierStage:
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
         held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
     ) -> Predictions:  # fmt: skip
-        """Return answers to a batch: rows ``held`` [n] are answered from features u [n, M], other rows get a reason.
+        """Return answers to a batch: rows ``held`` [n] get answers from features u [n, M], all other rows get a reason.
 
         The reason states why a row has no answer. It is ``why`` for rows that at least one party in ``asked`` has.
         """
@@ -167,7 +167,7 @@ class ClassifierStage:
 
 
 def of_block(state: State, rows: Rows, places: Tensor, features: Callable[[State, Tensor], Tensor]) -> EmbeddedRows:
-    """Return embeddings of the rows at ``places`` [B] that the active party has, from its block alone.
+    """Return embeddings of those rows ``places`` [B] that the active party has, computed from its block alone.
 
     ``features`` computes the embeddings: [n, I] -> [n, M].
     """

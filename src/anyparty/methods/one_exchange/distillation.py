@@ -21,7 +21,6 @@ from anyparty.core.types import Roster
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import AlignmentError, ConfigError, Diverged, some
 from anyparty.methods.method import Batch, PartyContext, State
-from anyparty.methods.split.exchange import moment
 from anyparty.networks.encoders import MLP, Autoencoder, Factory
 
 Distance = Literal["mse", "mae"]
@@ -41,11 +40,11 @@ class DistillationParameters(Protocol):
 
     @property
     def reduction(self) -> Reduction:
-        """The reduction of a row's errors to one number: "sum" or "mean"."""
+        """The reduction of the errors of a row to one number: "sum" or "mean"."""
 
 
 def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
-    """Return the distance and the reduction by name, each with its allowed values, for ``check``."""
+    """Return, for ``check``, the method's distance and reduction by name, each with the allowed values."""
     return {"distance": (method.distance, ("mse", "mae")), "reduction": (method.reduction, ("sum", "mean"))}
 
 
@@ -83,7 +82,7 @@ class DistillationLoss:
         return whole / len(x)
 
     def _of(self, off: Tensor, distance: Distance) -> Tensor:
-        """Return the sum or mean of each row's squared or absolute differences ``off``: [B, D] -> [B]."""
+        """Return each row's sum or mean of the squared or absolute values of the differences ``off``: [B, D] -> [B]."""
         off = off**2 if distance == "mse" else off.abs()
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
@@ -102,10 +101,11 @@ def check(
     what: str, *, widths: Mapping[str, int | tuple[int, ...]], at_least_0: Mapping[str, float],
     choices: Mapping[str, tuple[str, Sequence[str]]],
 ) -> None:  # fmt: skip
-    """Reject parameters that are out of range.
+    """Raise an error if a parameter is out of range.
 
     Raises:
-        ConfigError: a width is below 1, a weight is negative or not a number, or a text is not among its choices.
+        ConfigError: a value in ``widths`` is below 1, a value in ``at_least_0`` is negative or not a number, or a text
+            in ``choices`` is not one of its allowed values. The message begins with ``what``.
     """
     for name, width in widths.items():
         if any(each < 1 for each in (width if isinstance(width, tuple) else (width,))):
@@ -193,7 +193,7 @@ def student(seat: PartyContext, hidden: tuple[int, ...], activation: str) -> Fac
 def idle_encoder(seat: PartyContext, title: str) -> str:
     """Return a remark on settings of the active party's perceptron that had no effect.
 
-    The remark is empty if all such settings have their defaults.
+    The remark is empty if all settings without effect have their default values.
     """
     own, usual = seat.encoder, MLP()
     if not isinstance(own, MLP):
@@ -215,7 +215,7 @@ def place(state: State, modules: Mapping[str, nn.Module]) -> State:
 
 
 def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> float:
-    """Take an optimizer step of the network ``name`` on a loss; return the loss.
+    """Make an optimizer step of the network ``name`` on the loss that ``loss`` computes; return the value of the loss.
 
     Raises:
         Diverged: the loss is not a number.
@@ -227,7 +227,7 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
         value = loss()
     found = value.item()
     if not math.isfinite(found):
-        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {moment(batch)}: lower its learning "
+        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {batch.place}: lower its learning "
                        f"rate, or look for extreme values in its columns")  # fmt: skip
     (batch.share * value).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -250,7 +250,7 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
 
 
 def embedded(state: State, name: str, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the positions [B_k] in ``places`` of the party's rows, and the embeddings [B_k, H] of these rows."""
+    """Return the positions [B_k] in ``places`` of rows that the party has, and these rows' embeddings [B_k, H]."""
     if rows.block is None:
         return None
     x, held = rows.block.take(places)

@@ -1,4 +1,4 @@
-"""Send each party's local embeddings to the active party once (APC-VFL); parties may lack rows, or be lost.
+"""Send each party's local embeddings to the active party once (APC-VFL); parties may lack rows or be lost.
 
 The numbers are sent in single or half precision, or quantised to 8 or 4 bits each.
 
@@ -105,7 +105,7 @@ def represented(state: State, rows: Rows, batch: Batch) -> float | None:
 
 
 def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
-    """Return Z_k [B_k, z_k], the local embeddings of a party's rows of a batch; ``None`` if it has none of the rows."""
+    """Return Z_k [B_k, z_k], the local embeddings of the party's rows of a batch; ``None`` if the party has none."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.embed(state, "g1", x)
 
@@ -157,7 +157,7 @@ class RepresentationSharing:
         return fedsvd.fitting(4 * self.passive)
 
     async def send(self, net: Channel, seat: PartyContext, z: Tensor | None) -> None:
-        """Send a passive party's local embeddings [n_k, z_p] in messages of limited size; send nothing if empty."""
+        """Send a passive party's local embeddings [n_k, z_p] in messages of limited size; if n_k is 0, send nothing."""
         if z is not None:
             for first in range(0, len(z), self._fitting):
                 lot = encode_embeddings(z[first : first + self._fitting], self.precision)
@@ -182,7 +182,7 @@ class RepresentationSharing:
     async def gather(
         self, net: Channel, seat: PartyContext, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
     ) -> Representations:
-        """Wait for the passive parties' local embeddings [n_k, z_p] of a batch; ``mine`` are the active party's own.
+        """Wait for passive parties' local embeddings [n_k, z_p] of a batch; return them with the party's own, ``mine``.
 
         Raises:
             MessageError: a message has an unexpected form, or encodes a number that is not finite.
@@ -246,7 +246,7 @@ def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places:
 
 
 def as_block(n: int, places: Tensor, values: Tensor) -> Block:
-    """Return a block of n rows with ``values`` [n_k, ...] for the rows at ``places`` [n_k]."""
+    """Return the ``Block`` of n aligned rows in which the rows at ``places`` [n_k] have ``values`` [n_k, ...]."""
     position = torch.full((n,), -1, device=values.device)
     position[places] = torch.arange(len(places), device=values.device)
     return Block(values.contiguous(), position)

@@ -1,4 +1,4 @@
-"""FedSVD: the singular vectors of two parties' columns side by side, although no party has both parties' columns.
+"""FedSVD: the singular vectors of two parties' columns side by side, although neither party has the other's columns.
 
 Chai, Wang, Zhang, Yang, Cai, Chen, Yang: "Practical Lossless Federated Singular Vector Decomposition over
 Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vectors.
@@ -6,7 +6,7 @@ Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vecto
 Notation  m rows that both parties have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors;
           A' is the transpose of a matrix A.
 Symbols   X = [X_t X_d]  columns of the task party t and the data party d                          [m, n].
-          P    random orthogonal, block-diagonal in blocks of b rows, so never stored as [m, m].
+          P    random orthogonal, block-diagonal in blocks of b rows, so it is never stored as [m, m].
           Q    random orthogonal [n, n]; party i gets Q_i, the rows of Q for its columns             [n_i, n].
           R    random; t adds R and d subtracts R, so that R cancels in the sum                    [m, n].
 Protocol  key generator -> t, d   a key of P, the rows Q_i, a key of R; a mask is drawn from a key of 32 bytes.
@@ -36,11 +36,11 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, TensorSpec
 from anyparty.errors import MessageError
 
-BLOCK = 256  # b, the number of rows of a block of P
+BLOCK = 256  # b, the number of rows of each block on the diagonal of P
 NOISE = 100.0  # standard deviation of R; standardised columns have standard deviation 1
 KEY = 32  # number of bytes of a key from which masks are drawn
 WIDEST = 20_000  # highest number of columns of a party, because Q has n^2 numbers in double precision
-NOTHING = 1e-6  # singular values below this share of the greatest one count as 0, because they are rounding errors
+NOTHING = 1e-6  # singular values below this share of the greatest one are rounding errors and count as 0
 
 MESSAGES = (
     MessageSpec(
@@ -123,15 +123,15 @@ class RowMask:
 
 
 def drawn_with(key: bytes) -> torch.Generator:
-    """Return a random generator set from all 32 bytes of a key; torch's own seed has only four bytes."""
+    """Return a random generator whose state is set from all 32 bytes of a key; a seed of torch has only four bytes."""
     return Seeds(0, key).own.torch("mask")
 
 
 def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Tensor]]:
     """Return, for each party, a key of P, the party's rows of Q, and a key of R.
 
-    All are derived from the key generator's secret of 32 bytes. None of P, Q and R reveals anything about the other
-    two.
+    P, Q and R are derived from the key generator's secret of 32 bytes. None of the three reveals anything about the
+    other two.
     """
     p, q, r = (hashlib.blake2b(name, digest_size=KEY, key=secret).digest() for name in (b"P", b"Q", b"R"))
     rows = torch.split(orthogonal(1, sum(widths.values()), drawn_with(q))[0], list(widths.values()))
@@ -253,7 +253,7 @@ LOT_BYTES = 1 << 28
 
 
 def fitting(row_bytes: int) -> int:
-    """Return the highest number of rows in one message if a row has ``row_bytes`` bytes."""
+    """Return the highest number of rows that fit into one message if a row has ``row_bytes`` bytes."""
     return max(1, LOT_BYTES // max(1, row_bytes))
 
 

@@ -63,15 +63,17 @@ class VFedTrans:
         embedding: M, the width of the representation for each data party, which limits the number of singular vectors.
             The paper uses the number of columns of both parties together.
         student_hidden: hidden widths of the students' encoders if the active party's encoder is a multilayer
-            perceptron; dropout and normalisation are those of that perceptron. An encoder of another kind is used as
-            the students' encoder.
+            perceptron. Its dropout and normalisation are used for the students too. An encoder of another kind is used
+            as the students' encoder.
         activation: activation after the hidden layers.
-        distillation: lambda, the weight of the distance to the singular vectors.
+        distillation: λ, the weight of the distance to the singular vectors.
         distance: distance of a student's embedding to the singular vectors: "mse" or "mae".
         reduction: "sum" over a row's numbers, or their "mean".
-        append: whether the classifier reads x in addition to the representations.
-        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
-        classifier_settings: keyword arguments of that estimator.
+        append: whether the classifier reads x, the active party's columns, in addition to the representations.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network. The
+            published program uses "MLPClassifier".
+        classifier_settings: keyword arguments of that estimator; {"hidden_layer_sizes": [100, 100, 50]} in the
+            published program.
         head_hidden: hidden widths of the head.
         key_generator: the party without columns that draws the masks; if empty, the data party draws them.
         server: the party without columns that computes the decomposition; if empty, the active party computes it.
@@ -137,7 +139,7 @@ class VFedTrans:
             for name, count in ran.shared.items()
         ]
 
-    # Networks
+    # Functions that make and use the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make the active party's students and classifier; the other parties have no network.
@@ -174,7 +176,7 @@ class VFedTrans:
                 raise ConfigError(f"vfedtrans: {role} = {name!r} holds columns or labels; name a party that has none")
 
     def roles(self, roster: Roster, data: str) -> fedsvd.Roles:
-        """Return the roles of the parties in the decomposition with a data party."""
+        """Return the role of each party in the decomposition with the data party ``data``."""
         return fedsvd.Roles(
             task=roster.active, data=data, server=self.server or roster.active, keys=self.key_generator or data
         )
@@ -196,7 +198,7 @@ class VFedTrans:
         found = self.classified(state, rows, places)
         return found.held, found.u
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the stages "svd", "distil" and "classify"."""
@@ -263,7 +265,7 @@ class VFedTrans:
         teacher = distillation.kept(state, distillation.others(state.seat.roster)[k])
         return DistillationLoss.of(self).on(state, f"student{k}", teacher, rows, batch)
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]  # noqa: ARG002

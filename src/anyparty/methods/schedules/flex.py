@@ -1,6 +1,7 @@
 """Flex-VFL and Adaptive Flex-VFL.  Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with
 Heterogeneous Parties", 2022, Algorithms 1 and 2.
 
+Notation  as in ``schedule``; r counts rounds, and g_k^t is party k's gradient at local iteration t
 Round     The host receives embeddings and returns gradients, or Phi: the heads and the other parties' embeddings. Then
           every party k makes tau_k local iterations on the same mini-batch, with the other parties' embeddings as at
           the start of the round                                                                     (Algorithm 1)
@@ -11,7 +12,7 @@ Rate      eta_k^{r+1} = A_k / (tau_k^r wbar_k^r),  wbar = max_t w^t             
 
 Known differences from the paper
 - The paper requires at least one iteration of every party. Here a party misses the round if its iteration does not fit
-  into the time-out or if it has no row of the batch; the other parties continue. A host always makes one iteration,
+  into the time-out, or if it has no row of the batch. All other parties continue. A host always makes one iteration,
   because other parties wait for its gradients. If this iteration takes longer than the time-out, the round lasts until
   the iteration ends.
 - A host that also has an encoder updates it together with its heads, as one block of coordinates.
@@ -53,13 +54,14 @@ class Flex:
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return tau_k of each party, the number of local iterations that fit into the time-out."""
+        """Return, by party, tau_k, the number of local iterations that fit into the time-out."""
         return {party: clock.fits(party, number) for party in parties}
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
         """Return the duration of a round: one round trip plus the time-out.
 
-        If a host's single iteration takes longer than the time-out, its duration replaces the time-out.
+        If a host's single iteration takes longer than the time-out, the duration of this iteration replaces the
+        time-out.
         """
         return clock.latency + max(clock.timeout, slowest(clock, made, number))
 
@@ -69,8 +71,8 @@ class AdaptiveFlex(Flex):
     """Flex-VFL with learning rates adapted to each party's speed and optimizer.
 
     Attributes:
-        A: A_k, one value for all parties or one for each party. By default the rate of the first round is the
-            optimizer's own.
+        A: A_k of ``adaptive-flex``, one value for all parties or one for each party. By default the rate of the first
+            round is the optimizer's own.
 
     """
 
@@ -94,9 +96,9 @@ class AdaptiveFlex(Flex):
 def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float]:
     """Return the weights w^0 .. w^{tau-1} of equation (8), for local momentum, a proximal term (``pull``) or both.
 
-    ``momentum`` is rho, and ``pull`` is eta mu. A gradient's weight depends only on the number of iterations after it.
-    So one sequence gives all weights: the displacement of the parameters by a single gradient of 1, in units of -eta,
-    after 1, 2, ... tau iterations.
+    ``momentum`` is rho, and ``pull`` is eta mu. A gradient's weight depends only on the number of iterations that
+    follow it. One simulation therefore gives all weights: the displacement of the parameters, in units of -eta, after
+    1, 2, ... tau iterations if only the first gradient is 1 and all others are 0.
 
     >>> weights(3)
     [1.0, 1.0, 1.0]
@@ -138,7 +140,7 @@ def begin_round(state: State, schedule: AdaptiveFlex, local: LocalIterations, ta
 
 
 def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int) -> None:
-    """Store a party's first report. If A_k is not given, A_k makes the first rate the optimizer's own."""
+    """Store a party's first report; if A_k is not given, choose it so that the first rate is the optimizer's own."""
     lr = state.seat.optimizer.lr
     wbar = wbar_of(state.seat, local, tau, lr)
     given = schedule.amount(state.seat.me)
@@ -164,8 +166,9 @@ def keep_rate(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau:
 async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine: Tensor) -> float:
     """Set the party's learning rate and return it.
 
-    The active party first sends a rate to each party in ``others``, the passive parties that take part. ``mine`` is the
-    party's own report [tau_k, wbar_k, A_k].
+    A passive party receives its rate from the active party. The active party first sends a rate to each party in
+    ``others``, the passive parties that take part in the round. ``mine`` is the party's own report
+    [tau_k, wbar_k, A_k].
     """
     seat = state.seat
     if seat.me != seat.roster.active:

@@ -37,7 +37,7 @@ class LocalSteps:
                 self.starts[name] = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
     def step(self, name: str) -> None:
-        """Step the optimizer of a network, after adding the proximal term to the gradients of its parameters."""
+        """Add the proximal term to the gradients of the network ``name``, then make a step of its optimizer."""
         optimizer = self.state.optimizers.get(name)
         if optimizer is None:  # a user's network without parameters has no optimizer
             return
@@ -60,11 +60,11 @@ def set_rate(state: State, rate: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StaleRound:
-    """The data that stays constant during a round, prepared once.
+    """A round's data that stays constant while the party's own embeddings change.
 
     Attributes:
-        h: [B, K, H] embeddings at the start of the round; zero if a party has none.
-        observed: [B, K] bool.
+        h: [B, K, H] embeddings at the start of the round; zero for rows that a party does not have.
+        observed: [B, K] bool, True if party k has row b.
         y: [B] labels.
         left: int64, the indices of the rows that have a loss, among the B rows; ``None`` means all rows.
         own: two tensors: the indices of the party's rows among the B rows, and the party's index among the K parties.
@@ -124,7 +124,7 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        # make the gradient contiguous, as a received gradient is, because rounding may depend on the memory layout
+        # contiguous like a received gradient, because rounding may depend on the memory layout
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()
 
 
@@ -134,9 +134,9 @@ HEADS, PARTS, THERE = "heads/", "h/", "there"
 async def send(
     net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
 ) -> None:
-    """Send Phi, the heads and the other parties' embeddings, to every party that takes part in the round.
+    """Send Phi (the heads and the other parties' embeddings) to every party that takes part in the round.
 
-    The heads are sent as they were before their update. Phi for a party in ``late`` contains no embeddings. ``nothing``
+    The heads have not been updated yet in this round. Phi for a party in ``late`` contains no embeddings. ``nothing``
     is a tensor of 0 embeddings, [0, H].
     """
     blocks = seat.roster.blocks
@@ -174,7 +174,7 @@ class HeadCopy:
     async def receive(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart
     ) -> Gathered | None:
-        """Receive Phi from the host: load the heads into the copy, and return the embeddings of the party's rows.
+        """Receive Phi from the host: load the heads into this copy, and return all embeddings of the party's rows.
 
         Return ``None`` if the host continued without the party.
 
@@ -212,7 +212,7 @@ class HeadCopy:
         return there
 
     def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
-        """Return a function that maps the party's present embeddings [B_k, H] to the gradient of the party's loss.
+        """Return a function of the party's present embeddings [B_k, H] that returns the gradient of the party's loss.
 
         The gradient is zero for rows whose label the party does not know.
         """

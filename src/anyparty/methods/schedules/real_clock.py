@@ -4,7 +4,7 @@ The time-out is in seconds. At each party, the time-out starts when the party ha
 Speeds and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL
 a host waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the other
 parties continue. In the first round of an epoch, and with a method that needs all parties, the host waits for all
-parties. A run is not reproducible from its seed.
+parties. A run with a real clock is not reproducible from its seed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RealClock:
 
     Attributes:
         timeout: the local training period of a round, in seconds.
-        grace: number of seconds that a host, once ready, waits for embeddings. It is used in schedules that do not wait
-            for the slowest party. The default is the time-out.
+        grace: number of seconds that a host, once ready, waits for embeddings. Only schedules that do not wait for the
+            slowest party use it. The default is the time-out.
         now: function that returns the seconds since a fixed point in time.
 
     """
@@ -49,7 +49,7 @@ class RealClock:
 
     @property
     def waits(self) -> float:
-        """Number of seconds that a host waits for embeddings."""
+        """The number of seconds that a host waits for embeddings: ``grace``, or by default ``timeout``."""
         return self.timeout if self.grace is None else self.grace
 
     def check(self, parties: Iterable[str]) -> None:
@@ -58,7 +58,7 @@ class RealClock:
     def turns(self) -> Iterator[int]:
         """Yield the index of each local iteration, from 0, until the time-out has passed.
 
-        The first iteration always takes place. Another iteration follows if it would end before the time-out, assuming
+        The first iteration always takes place. Another iteration follows if it would end before the time-out, provided
         that it lasts as long as the iteration before.
         """
         began = last = self.now()
@@ -80,7 +80,7 @@ def note(state: State, made: int, seconds: float) -> None:
 
 
 def fits(state: State, clock: RealClock) -> int:
-    """Return the number of iterations, each as long as in the last round, that fit into the time-out.
+    """Return the number of iterations that fit into the time-out if each lasts as long as in the last round.
 
     The result is -1 if the party has not made an iteration yet.
     """
@@ -90,14 +90,14 @@ def fits(state: State, clock: RealClock) -> int:
 
 
 async def say(net: Channel, state: State, clock: RealClock) -> None:
-    """Send the active party the number of iterations that fit into the time-out; at the active party, do nothing."""
+    """Send the active party how many iterations fit into the time-out here; at the active party, do nothing."""
     seat = state.seat
     if seat.me != seat.roster.active:
         await net.send(seat.roster.active, FITS.tag, {"fits": torch.tensor(fits(state, clock))})
 
 
 async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
-    """Return the number of iterations that all parties make, which the active party derives from their reports.
+    """Return the number of iterations that every party makes, which the active party derives from all parties' reports.
 
     ``others`` are the passive parties that take part; only the active party uses this argument.
 
@@ -126,7 +126,7 @@ WHEN = TensorSpec((2,), torch.int64)
 
 @dataclass
 class RoundChannel:
-    """A party's end of a channel in one round: every message carries the epoch and step of its round.
+    """A party's end of a channel in one round; every message carries the epoch and the step of its round.
 
     Attributes:
         net: the underlying channel.

@@ -1,4 +1,4 @@
-"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; with one iteration, P-BCD).
+"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; one iteration: P-BCD).
 
     exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or if labels are shared Phi: the
                heads and the other parties' embeddings
@@ -43,7 +43,7 @@ ROUND, TIME, MISSED = "round", "time", "missed"
 
 
 def move_on(state: State, by: float) -> None:
-    """Add ``by`` to the time that the active party records, in time units or, with the real clock, in seconds."""
+    """Add ``by`` to the time since training began, in time units or, with the real clock, in seconds."""
     state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
 
 
@@ -66,10 +66,11 @@ class Round:
         )
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return tau_k, the number of local iterations in the round ``number``, for every party.
+        """Return, for every party, tau_k, the number of its local iterations in the round ``number``.
 
-        It is at least 1 for a host, because other parties wait for the host's reply. With the real clock, the numbers
-        are not known before the round. The result is then 1 for every party, which means that all parties take part.
+        The number is at least 1 for a host, because other parties wait for the host's reply. With the real clock, the
+        numbers are not known before the round. The result is then 1 for every party, which means that all parties take
+        part.
         """
         if isinstance(self.clock, RealClock):
             return dict.fromkeys(self._topology.parties, 1)
@@ -130,7 +131,7 @@ class Round:
             move_on(state, self._now() - began)
 
     def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
-        """Return, at the active party, the passive parties that take part in a round; else return an empty list."""
+        """Return the passive parties that take part in a round; at a passive party, return an empty list."""
         roster = self.seat.roster
         if self.seat.me != roster.active:
             return []
@@ -148,7 +149,7 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make the round's local iterations, the first with the gradient from the exchange; return their number."""
+        """Make the round's local iterations, the first with the gradient in ``got``; return how many were made."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:
@@ -166,7 +167,7 @@ class Round:
         return self.clock.now() if isinstance(self.clock, RealClock) else 0.0
 
     def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
-        """Advance the active party's clock by the duration of the round (real clock: by the time since ``began``)."""
+        """Advance the active party's clock by the duration of the round; a real clock, by the time since ``began``."""
         if self.seat.me == self.seat.roster.active:
             clock = self.clock
             lasted = clock.now() - began if isinstance(clock, RealClock) else self.schedule.lasts(clock, made, number)
@@ -185,10 +186,10 @@ class ExchangeResult:
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
         theirs: the gradients with respect to the party's embeddings that other hosts sent.
         recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot do so.
-        without: the hosts that continued without the party.
+        without: the hosts that continued without this party.
         late: at a host, the parties that were too late for the round.
         rate: the party's learning rate in this round, if the active party sets it.
-        turns: yields the index of each local iteration that the party makes, from 0.
+        turns: an iterable of the indices, from 0, of the local iterations that the party makes.
 
     """
 
@@ -209,7 +210,7 @@ class ExchangeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundExchange:
-    """One party's side of the exchanges of a split method under a schedule."""
+    """One party's side of the exchanges of messages with which the rounds of a schedule begin."""
 
     split: Split
     schedule: Schedule
@@ -219,14 +220,14 @@ class RoundExchange:
     copy: local_steps.HeadCopy
     owed: dict[str, tuple[str | int, ...]] = field(
         default_factory=dict
-    )  # by late party: the last round that this party missed
+    )  # for each party that was late, the last round that it missed
 
     @cached_property
     def hurries(self) -> bool:
-        """True if hosts continue without late parties.
+        """True if hosts continue a round without late parties.
 
-        This needs the real clock, a schedule in which no party waits for the slowest, and a method that can train
-        without a party.
+        This is the case with the real clock, a schedule in which no party waits for the slowest, and a method that can
+        train without some parties.
         """
         return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
 
@@ -245,10 +246,10 @@ class RoundExchange:
         tau: Mapping[str, int],
         others: Sequence[str],
     ) -> ExchangeResult:
-        """Run the exchange, and agree on learning rates or iterations if the schedule requires it.
+        """Exchange the messages of a round; agree on learning rates or iterations if the schedule requires it.
 
         ``mine`` are the party's embeddings, and ``tau`` is the planned number of iterations of each party. ``others``
-        are the other parties that take part; the list is empty at a passive party.
+        are, at the active party, the passive parties that take part; at a passive party, the list is empty.
         """
         me, active = self.seat.me, self.seat.roster.active
         net = RoundChannel(net, batch.moment) if self.hurries else net
@@ -284,7 +285,7 @@ class RoundExchange:
         if me in topology.hosts:
             there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # no loss if every party with rows is late
+            got.loss = loss if there.parts else None  # there is no loss if all parties with rows are late
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
@@ -318,7 +319,7 @@ class RoundExchange:
         heads = state.optimizers.get("heads")  # a user's heads may have no parameters, and then no optimizer
 
         @cache
-        def stale() -> StaleRound:  # made at first use, because a round of one iteration never uses it
+        def stale() -> StaleRound:  # made only when it is needed, because a round of one iteration does not need it
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 
@@ -332,7 +333,7 @@ class RoundExchange:
     async def _gather(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, asked: list[str]
     ) -> tuple[Gathered, tuple[str, ...]]:
-        """Wait at a host for embeddings; return them and the parties that were too late."""
+        """Wait at a host for embeddings of parties in ``asked``; return them and the parties that were too late."""
         if isinstance(net, RoundChannel) and batch.moment[-1] != 0:
             assert isinstance(self.clock, RealClock)
             net = RoundChannel(net.net, net.moment, within=self.clock.waits)
@@ -345,7 +346,7 @@ class RoundExchange:
         return there, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
-        """Receive embeddings that came too late for a round, so that none is taken for an embedding of validation."""
+        """Receive and discard embeddings that were too late for a round, so that validation does not receive them."""
         assert state.topology is not None
         expect = {"h": TensorSpec((-1, *state.topology.width))}
         for name, moment in self.owed.items():
@@ -358,7 +359,7 @@ class RoundExchange:
     async def _answer(
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
-        """Send each party the reply to its embeddings, and each party that is late an empty reply."""
+        """Send each party the reply to its embeddings; send parties that are late an empty reply."""
         assert state.topology is not None
         nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":

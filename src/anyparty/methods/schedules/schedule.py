@@ -69,7 +69,7 @@ TURNS = MessageSpec(
     when="Sync-VFL runs by the real clock",
 )
 MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
-"""The messages that schedules send in addition to those of a method, or instead of them."""
+"""The messages that schedules send in addition to a method's messages, or instead of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +78,14 @@ class LocalIterations:
 
     Attributes:
         labels: the parties that use labels. "active": only hosts of heads use labels; the other parties continue with
-            the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels and
-            computes its own loss.
-        mu: strength of the proximal term, mu (theta^t - theta^0), added to every gradient.
+            the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels (column
+            ``label`` in ``[parties.NAME]``) and computes its own loss.
+        mu: μ, the strength of the proximal term μ (θ^t - θ^0), which is added to every gradient. It has no effect in
+            ``p-bcd`` and ``vafl``, because it is 0 in the first iteration of a round.
         momentum: "local" resets SGD's momentum in every round, as in the paper (Adam's state is not reset); "kept"
             never resets the momentum.
         smoothness: an estimate of max{L, L_k}, the smoothness of the loss. A warning is given if a learning rate
-            exceeds the paper's bound (14) for this smoothness.
+            exceeds the paper's bound (14) for this smoothness; only with the virtual clock, and not for ``vafl``.
 
     """
 
@@ -111,7 +112,7 @@ class Schedule(Protocol):
         title: name shown to users.
         timed: whether the schedule uses the clock's time-out.
         fills: whether each party makes as many iterations as it has time for, independently of the other parties.
-        at_once: whether the active party exchanges with one party at a time instead of in rounds.
+        at_once: whether the active party exchanges messages with one party at a time, not with all parties in rounds.
         adapts: whether the active party sets learning rates.
 
     """
@@ -123,19 +124,19 @@ class Schedule(Protocol):
     adapts: ClassVar[bool]
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return tau_k of every party in the round ``number``; a party with 0 iterations does not take part."""
+        """Return, by party, tau_k in the round ``number``; a party with 0 iterations does not take part."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
         """Return the duration, in time units, of a round in which each party makes the iterations in ``made``."""
 
 
 def slowest(clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-    """Return the time after which every party has made its iterations, given in ``made``."""
+    """Return the time after which every party has made its iterations; ``made`` has their numbers by party."""
     return max((tau * clock.takes(party, number) for party, tau in made.items()), default=0.0)
 
 
 class SharedRound:
-    """A round that lasts until all parties are done."""
+    """A schedule whose rounds last until all parties have made their iterations."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
         """Return the duration of a round: one round trip plus the time that the slowest party needs."""
@@ -143,7 +144,7 @@ class SharedRound:
 
 
 class TimedRound(SharedRound):
-    """A round in which all parties make the same number of iterations, derived from the time-out."""
+    """A schedule in which all parties make the same number of iterations, which is derived from the time-out."""
 
     def common(self, fits: Sequence[int]) -> int:
         """Return the number of iterations that all parties make; 1 if ``fits`` is empty.
@@ -164,8 +165,8 @@ class TimedRound(SharedRound):
 class PBCD(SharedRound):
     """Schedule with one local iteration per round, as in a split method without a schedule.
 
-    By default, SGD's momentum has no effect, because it is reset in every round and a round has a single step. With the
-    setting momentum = "kept", SGD's momentum has an effect.
+    By default, SGD's momentum has no effect, because it is reset in every round, and a round has a single step. It has
+    an effect with the setting momentum = "kept".
     """
 
     title: ClassVar[str] = "P-BCD"

@@ -1,4 +1,4 @@
-"""Combine a split method and a schedule into a method: only the training steps differ from the split method."""
+"""Combine a split method and a schedule into a method, whose training steps differ from those of the split method."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Scheduled:
         return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
-        """Return the active party's entries about time for the record of an epoch.
+        """Return the entries about time that the active party adds to the record of an epoch.
 
         All entries count from the start of training. ``time`` is in time units of a virtual clock, ``time_s`` in
         seconds of the real clock. ``rounds`` is the number of rounds. ``missed_rounds`` counts the cases in which a
@@ -135,7 +135,7 @@ class Scheduled:
         if isinstance(self.clock, RealClock):
             missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
-        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts a party's exchanges
+        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts exchanges by party
         blocks = state.seat.roster.blocks
         restarts = self.clock.restarts(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}

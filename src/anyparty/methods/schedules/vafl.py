@@ -67,7 +67,7 @@ class VAFL(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return 1 for every party, because a party makes one optimizer step whenever it is ready."""
+        """Return 1 for every party, because a party makes a single optimizer step in an exchange."""
         return dict.fromkeys(parties, 1)
 
 
@@ -80,9 +80,9 @@ class VaflHost:
     seat: PartyContext
 
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
-        """Return the fresh embeddings of the parties in ``asked``, and the stored embeddings of all other parties.
+        """Return received embeddings for the parties in ``asked``, and stored embeddings for all other parties.
 
-        The stored embeddings of a party are those that it sent last.
+        ``fresh`` has the received embeddings. The stored embeddings of a party are those that it sent last.
 
         Raises:
             PartyLost: a party in ``asked`` left, and the method cannot train without that party.
@@ -130,7 +130,7 @@ class VaflHost:
         return loss, gradients[whose]
 
     def _fusible(self, there: Gathered) -> bool:
-        """Return whether the rule trains on at least one row, given the parties whose embeddings of a row are known."""
+        """Return whether the rule trains on at least one row, given the known embeddings of each row in ``there``."""
         return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
 
 
@@ -171,7 +171,7 @@ class VaflParty(VaflHost):
         return loss
 
     def advance(self, state: State, number: int) -> str:
-        """Return the party of the exchange with index ``number``, and advance the clock to that exchange.
+        """Return the party that takes part in the exchange with index ``number``; advance the clock to this exchange.
 
         At a party that was absent, the clock first advances through the exchanges that the party missed.
         """
@@ -247,7 +247,7 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:
-        """End the epoch; the active party sends an empty gradient to each party that still waits for one."""
+        """End the epoch; the active party sends an empty gradient to each party that still waits for a gradient."""
         if self.seat.me == self.seat.roster.active:
             began = self.clock.now()
             try:
@@ -281,7 +281,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # no loss: no party has rows of the mini-batches so far
+            return None  # there is no loss if no party has rows of the mini-batches reached so far
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1
@@ -332,9 +332,9 @@ class RealVaflParty(VaflHost):
             now.ready.extend(sorted(waited[task] for task in done))
 
     def _has_next(self, name: str, rows: Rows) -> bool:
-        """Advance ``epoch.next`` to the next mini-batch in which a party has rows.
+        """Advance ``epoch.next`` of the party ``name`` to the next mini-batch in which it has rows.
 
-        Return whether the active party has reached this mini-batch and the party has not left.
+        Return True if the active party has reached this mini-batch and the party has not left.
         """
         assert rows.observed is not None
         now, k = self.epoch, self.seat.roster.blocks.index(name)

@@ -1,4 +1,4 @@
-"""A virtual clock: durations of iterations and messages as data, in time units.
+"""A virtual clock: the durations of iterations and messages are data, in time units.
 
 No code in this file waits. A simulation adds up the time that rounds would have taken, so its result is reproducible.
 Speeds are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an iteration takes
@@ -21,7 +21,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
 from anyparty.errors import ConfigError, nearest, some
 
-EXACT = 1e-9  # relative tolerance of rounding errors: 20 / (20 / 15) must count as 15
+EXACT = 1e-9  # relative tolerance for rounding errors, so that 20 / (20 / 15) counts as 15
 MOST = 10**12  # upper limit of the number of local iterations in a round
 
 
@@ -58,10 +58,10 @@ class VirtualClock:
         return [("iteration", self.iteration)]
 
     def check(self, parties: Iterable[str]) -> None:
-        """Reject settings for a party that is not in ``parties``.
+        """Raise an error if a setting names a party that is not in ``parties``.
 
         Raises:
-            ConfigError: there is such a party; the message names it and the nearest known name.
+            ConfigError: a setting names such a party; the message names the party and the nearest known name.
         """
         check_names("clock", [*(self.iteration if isinstance(self.iteration, Mapping) else ()), *self.use], parties)
 
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """For each party, the duration of an iteration and the number of iterations that fit into the time-out."""
+        """A cache with the durations of each party's iterations, and their numbers within the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -89,7 +89,7 @@ class VirtualClock:
         return min(self._known[party][0])
 
     def restarts(self, rounds: int | Mapping[str, int]) -> int:
-        """Return the largest number of restarts of a party's trace after ``rounds`` rounds.
+        """Return the largest number of times that a party's trace has started again after ``rounds`` rounds.
 
         ``rounds`` is one number for all parties, or a number for each party. A trace of a single sample never restarts.
         """
@@ -98,7 +98,7 @@ class VirtualClock:
 
 
 class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
-    """Cache of (durations, numbers) for each party, with one value for each sample of its trace.
+    """A cache of a pair (durations, numbers) for each party, with a value for each sample of the party's trace.
 
     A duration is that of one local iteration. A number is the number of iterations that fit into the time-out.
     """
@@ -120,10 +120,10 @@ class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
 
 
 def check_names(what: str, named: Iterable[str], parties: Iterable[str]) -> None:
-    """Reject a name that is not in ``parties``.
+    """Raise an error if ``named`` has a name that is not in ``parties``; ``what`` begins the message.
 
     Raises:
-        ConfigError: there is such a name; the message contains it and the nearest known name.
+        ConfigError: there is such a name; the message contains the name and the nearest known name.
     """
     known = list(parties)
     for name in named:
@@ -152,7 +152,7 @@ def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
 def machines(
     cpu: NDArray[np.float32], parties: Iterable[str], seeds: Seeds, *, average: bool = False
 ) -> dict[str, tuple[float, ...]]:
-    """Draw a machine for each party, and return the machines' CPU use by party.
+    """Draw a machine for each party at random, and return, by party, the CPU use of its machine.
 
     Args:
         cpu: [machines, samples], in per cent.
@@ -172,7 +172,7 @@ def machines(
 def google_trace(
     parties: Iterable[str], seeds: Seeds, *, average: bool = False, data_dir: Path | None = None
 ) -> dict[str, tuple[float, ...]]:
-    """Return the CPU use of one machine of Google's cluster for each party, every five minutes for 23 hours.
+    """Return, by party, the CPU use of a machine in Google's cluster: one value every five minutes for 23 hours.
 
     Raises:
         TableError: the data set "google-cluster" is missing; the message says where to get it.

@@ -1,4 +1,4 @@
 """Split learning: parties send embeddings to the hosts of heads, and the hosts send gradients back.
 
-The ``Rule`` of a method only computes with tensors. It has no training loop, sends no message and reads no file.
+A method's ``Rule`` only computes with tensors. It has no training loop, sends no message and reads no file.
 """

@@ -23,7 +23,7 @@ from torch import Tensor
 from anyparty.core.types import Capabilities, Roster
 from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, means
-from anyparty.networks.coverage import Sets
+from anyparty.networks.heads import Sets
 from anyparty.networks.objective import losses
 
 MOST = 8
@@ -67,7 +67,7 @@ class Combinatorial(Rule):
         return int(2 ** (roster.K - 1))
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, one per subset, and the width of a head's input, a mean embedding."""
+        """Return the number of heads (one per subset), and the width of a head's input (a mean embedding)."""
         return int(2**roster.K - 1), width
 
     def sets(self, roster: Roster) -> tuple[int, Sets]:
@@ -83,7 +83,7 @@ class Combinatorial(Rule):
         return int(2**roster.K - 1), of
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the loss (3): the sum over subsets of the mean loss over the subset's rows."""
+        """Return the loss (3): the sum over subsets of the mean loss over rows that all parties of the subset have."""
         h, K = _with_slots(h), observed.shape[1]
         members, slot = (part.to(h.device) for part in subsets(K))
         total = h.new_zeros(len(h), len(members), h.shape[-1])  # [B, T, H]
@@ -95,7 +95,7 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs [B, 1, C] of the predictor for exactly the parties with the row, and validity [B, 1]."""
+        """Return outputs [B, 1, C] of the predictor for exactly the parties with the row, and their validity [B, 1]."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
@@ -114,7 +114,7 @@ class Combinatorial(Rule):
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:
-    """Return a mask of the subsets whose parties all have the row: members [T, K], observed [B, K] -> [B, T]."""
+    """Return a mask, True if all parties of subset t have row b: members [T, K], observed [B, K] -> [B, T]."""
     return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 

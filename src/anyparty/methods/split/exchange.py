@@ -23,7 +23,7 @@ from anyparty.methods.split.rule import RuleAnswer
 
 NOBODY = "no party that was asked and answered has this row"
 
-ExchangePart = tuple[Tensor, Tensor]  # a party's rows of a batch: their indices [B_k], and their embeddings [B_k, H]
+ExchangePart = tuple[Tensor, Tensor]  # a party's rows: their indices in the batch [B_k], and their embeddings [B_k, H]
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Gathered:
         parts: for each party, the indices [B_k] of its rows in the batch, and the embeddings [B_k, H] of these rows.
         observed: [B, K] bool, the rows that each party has; False for parties that were lost or may not take part.
         silent: the parties that were expected to send embeddings and were lost.
-        late: whether parties that have rows of the batch were left out, for example by a schedule.
+        late: whether the embeddings of some parties with rows of the batch were left out, for example by a schedule.
 
     """
 
@@ -44,7 +44,7 @@ class Gathered:
     late: bool = False
 
     def without(self, ks: Sequence[int], roster: Roster) -> Gathered:
-        """Return a copy in which the parties ``ks`` have none of the rows."""
+        """Return a copy in which the parties with the indices ``ks`` have none of the rows."""
         observed, parts = self.observed.clone(), dict(self.parts)
         for k in ks:
             observed[:, k] = False
@@ -75,7 +75,7 @@ class Gathered:
 
 
 async def share(net: Channel, readers: Sequence[str], mine: ExchangePart | None) -> None:
-    """Send a party's embeddings of a batch to the hosts that read them."""
+    """Send ``mine``, a party's embeddings of a batch, to the hosts ``readers``."""
     for host in readers:
         if mine and host != net.me:
             await net.send(host, "embedding", {"h": mine[1].detach()})
@@ -91,7 +91,7 @@ async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None
 async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
     """Wait for the gradients of the loss with respect to ``h`` [B_k, H] from the hosts that read these embeddings.
 
-    With ``or_none``, a host that continued without these rows may send a gradient of 0 rows.
+    With ``or_none``, a gradient may have 0 rows: its host continued without these embeddings.
 
     Raises:
         MessageError: a gradient has another shape.
@@ -153,10 +153,10 @@ async def outputs_of(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return another host's outputs [B, M, C], a mask [B] of its valid rows, and a mask [K] of the parties it used.
 
-    A lost host is reported as silent, and its outputs are valid for no row. A row's outputs are also invalid if the
-    other host used an embedding from a party whose embeddings the active party did not receive. The active party
-    reports such a party as silent, and no answer may depend on a silent party. ``known`` [B, K] bool marks the rows
-    that each party has.
+    If the host was lost, it is added to the silent parties, and its outputs are valid for no row. A row's outputs are
+    also invalid if the host used an embedding of a party whose embeddings the active party did not receive. The active
+    party reports such a party as silent, and no answer may depend on a silent party. ``known`` [B, K] bool marks the
+    rows that each party has.
     """
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:
@@ -178,13 +178,12 @@ def predictions(
 ) -> Predictions:
     """Return a rule's answers, the parties that took part in them, and a reason for each row without an answer."""
     assert seat.task is not None
-    numbers = ~answer.scores.isnan().any(dim=1)
+    answered = (answer.answered & ~answer.scores.isnan().any(dim=1)).unsqueeze(1)
     known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
     reasons = {
         n: NOBODY if not known[n] else NO_NUMBER if said[n] else answer.reason or NO_ANSWER
-        for n in (~(answer.answered & numbers)).nonzero().squeeze(1).tolist()
+        for n in (~answered).nonzero()[:, 0].tolist()
     }
-    answered = (answer.answered & numbers).unsqueeze(1)
     return Predictions(
         task=seat.task,
         blocks=seat.roster.blocks,
@@ -196,11 +195,3 @@ def predictions(
         predictor=predictor,
         reasons=reasons,
     )
-
-
-def moment(batch: Batch) -> str:
-    """Return a text with the stage, epoch and number of a batch, for an error message."""
-    if len(batch.moment) != 3:
-        return "prediction"
-    stage, epoch, step = batch.moment
-    return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"

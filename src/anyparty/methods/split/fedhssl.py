@@ -23,10 +23,10 @@ Stage "train": one linear head on all h_k side by side, trained on the labelled 
 Answer    for any row that at least one party has, with zeros in place of absent h_k.
 
 Differences   Steps 1 and 2 take place in every batch, not in separate epochs. Step 3 takes place at the start of an
-              epoch, so all parties start from one top encoder. It is the mean of K independent draws, with weights
-              1 / sqrt(K) as large as torch draws them. Views are those of ``pretraining``. If the encoder is an MLP,
-              b_k and t_k together are as deep as c_k, and t_k is the last layer. If the encoder is a user's own module,
-              b_k is this module, and t_k is an additional layer.
+              epoch, so all parties start from one top encoder. This encoder is the mean of K independent draws, so its
+              weights are 1 / sqrt(K) as large as those that torch draws. Views are those of ``pretraining``. If the
+              encoder is an MLP, b_k and t_k together are as deep as c_k, and t_k is the last layer. If the encoder is a
+              user's own module, b_k is this module, and t_k is an additional layer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from anyparty.core.types import Capabilities, Channel, MessageSpec, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.pretraining import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT
 from anyparty.methods.split.split_method import Split
@@ -139,7 +138,7 @@ class Encoders(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class FedHSSL(SelfSupervised):
-    """The method FedHSSL: two self-supervised tasks, followed by fine-tuning.
+    """The method FedHSSL: self-supervised learning across and within parties, followed by fine-tuning.
 
     Attributes:
         embedding: H, the width of each half of a party's embedding: the local and the cross-party half.
@@ -239,7 +238,7 @@ class FedHSSL(SelfSupervised):
             loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.descend(state.optimizers[STAGE], batch.share * loss)
         self.follow(state.modules)
@@ -262,7 +261,7 @@ class FedHSSL(SelfSupervised):
     def _seen(
         self, state: State, batch: Batch, projector: str, represent: Represent, x: Tensor, draws: str
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return the projections of ``x``, and the targets that predictors should match: [B, H] each.
+        """Return the projections of ``x``, and the targets that the predictors' outputs should match: [B, H] each.
 
         The targets are the projections themselves, or with BYOL and MoCo the outputs of target networks.
         """
@@ -280,7 +279,7 @@ class FedHSSL(SelfSupervised):
     async def _lead(
         self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor
     ) -> list[tuple[Tensor, Tensor]]:
-        """Exchange representations of common rows with every passive party, at the active party.
+        """At the active party, exchange representations of common rows with every passive party.
 
         Return a pair for each passive party that has rows in common with the active party: the indices of these rows in
         ``z``, and the passive party's z^c of these rows.
@@ -289,7 +288,7 @@ class FedHSSL(SelfSupervised):
         assert rows.observed is not None
         observed = rows.observed[batch.rows]
         place = torch.full((len(batch.rows),), -1, device=held.device)
-        place[held] = torch.arange(len(held), device=held.device)  # the position in z of each row of the batch
+        place[held] = torch.arange(len(held), device=held.device)  # row in the batch -> row in z
         for k, name in enumerate(roster.blocks):
             theirs = observed[:, k].nonzero().squeeze(1)
             if name == roster.active or not len(theirs):
@@ -309,7 +308,7 @@ class FedHSSL(SelfSupervised):
         return pairs
 
     async def _follow(self, net: Channel, active: str, z: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Exchange representations with the active party, at a passive party.
+        """At a passive party, exchange representations of common rows with the active party.
 
         Return at most one pair: the indices in ``z`` of the rows that both parties have, and the active party's z^c of
         these rows.
@@ -349,7 +348,7 @@ class FedHSSL(SelfSupervised):
                 parameter.copy_(values.view_as(parameter))
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows, and the embeddings that it sends in prediction."""
+        """Return the positions in ``places`` of rows that the party has, and the embeddings sent in prediction."""
         return self.split.embed(state, rows, places)
 
     async def predict(
@@ -366,5 +365,5 @@ def _encoders_of(state: State) -> Encoders:
 
 
 def _shared(state: State) -> Mapping[str, nn.Module]:
-    """Return the modules that are averaged over all parties, by name."""
+    """Return, by name, the modules whose weights are averaged over all parties."""
     return {name: _encoders_of(state).top if name == "top" else state.modules[name] for name in SHARED}

@@ -62,15 +62,16 @@ WIDTH = 64  # width of the hidden layer in regression
 class Laser(Rule):
     """A rule with a predictor for every party m and every set of parties that contains m.
 
-    The predictors share encoders, and all predictors of a party m share one head (but see ``heads``).
+    All predictors share the encoders. All predictors of a party m share one head, unless ``heads`` is "one".
 
     Attributes:
-        normalize: whether a row's loss is divided by the sum of its weights.
-        tasks: the sets of parties in a row's loss: "sample" one set of every size, or use "all" sets. The exact sum
-            over all sets has no sampling variance (Theorem 1 without K sigma_s^2), and its time doubles with every
-            party.
-        heads: the parties that have a head: "every" party, those with "labels", or only the "active" party; or "one"
-            head that belongs to no party and reads any set of parties.
+        normalize: whether a row's loss is divided by the sum of its weights; the paper's loss is not. With SGD, use a
+            learning rate that grows with the number of parties; Adam needs no such change.
+        tasks: the sets of parties in a row's loss. "sample" draws one set of every size; "all" uses all sets. The exact
+            sum over all sets has no sampling variance (Theorem 1 without K sigma_s^2). Its time doubles with every
+            party, and at most 10 parties are allowed.
+        heads: the parties that have a head: "every" party, all parties with "labels", or only the "active" party. With
+            "one", one head belongs to no party and reads any set of parties, as in the FALSE-VFL tables.
 
     """
 
@@ -150,9 +151,8 @@ class Laser(Rule):
 
         A head's orders therefore do not depend on the host at which the head is.
         """
-        everyone = fusion.everyone.sort().values
-        orders = draw_order(observed, everyone, generator)
-        return orders if len(everyone) == len(fusion.owners) else orders[:, torch.searchsorted(everyone, fusion.owners)]
+        orders, owners = draw_order(observed, fusion.everyone, generator), fusion.owners
+        return orders if len(fusion.everyone) == len(owners) else orders[:, torch.searchsorted(fusion.everyone, owners)]
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return the weight a_i of (8) for every row, head and set size i: [B, M, T].
@@ -168,7 +168,7 @@ class Laser(Rule):
         return weight / self._share(fusion, observed).view(-1, 1, 1) if self.normalize else weight
 
     def _share(self, fusion: Fusion, observed: Tensor) -> Tensor:
-        """Return the share of a row's parties that have a head, [B]."""
+        """Return, for each row, the share of its parties that have a head: [B]."""
         heads = observed[:, fusion.everyone].sum(dim=1)
         return heads.clamp(min=1) / observed.sum(dim=1).clamp(min=1)
 
@@ -216,7 +216,7 @@ class Laser(Rule):
 
 @cache
 def size_weights(K: int, normalize: bool) -> Tensor:
-    """Return a table [K + 1, K] of the weights a_i of (8): [o, i - 1] is for o observed parties and sets of size i.
+    """Return a table [K + 1, K] of weights a_i of (8): entry [o, i - 1] is for o observed parties and sets of size i.
 
     The entry is comb(o-1, i-1) / i. With ``normalize``, the entry is divided by 2^o - 1.
 
@@ -247,7 +247,7 @@ def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> 
 
 
 class RunningMeans(torch.autograd.Function):
-    """Means of the first i = 1..K entries along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
+    """The means of the first i = 1..K products in an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
 
     The gradient is written by hand, as one running sum and one assignment of whole rows. Autograd would use a slower
     scattered addition as the gradient of a gather.

@@ -28,7 +28,8 @@ NOBODY = "no party that has this row answered with a trained predictor of its ow
 class Local(Rule):
     """A rule with one predictor per party.
 
-    The active party's predictor answers a row. If the active party lacks the row, the first party with the row answers.
+    The active party's predictor answers a row. If the active party lacks the row, the predictor of the first party with
+    the row answers.
     """
 
     @property
@@ -52,7 +53,7 @@ class Local(Rule):
         return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, one per party, and the width of the party's own embedding."""
+        """Return the number of heads (one per party), and the width of a head's input (the party's own embedding)."""
         return roster.K, width
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002

@@ -34,7 +34,7 @@ class ModuleRule(Rule):
 
     Attributes:
         title: the method's name in tables.
-        drop: in training, the probability that a present party is left out of a row; one party always stays.
+        drop: in training, the probability that a present party is left out of a row; at least one party always stays.
 
     """
 
@@ -47,7 +47,7 @@ class ModuleRule(Rule):
         return replace(super().can, title=self.title)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and the width of its input: K embeddings, and K numbers for presence."""
+        """Return the number of heads (1), and the width of its input: K embeddings, and K numbers for presence."""
         return 1, roster.K * (width + 1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:

@@ -55,7 +55,7 @@ class Plug(Rule):
         )
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and the width of its input, all embeddings side by side."""
+        """Return the number of heads (1), and the width of its input, which is all embeddings side by side."""
         return 1, roster.K * width
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002

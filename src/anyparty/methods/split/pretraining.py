@@ -1,4 +1,4 @@
-"""Self-supervised learning before a split method: every party first learns from its own rows, labelled or not.
+"""Self-supervised learning before a split method: first, every party learns from its own rows, labelled or not.
 
 SimSiam (Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021), as in the baselines of FALSE-VFL
 (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1): each local model is pretrained by itself, then all are fine-tuned
@@ -42,7 +42,6 @@ from anyparty.core.types import Capabilities, Channel, Roster
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
 from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
-from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.topology import Topology
 from anyparty.networks.optimizer import Optimizer
@@ -62,14 +61,14 @@ class SelfSupervised:
             "simsiam", "byol" or "moco".
         pretrain_epochs: number of epochs of this stage; by default as many as in training.
         pretrain_batch_size: number of rows of a batch in this stage; by default as many as in training.
-        pretrain_lr: learning rate of this stage, which falls as a cosine.
+        pretrain_lr: learning rate of this stage, which falls as a cosine, except for predictors.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
         pretrain_weight_decay: weight decay of this optimizer.
         pretrain_follow: m, the share of its old weights that a target network of BYOL or MoCo keeps in every step.
         pretrain_temperature: T, the temperature of MoCo.
         pretrain_clip: the largest norm of a step's gradient over all parameters; a larger gradient is scaled to this
             norm.
-        corrupt: the share of a row's numbers that its second view takes from other rows.
+        corrupt: the share of a row's numbers that the row's second view takes from other rows.
 
     """
 
@@ -105,7 +104,7 @@ class SelfSupervised:
 
     @property
     def optimizer(self) -> Optimizer:
-        """Optimizer settings of this stage: by default SGD as in the published FedHSSL and FALSE-VFL experiments."""
+        """Optimizer settings of this stage; by default SGD, as in published FedHSSL and FALSE-VFL experiments."""
         momentum = 0.9 if self.pretrain_optimizer == "sgd" else 0.0
         return Optimizer(name=self.pretrain_optimizer, lr=self.pretrain_lr, momentum=momentum,
                          weight_decay=self.pretrain_weight_decay, schedule="cosine")  # fmt: skip
@@ -123,7 +122,7 @@ class SelfSupervised:
         )  # fmt: skip
 
     def add_targets(self, modules: dict[str, nn.Module], *names: str) -> None:
-        """Add a target network "target_NAME" for each module in ``names``; do nothing unless BYOL or MoCo is used."""
+        """Add a target network "target_NAME" for each module in ``names``; with SimSiam, do nothing."""
         if self.pretrain not in {"byol", "moco"}:
             return
         for name in names:
@@ -134,7 +133,7 @@ class SelfSupervised:
 
     @staticmethod
     def follow(modules: Mapping[str, nn.Module]) -> None:
-        """Move each target network's weights towards those of the network that it follows, after a step."""
+        """After a step, move the weights of each target network towards those of the network that it follows."""
         for name, module in modules.items():
             if isinstance(module, AveragedModel):
                 module.update_parameters(modules[name.removeprefix(TARGET)])
@@ -151,14 +150,14 @@ class SelfSupervised:
         return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
     def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
-        """Return an optimizer of these modules; the learning rate of the predictors among them is constant."""
+        """Return an optimizer of these modules; the learning rate of the modules that are predictors is constant."""
         of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
         predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
         return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),
                                     predictors)  # fmt: skip
 
     def descend(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        """Run an optimizer step with the gradient clipped to the norm ``pretrain_clip``."""
+        """Make an optimizer step on ``loss``, with the gradient clipped to the norm ``pretrain_clip``."""
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.pretrain_clip)
@@ -242,7 +241,7 @@ class Pretrained:
         loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.first.descend(state.optimizers[STAGE], batch.share * loss)
         self.first.follow(state.modules)

@@ -16,7 +16,7 @@ Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_
           If each predictor has its own mean (Local, Ensemble, Combinatorial), this loss is computed for each predictor
           over the predictor's rows, and summed over predictors.
 
-The messages are those of the split method's own training, but for more rows. All predictors must be at the active
+The messages are those of the split method's own training; they cover more rows. All predictors must be at the active
 party, because no other host has the answer p_n.
 """
 
@@ -51,11 +51,12 @@ class Pseudo:
     """Parameters of an optional stage of pseudo-labels after the training of a split method.
 
     Attributes:
-        unlabelled: "ignore" rows without a label, or learn from them by "pseudo" labels.
-        sure: tau, the lowest probability at which an answer is used as a label.
-        unlabelled_weight: lambda, the weight of rows without a label.
+        unlabelled: "ignore" leaves rows without a label out; "pseudo" learns from them by pseudo-labels.
+        sure: τ, the lowest probability at which an answer is used as a label.
+        unlabelled_weight: λ, the weight of rows without a label.
         unlabelled_epochs: number of epochs of this stage; by default as many as in training.
-        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training.
+        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training. Larger
+            batches are steadier, because few of their rows have labels.
 
     """
 
@@ -159,7 +160,7 @@ class PseudoLabelled(Split):
         return value
 
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predicted class of each row [B], and a mask of the rows where its probability reaches tau [B]."""
+        """Return each row's predicted class [B], and a mask [B] of rows in which its probability is at least tau."""
         with torch.no_grad():
             # as in prediction, leave out the embeddings of parties of which no row has been trained on yet
             if fusion.taught is not None and fusion.taught.missed:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -23,8 +24,7 @@ from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch
 from anyparty.methods.split.topology import Hosting, Topology, resolve
-from anyparty.networks.coverage import Sets, TrainedParties
-from anyparty.networks.heads import Heads
+from anyparty.networks.heads import Heads, Sets, TrainedParties
 from anyparty.networks.objective import answers, losses
 
 SOME = 1e-6  # least divisor of a sum over rows, so that a mean over no rows is 0
@@ -66,9 +66,9 @@ class Fusion:
     Attributes:
         heads: M networks.
         owners: [M] int64, the party k that each head belongs to; empty if heads belong to no party.
-        everyone: the owners of the heads at all hosts together.
+        everyone: the owners of the heads at all hosts together, in ascending order.
         task: the prediction task.
-        k: the host's index among the K parties; -1 if it holds no columns.
+        k: the host's index among the K parties; -1 if the host holds no columns.
         taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
             heads.
         chosen_from: [B*, K] bool. In the stage of pseudo-labels, a loss is over some of B* rows, and this mask has the
@@ -96,7 +96,8 @@ class HeadOutputs:
         valid: [B, M] bool, whether the head answers the row.
         owners: [M] int64, as in ``Fusion``.
         observed: [B, K] bool, the blocks that the valid answers use.
-        key: [B] int64, a number that identifies each row, for random choices that do not depend on a row's place.
+        key: [B] int64, a number that identifies each row, for random choices that do not depend on the row's place in a
+            batch.
         k: the active party's index among the K parties; -1 if it holds no columns.
 
     """
@@ -126,7 +127,7 @@ class RuleAnswer:
         answered: [B] bool, whether the row has an answer.
         took_part: [B, K] bool, the parties whose blocks the answer uses.
         by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
-        reason: the reason given for rows that at least one party has but that get no answer.
+        reason: the reason for rows that at least one party has, but that get no answer.
 
     """
 
@@ -138,14 +139,14 @@ class RuleAnswer:
 
 
 class Rule(ABC):
-    """A split method's definition of its heads, its loss and its answers.
+    """The definition of a split method's heads, loss and answers.
 
-    A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding.
-    A subclass must define ``loss`` and ``outputs``. The defaults of all other functions are for one head that reads
-    every party's embedding, and that needs no particular party.
+    A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding. A
+    subclass must define ``loss`` and ``outputs``. The defaults of all other functions describe one head that reads the
+    embeddings of all present parties, and that needs no particular party.
 
-    ``without_limit`` names an alternative without a limit on the number of parties, for rules that set
-    ``can.most_parties``.
+    If a rule limits the number of parties by ``can.most_parties``, ``without_limit`` is the name of a method without
+    such a limit, for error messages.
     """
 
     without_limit: ClassVar[str] = "LASER-VFL"
@@ -162,7 +163,7 @@ class Rule(ABC):
             messages=MESSAGES,
         )
 
-    # Topology
+    # Functions that define the heads and the parties that they read
 
     def copies(self, roster: Roster) -> int:  # noqa: ARG002
         """Return the number of encoders of each party."""
@@ -177,7 +178,7 @@ class Rule(ABC):
         return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the number of heads if they belong to no party, and the width of a head's input.
+        """Return the number of heads, which counts only if heads belong to no party, and the width of a head's input.
 
         ``width`` is H, the width of an embedding.
         """
@@ -198,14 +199,14 @@ class Rule(ABC):
             reads=partial(self.reads, roster), width=width, hosting=hosting,
         )  # fmt: skip
 
-    # Training
+    # Functions for training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a mask of the rows to train on, given the parties that have each row: [N, K] -> [N] bool."""
+        """Return a mask of the rows to train on, from a mask of the parties that have each row: [N, K] -> [N] bool."""
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with a predictor, and a function that marks the sets that rows train.
+        """Return the number of sets of parties with a predictor, and a function that marks the sets trained by rows.
 
         A set's predictor gives no answer before a row has trained it. ``None`` means that the rule has no predictors
         for sets of parties.
@@ -221,7 +222,7 @@ class Rule(ABC):
         random numbers must therefore take their shape from ``observed``.
         """
 
-    # Prediction
+    # Functions for prediction
 
     @abstractmethod
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
@@ -299,7 +300,7 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
 
 
 def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
-    """Return a mask [N] of the rows to train on, given the parties that have each row, observed [N, K].
+    """Return a mask [N] of the rows to train on; ``observed`` [N, K] marks the parties that have each row.
 
     Raises:
         ConfigError: the rule returns a value of another type or shape.
@@ -434,7 +435,12 @@ def check_rule(rule: object) -> None:
                           "built-in methods by name, as method('laser')")  # fmt: skip
     if missing:
         raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/how-to/your-method.md")
-    can: object = rule.can  # type: ignore[attr-defined]
+    check_names(rule)
+    try:
+        can: object = rule.can  # type: ignore[attr-defined]
+    except TypeError as error:  # for example, a field of Capabilities is misspelt
+        known = ", ".join(each.name for each in fields(Capabilities))
+        raise ConfigError(f"Split: can of the rule {name} fails: {error}; Capabilities takes {known}") from error
     if inspect.isroutine(can):
         raise ConfigError(f"Split: can of the rule {name} is a function: write @property above it")
     if not isinstance(can, Capabilities):
@@ -445,6 +451,38 @@ def check_rule(rule: object) -> None:
         if not callable(given := getattr(rule, each)):
             raise ConfigError(f"Split: {each} of the rule {name} should be a function, got {given!r}")
     check_weights(rule)
+
+
+def check_names(rule: object) -> None:
+    """Check that a rule does not misspell the name of a function of ``Rule``; the default would silently replace it.
+
+    Raises:
+        ConfigError: a class of the user has Capabilities, a public function or a property under a name that is not in
+            ``Rule``, but close to a name of ``Rule`` that the rule does not define.
+    """
+    own = [each for each in type(rule).__mro__ if not f"{each.__module__}.".startswith(("anyparty.", "builtins."))]
+    given = {name: value for each in reversed(own) for name, value in vars(each).items() if not name.startswith("_")}
+    known = ("can", *REQUIRED, *OPTIONAL)
+    for name in given.keys() - set(dir(Rule)) - {each.name for each in _fields(rule)}:
+        value, free = given[name], [each for each in known if each not in given]
+        close = get_close_matches(name.lower(), free, n=1, cutoff=0.8)
+        if isinstance(value, Capabilities) or _returns_capabilities(value):
+            close = ["can"] if "can" in free else []
+        elif not inspect.isroutine(value) and not isinstance(value, property | cached_property):
+            close = []
+        if close:
+            raise ConfigError(f"Split: the rule {type(rule).__name__} defines {name!r}, which nothing reads; did you "
+                              f"mean {close[0]!r}? A rule may define {', '.join(known)}; begin the name of a function "
+                              f"of your own with _, as _{name}")  # fmt: skip
+
+
+def _fields(rule: object) -> Sequence[Field[Any]]:
+    return fields(rule) if is_dataclass(rule) else ()
+
+
+def _returns_capabilities(value: object) -> bool:
+    function = value.fget if isinstance(value, property) else getattr(value, "func", value)
+    return "Capabilities" in str(getattr(function, "__annotations__", {}).get("return", ""))
 
 
 def check_weights(rule: object) -> None:
@@ -465,7 +503,7 @@ def check_weights(rule: object) -> None:
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) for each attribute of an object and its classes, and for each item of a container."""
+    """Yield (name, value) for each attribute of an object and its classes, and for each item of their containers."""
     slots = [name for kind in type(rule).__mro__ for name in getattr(kind, "__slots__", ()) if len(name) > 1]
     own = {name: getattr(rule, name, None) for name in slots} | _own(rule)
     for name, value in chain(own.items(), *(vars(kind).items() for kind in type(rule).__mro__[:-1])):
@@ -481,6 +519,6 @@ def _own(rule: object) -> dict[str, object]:
 
 def _is_weights(value: object) -> bool:
     if isinstance(value, nn.Module):
-        begun = "_modules" in vars(value)  # without nn.Module.__init__, a module has no ``_modules``
+        begun = "_modules" in vars(value)  # a module whose nn.Module.__init__ has not run has no ``_modules``
         return begun and next(chain(value.parameters(), value.buffers()), None) is not None
     return isinstance(value, Tensor) and value.requires_grad

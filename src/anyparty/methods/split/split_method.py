@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import ClassVar
@@ -39,12 +39,11 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
-from anyparty.methods.split.exchange import ExchangePart, Gathered, moment
+from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
 from anyparty.methods.split.topology import Hosting, Topology
-from anyparty.networks.coverage import TrainedParties
 from anyparty.networks.encoders import Factory, build
-from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP
+from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 
 UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"
@@ -57,8 +56,9 @@ class Split:
     Attributes:
         rule: defines the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: where heads are. "active": all at the active party. "labelers": each head at its own party if that
-            party holds labels, else at the active party.
+        hosting: the parties that host heads. "active": the active party hosts all heads. "labelers" (Local, Ensemble,
+            LASER-VFL): a party with labels hosts its own head, and the active party hosts all other heads. A party
+            trains its head with its own labels, also on rows without a label at the active party.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
             the rule: no hidden layer, but [64] for LASER-VFL in regression.
         make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
@@ -72,6 +72,8 @@ class Split:
     make_head: Factory | None = None
 
     schedule_conflict: ClassVar[str] = ""
+
+    _topologies: dict[Roster, Topology] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_rule(self.rule)
@@ -96,7 +98,7 @@ class Split:
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
-    # Set-up
+    # Functions that make the networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizers."""
@@ -119,18 +121,23 @@ class Split:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Resolve which parties of a roster encode, which host each head, and which hosts read each embedding.
+        """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
+
+        The topology of a roster is computed only once.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or its description of its heads is not valid.
         """
+        if roster in self._topologies:
+            return self._topologies[roster]
         can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
             raise ConfigError(f"{can.title} with these settings supports at most {can.most_parties} parties, but "
                               f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        return rule.topology(roster, self.embedding, self.hosting)
+        self._topologies[roster] = found = rule.topology(roster, self.embedding, self.hosting)
+        return found
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
         """Return new, untrained heads for a host."""
@@ -151,7 +158,7 @@ class Split:
             heads, taught = state.modules["heads"], state.modules["taught"]
         assert isinstance(heads, StackedMLP | ModuleHeads)
         assert isinstance(taught, TrainedParties | None)
-        everyone = tuple(chain.from_iterable(topology.hosts.values()))
+        everyone = sorted(chain.from_iterable(topology.hosts.values()))
         return Fusion(
             heads=heads,
             owners=torch.tensor(topology.hosts[host], dtype=torch.int64, device=seat.device),
@@ -161,10 +168,10 @@ class Split:
             taught=taught,
         )
 
-    # Training
+    # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the one stage of a split method."""
+        """Return the single stage of a split method's training."""
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
@@ -210,7 +217,7 @@ class Split:
             state: the party's networks.
             rows: the party's rows.
             batch: the batch.
-            taken: the result of ``rows.block.take``, if the caller already has it because it encodes the batch again.
+            taken: the result of ``rows.block.take`` for this batch, if the caller already has it.
             draws: whether modules may draw random numbers for dropout, as in training.
 
         Raises:
@@ -225,12 +232,12 @@ class Split:
         with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
             h: Tensor = state.modules["encoder"](x)
         if not finite(h.detach()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch.place}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
-        """Return the positions in ``places`` of the party's rows, and the embeddings that it sends in prediction."""
+        """Return the positions in ``places`` of rows that the party has, and the embeddings sent in prediction."""
         with torch.no_grad():
             return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
 
@@ -243,7 +250,7 @@ class Split:
         mine: ExchangePart | None,
         asked: Sequence[str] | None = None,
     ) -> Gathered:
-        """Wait at a host for the embeddings of a batch, by default from all parties that the host reads."""
+        """Wait at a host for the embeddings of a batch, by default from all parties whose embeddings the host reads."""
         topology = state.topology
         assert topology is not None
         asked = topology.blocks if asked is None else asked
@@ -253,7 +260,7 @@ class Split:
         return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and, for each party, its gradient with respect to the party's embeddings.
+        """Return the loss and, for each party, the loss's gradient with respect to the party's embeddings.
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
         batch has no row to learn from.
@@ -270,11 +277,11 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # zeros if no row is left or heads ignore h
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None if no row is left or heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label, or ``None`` if no row has one; compute its gradients.
+        """Return the loss of the rows with a known label, ``None`` without such rows; compute the loss's gradients.
 
         The gradients are stored in ``grad`` of the embeddings ``h`` [B, K, H] and of the heads' parameters.
 
@@ -313,7 +320,7 @@ class Split:
             loss = weight * loss
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
+            raise Diverged(f"the loss is {value} at {batch.place}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
@@ -327,7 +334,7 @@ class Split:
         state.optimizers["encoder"].zero_grad()
         h.backward(total)  # type: ignore[no-untyped-call]
 
-    # Prediction
+    # Functions for prediction
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
@@ -339,7 +346,7 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        # do not await inside no_grad: it would also apply to other parties' coroutines on this thread
+        # do not await inside no_grad, which would also apply to other parties' coroutines on this thread
         with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)

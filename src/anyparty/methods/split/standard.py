@@ -8,8 +8,9 @@ Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
 Answer    for rows that all parties have; other rows get no answer
 
 ``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1).
-It is trained on the rows that all parties have, and predicts for any row, with zeros in place of absent embeddings. Its
-head reads all embeddings side by side, as in PlugVFL, because a mean cannot mark an embedding as absent.
+This variant is trained on the rows that all parties have. It predicts for any row, with zeros in place of absent
+embeddings. Its head reads all embeddings side by side, as in PlugVFL, because a mean cannot mark an embedding as
+absent.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Standard(Rule):
     """A rule with one predictor, which needs all parties or reads zeros for absent parties.
 
     Attributes:
-        absent: in prediction, "refuse" a row that not all parties have, or use "zeros" in place of absent embeddings.
+        absent: the treatment in prediction of rows that not all parties have. "refuse" gives them no answer; "zeros"
+            puts zeros in place of absent embeddings.
 
     """
 
@@ -65,7 +67,7 @@ class Standard(Rule):
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, 1, and the width of its input: one mean embedding, or all K side by side."""
+        """Return the number of heads (1), and the width of its input: a mean, or K embeddings side by side."""
         return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002

@@ -32,8 +32,8 @@ class Topology:
         hosts: for each host, the owners k of its heads; the active party is first. A host's tuple is empty if heads
             belong to no party.
         heads: the number of heads at each host.
-        reads: the parties whose embeddings each host reads.
-        readers: the hosts that read the embeddings of each party, for every party of the roster.
+        reads: for each host, the parties whose embeddings it reads.
+        readers: for every party of the roster, the hosts that read its embeddings.
         unread: the parties whose embeddings no host reads. These parties send no message, as if they had no row.
 
     """
@@ -56,7 +56,7 @@ class Topology:
         return tuple(dict.fromkeys((*self.blocks, *self.hosts)))
 
     def heard(self, observed: Tensor) -> Tensor:
-        """Return ``observed`` [N, K] bool with False for the parties whose embeddings no host reads."""
+        """Return ``observed`` [N, K] bool, set to False for the parties whose embeddings no host reads."""
         if not self.unread:
             return observed
         observed = observed.clone()
@@ -91,8 +91,8 @@ def resolve(
 ) -> Topology:  # fmt: skip
     """Return the topology that a rule describes for these parties, and check it.
 
-    With ``hosting="labelers"`` a head is at its owner if the owner holds labels. All other heads are at the active
-    party. If heads have owners, there are as many heads as owners, and the number in ``head`` is ignored.
+    With ``hosting="labelers"``, a party that owns a head hosts it if this party holds labels. The active party hosts
+    all other heads. If heads have owners, there are as many heads as owners, and the number in ``head`` is ignored.
 
     Args:
         can: the capabilities of the rule.
@@ -149,7 +149,7 @@ def resolve(
 
 
 def _hosts(roster: Roster, owners: tuple[int, ...] | None, hosting: Hosting) -> dict[str, tuple[int, ...]]:
-    """Return the owners k of the heads at each host, the active party first."""
+    """Return, for each host, the owners k of its heads; the active party is first."""
     if owners is None or hosting == "active":
         return {roster.active: owners or ()}
     at: dict[str, list[int]] = {roster.active: []}

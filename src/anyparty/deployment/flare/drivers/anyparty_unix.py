@@ -112,7 +112,7 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # another user's process has the number now
+    except PermissionError:  # another user's process now has this process id
         return False
     return True
 
