@@ -32,8 +32,7 @@ from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
 from anyparty.training.loop import play as train_part
 from anyparty.training.loop import predict_rows
-from anyparty.training.membership import Membership, StaticMembership
-from anyparty.training.party_run import PartyRun, RunHooks, TrainedParty
+from anyparty.training.party_run import Membership, PartyRun, RunHooks, StaticMembership, TrainedParty
 from anyparty.transport import codec, memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel

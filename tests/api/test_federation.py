@@ -311,6 +311,21 @@ def test_rows_are_split_before_anything_is_fitted_and_by_the_seed():
     assert (federation.split(settings.model_copy(update={"seed": 1})) != use).any()
 
 
+def test_rows_come_with_their_ids():
+    frames = tables(bank="y")
+    frames["shop"] = frames["shop"].tail(70).sample(fraction=1, shuffle=True, seed=0)
+    federation = Federation.from_tables(frames, label="y")
+    found = federation.rows(seed=3, test=0.4)
+    assert found.columns == ["id", "bank", "shop", "labelled", "use"]
+    assert set(found.filter("shop")["id"]) == set(frames["shop"]["id"])
+    settings = federation.config.train.model_copy(update={"seed": 3, "test": 0.4})
+    assert found.filter(use="test")["id"].equals(federation.alignment.ids.filter(federation.split(settings) == TEST))
+    model = federation.train("standard", seed=3, test=0.4, epochs=1)
+    assert sorted(model.predict().ids) == sorted(found.filter(use="test")["id"])
+    with pytest.raises(ConfigError, match="seeed"):
+        federation.rows(seeed=3)
+
+
 def test_standard_without_a_row_that_all_have():
     frames = tables(bank="y")
     frames["bank"], frames["shop"] = frames["bank"].head(70), frames["shop"].tail(70)

@@ -93,7 +93,7 @@ def test_a_small_demo_and_its_repetition(tmp_path: Path, monkeypatch: pytest.Mon
     assert demo.counts(comparison) == [4, 3, 2, 1]
     files = {path.name for path in (tmp_path / "demo").iterdir()}
     assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "accuracy-dark.svg"} <= files
-    monkeypatch.setattr("anyparty.api.local_training.train", None)  # a second run would fail
+    monkeypatch.setattr("anyparty.api.training_run.train", None)  # a second run would fail
     again = demo.run(tmp_path / "demo", seeds=1, jobs=1)
     assert again.frame().equals(comparison.frame())
 

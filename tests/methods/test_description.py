@@ -18,8 +18,7 @@ from anyparty.api.runs import evaluate_run, model_for_run, predict_run
 from anyparty.core.object_description import DEEPEST, described
 from anyparty.core.types import MessageSpec
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError, NotGiven, PredictionError, ResumeError
-from anyparty.methods.description import differences
-from anyparty.methods.method_registry import method
+from anyparty.methods.method_registry import differences, method
 from anyparty.methods.schedules.flex import Flex
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.split.laser import Laser

@@ -58,7 +58,7 @@ def test_differences_seed_by_seed(runs):
     assert [row[2].split()[0] for row in section.tables[0].rows] == [f"{accuracy[name]:.3f}" for name in names]
     half = t.ppf(0.975, df=1) * np.std(each, ddof=1) / np.sqrt(2)
     low, high = np.mean(each) - half, np.mean(each) + half
-    assert difference.interval == pytest.approx((low, high))
+    assert difference.interval() == pytest.approx((low, high))
     shown = f"{difference.mean:+.4f} ({low:.4f} to {high:.4f})"
     assert section.tables[1].rows == [["laser", "local", shown, "2", f"{difference.better} of 2"]]
     caption = "Difference in accuracy, seed by seed on the same test rows. More is better."

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from anyparty.api.federation import Federation
-from anyparty.api.local_training import check
+from anyparty.api.training_run import check
 from anyparty.config import Config
 from anyparty.config.method_factory import SCHEDULES
 from anyparty.core.types import TensorSpec

@@ -22,7 +22,7 @@ from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import AnypartyWarning, ConfigError, Incomplete, ModelError, StorageError
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.sections import remarks_section
-from anyparty.training.membership import Attendance
+from anyparty.training.party_run import Attendance
 from anyparty.transport import memory
 from tests.deployment.test_site_training import NAMES, settings, weights, world
 

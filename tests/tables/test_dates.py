@@ -214,7 +214,7 @@ class TestText:
         frame = pl.DataFrame({"id": range(120), "seen": WORDS, "size": range(120)})
         table = read_table(frame, party="clinic", id="id")
         assert table.kinds == {"size": "numeric"}
-        assert "is left out; keep it with types: categorical, or as words with types: text" in table.notes[0]
+        assert "to keep it, write parties." in table.notes[0]
 
     def test_hashed_words(self):
         table = read([*WORDS, None, "red car"], kind="text")

@@ -17,7 +17,7 @@ from anyparty.methods.method_registry import method
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import KEEP, Checkpoints, RunPosition, load_module, read, tensors_of, write
-from anyparty.training.membership import StaticMembership
+from anyparty.training.party_run import StaticMembership
 from tests import worlds
 from tests.worlds import same_bits, world
 

@@ -13,7 +13,8 @@ from anyparty.errors import AnypartyWarning
 from anyparty.methods.method_registry import METHODS
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.checkpoint import RunPosition
-from anyparty.training.epoch_choice import Criterion, doubts, judge
+from anyparty.training.epoch_end import doubts, judge
+from anyparty.training.party_run import Criterion
 
 NAN = math.nan
 

@@ -12,8 +12,7 @@ from anyparty.errors import AlignmentError, PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.training import control_messages, epoch_end
 from anyparty.training.checkpoint import RunPosition
-from anyparty.training.membership import StaticMembership
-from anyparty.training.party_run import RunHooks
+from anyparty.training.party_run import RunHooks, StaticMembership
 from anyparty.transport import memory
 from tests import worlds
 

@@ -28,11 +28,11 @@ from anyparty.alignment.alignment import Alignment, align, rows_of
 from anyparty.alignment.overlap import Overlap
 from anyparty.config.label_columns import check_parties, label_columns
 from anyparty.core.declared_types import checked
-from anyparty.core.display import html_of
+from anyparty.core.display import html_of, named_ids
 from anyparty.core.seeds import Seeds, usual_torch
 from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
-from anyparty.data.splits import assign, restricted
+from anyparty.data.splits import PARTS, UNUSED, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
 from anyparty.tables import summary
@@ -285,14 +285,46 @@ class Federation:
         """
         return align(list(self.tables.values()), first=self.roster.active)
 
+    def rows(self, **settings: Unpack[TrainOptions]) -> pl.DataFrame:
+        """Return the N aligned rows with their ids: the parties that have each row, its label, and its use.
+
+        Args:
+            settings: training settings that replace those of the federation, such as ``seed``, ``test`` and ``rows``.
+
+        Returns:
+            One row for each aligned row, in the order of ``alignment.ids``: the id columns; for each party with columns
+            a truth value, True if the party has the row; "labelled", True if the active party has its label; and "use":
+            "train", "validation", "test", or null if the row is not used.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+            TableError: the rows cannot be split; see ``split``.
+        """
+        train = run_settings.TrainSettings.of(self.config.train.model_dump() | dict(settings), "train")
+        names = {number: part for part, number in PARTS.items()} | {UNUSED: None}
+        ids = self.alignment.identities(np.arange(self.alignment.n))
+        assert ids is not None  # the ids are known in one process
+        return pl.DataFrame([
+            *(column.alias(name) for name, column in named_ids(ids).items()),
+            *(pl.Series(name, self.observed[:, k]) for k, name in enumerate(self.roster.blocks)),
+            pl.Series("labelled", self.labeled),
+            pl.Series("use", [names[number] for number in self.split(train).tolist()], dtype=pl.String),
+        ])  # fmt: skip
+
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """The presence of rows, [N, K] bool: True if the k-th party with columns has row n."""
+        """The presence of rows, [N, K] bool: True if the k-th party with columns has row n.
+
+        The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
+        """
         return self.alignment.observed(self.roster.blocks)
 
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
-        """The labelled rows, [N] bool: True if the active party has a label for row n."""
+        """The labelled rows, [N] bool: True if the active party has a label for row n.
+
+        The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
+        """
         return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
@@ -311,6 +343,7 @@ class Federation:
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
+        The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
         The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
         rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
 
@@ -423,7 +456,7 @@ class Federation:
 
         """
         # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
-        from anyparty.api import arguments, local_training  # noqa: PLC0415
+        from anyparty.api import arguments, training_run  # noqa: PLC0415
 
         check_not_forked()
         arguments.check_kinds(method, watch)
@@ -433,7 +466,7 @@ class Federation:
         tables, config = arguments.split_by(split, self.tables, self.roster.active, config)
         for note in self.overlap.notes:
             remark(note)
-        return local_training.train(
+        return training_run.train(
             tables,
             self.roster,
             self.alignment,

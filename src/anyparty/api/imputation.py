@@ -24,7 +24,8 @@ from anyparty.api.model import Model
 from anyparty.api.runs import model_for_run, own_tables
 from anyparty.artifacts.model_files import Member
 from anyparty.core.declared_types import checked
-from anyparty.core.predictions import id_values, members, named_ids, patterns
+from anyparty.core.display import named_ids
+from anyparty.core.predictions import id_values, members, patterns
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows

@@ -1,33 +1,54 @@
-"""The steps that a run in one process and a run at a party's own site share: prepare, train, save.
+"""Train with all parties in one process, by the steps that a run at a party's own site takes too: prepare, train, save.
 
 1. ``TrainingRun.of`` validates the settings and describes the method.
 2. ``TrainingRun.party`` prepares one party, and returns the coroutine function that trains as this party.
 3. ``TrainingRun.about`` and ``member`` return what is saved: facts that all parties share, and one party's networks.
+
+``train`` runs all parties in one process, over the in-memory transport.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anyparty.alignment.alignment import PartyAlignment
-from anyparty.artifacts.model_files import Member, ModelSummary
-from anyparty.config import Config, PartySettings
-from anyparty.core.object_description import described
+import numpy as np
+import torch
+
+from anyparty.alignment.alignment import Alignment, PartyAlignment
+from anyparty.alignment.overlap import Overlap
+from anyparty.api.embeddings import LiveEmbeddings
+from anyparty.api.model import Model
+from anyparty.artifacts.model_files import Member, ModelSummary, write_model
+from anyparty.artifacts.recorder import LocalRecorder, counted_costs
+from anyparty.artifacts.trackers import trackers
+from anyparty.config import Config, Encoder, PartySettings
+from anyparty.config.method_factory import chosen, scheduled
+from anyparty.core.object_description import code_hashes, described, name_of
 from anyparty.core.types import Channel, MessageSpec, Roster
+from anyparty.data.blocks import row_keys
+from anyparty.data.splits import TEST
+from anyparty.data.task import predicted, teaching
+from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
-from anyparty.networks.encoders import Factory
-from anyparty.networks.optimizer import Optimizer
+from anyparty.networks.encoders import Factory, describe
+from anyparty.networks.objective import Loss, custom_loss
+from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
-from anyparty.training.membership import check_require
+from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
+from anyparty.training.loop import device_of
 from anyparty.training.party import PartyInputs, PartyResult, take_part
-from anyparty.training.party_run import RunHooks
+from anyparty.training.party_run import RunHooks, check_require
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,3 +152,184 @@ class TrainingRun:
             parts={},
             own=None if self.own is None else dict(self.own),
         )
+
+
+def check(config: Config) -> None:
+    """Validate the method, its parameters, the schedule, the device and ``train.extreme`` before any table is read.
+
+    Raises:
+        ConfigError: one of these settings is invalid; the error names it.
+    """
+    scheduled(chosen(config), config)
+    device_of(config.train.device)
+    _check_extreme(config)
+
+
+def _check_extreme(config: Config) -> None:
+    if config.train.extreme == "drop":
+        raise ConfigError("train.extreme = 'drop' goes on without a party, which is possible only where parties run on "
+                          "their own machines; with all parties in one process use train.extreme = 'stop'")  # fmt: skip
+
+
+def _check_loss(loss: Loss | None, method: Method) -> None:
+    if loss is not None and method.can.without_labels:
+        raise ConfigError(f"loss: {method.can.title} models the likelihood of labels, so it takes no other loss")
+
+
+def train(
+    tables: Mapping[str, Table],
+    roster: Roster,
+    alignment: Alignment,
+    overlap: Overlap,
+    config: Config,
+    *,
+    method: Method | None = None,
+    encoders: Mapping[str, Factory] | None = None,
+    optimizers: Mapping[str, Optimizer] | None = None,
+    loss: Loss | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    watch: Callback | None = None,
+    progress: bool = False,
+) -> Model:
+    """Train a model with all parties in this process.
+
+    Args:
+        tables: by party, its table.
+        roster: the parties in their fixed order, and which of them is active.
+        alignment: the alignment of the tables: which of the N rows each party has.
+        overlap: the number of rows that each set of parties shares.
+        config: the settings.
+        method: the method that replaces the method of the settings.
+        encoders: by party, the function that makes its encoder in place of the settings' encoder.
+        optimizers: by party, the optimizer that replaces the settings' optimizer.
+        loss: a function of outputs [n, C] and labels [n] that replaces the built-in loss.
+        folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
+        resume: whether to resume from the folder's checkpoints.
+        watch: a callback, whose hooks follow the run.
+        progress: whether to show a progress bar.
+
+    Raises:
+        ConfigError: a setting cannot be used, or another run is in progress in ``folder``.
+        TableError: the labels cannot be used, or a class has too few rows for training, validation and test.
+        AlignmentError: the method cannot train on the rows that the parties share.
+        ResumeError: ``folder`` already holds a run and ``resume`` is false, or ``resume`` is true and ``folder`` does
+            not hold this run.
+        Diverged: the loss became infinite or NaN.
+
+    """
+    _check_extreme(config)
+    functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
+    if functions:
+        raise ConfigError(f"method: {functions[0]} is a function, which settings cannot store; pass the method "
+                          f"itself, train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
+    run = TrainingRun.of(config, scheduled(method or chosen(config), config), roster, resume=resume)
+    _check_loss(loss, run.method)
+    encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
+    observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
+    kept = as_trained(config, method, run.own, encoders, optimizers)
+    callbacks, parts, live = CallbackList([]), {}, LiveEmbeddings(run.answers, alignment)
+    for name in roster.names:
+        position, leads = alignment.position[name], name == active
+        known = PartyAlignment(position=position, observed=observed if leads else None, key=key if leads else None)
+        parts[name] = run.party(
+            name, tables[name], known,
+            folder=None if folder is None else folder / "parties" / name / "checkpoints",
+            hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
+            encoder=encoders.get(name), optimizer=optimizers.get(name),
+        )  # fmt: skip
+    # Begin the record now, after all settings are checked: begin() locks the folder, and only open() unlocks it.
+    recorder = None if folder is None else LocalRecorder.begin(
+        folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
+        active=active, can=run.method.can, own=None if run.own is None else run.answers,
+        loss="" if loss is None else name_of(loss),
+        code=code_hashes(_functions(config, roster, encoders, optimizers, loss)), resume=resume,
+    )  # fmt: skip
+    ledger = Ledger() if recorder is None else recorder.ledger
+    wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)
+    with nullcontext() if recorder is None else recorder.open():
+        bar = Bar() if progress else None
+        callbacks.each += CallbackList([each for each in (recorder, bar, watch) if each is not None]).each
+        callbacks.each += trackers(config, folder, resume=resume)
+        for each in callbacks.each:
+            each.embedder = live
+        with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
+            told = teaching(tables[active], alignment.position[active], observed.numpy())
+            callbacks.on_aligned(overlap, predicted(told, config.federation.task, config.federation.positive))
+            try:
+                with custom_loss(loss):
+                    outcomes = memory.play(parts, wrap)
+            finally:
+                if bar is not None:
+                    bar.close()
+            lead = outcomes[active]
+            test = torch.from_numpy(np.flatnonzero(lead.use == TEST))
+            model = Model.of(
+                run.about(lead),
+                run.answers,
+                {name: run.member(outcomes[name]) for name in roster.names},
+                history=lead.trained.history,
+                ledger=ledger,
+                costs=counted_costs(run.method, outcomes, config.train.batch_size, ledger),
+                held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
+            )
+            if recorder is not None:
+                write_model(recorder.path.parent, model.about, model.members)
+                scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
+                recorder.finish(lead.trained, scores["evaluation"], model.costs)
+    return model
+
+
+def _functions(
+    config: Config, roster: Roster, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer],
+    loss: Loss | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return, by use such as "encoder of bank", the functions and classes that training calls and users may define."""
+    found: dict[str, Any] = {"loss": loss}
+    for name in roster.blocks:
+        found[f"encoder of {name}"] = encoders.get(name) or config.encoder_of(name)
+    for name, each in optimizers.items():
+        if isinstance(each, CustomOptimizer):
+            found |= {f"optimizer of {name}": each.make, f"scheduler of {name}": each.scheduler}
+    return found
+
+
+def as_trained(
+    config: Config, method: Method | None, own: Mapping[str, Any] | None, encoders: Mapping[str, Factory],
+    optimizers: Mapping[str, Optimizer],
+) -> Config:  # fmt: skip
+    """Return the settings to record for a run, including the Python objects that replaced some of them.
+
+    A method, an encoder or an optimizer is recorded as settings if an equal object can be made from settings.  A
+    user-defined method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is
+    recorded as ``module:function``, even if this name cannot be imported.
+
+    Args:
+        config: the settings.
+        method: the method object that the caller passed in place of the settings' method; ``None`` if none was passed.
+        own: the description of the settings' method without its schedule, if this method is user-defined.
+        encoders: by party, the function that the caller passed to make its encoder.
+        optimizers: by party, the optimizer that the caller passed.
+
+    """
+    parties = {}
+    for name, party in config.parties.items():
+        changed: dict[str, Any] = {"optimizer": optimizers[name]} if name in optimizers else {}
+        if name in encoders:
+            changed["encoder"] = _encoder(encoders[name])
+        parties[name] = party.model_copy(update=changed)
+    if method is None:
+        chosen = config.method.model_copy(update={"own": own})
+        return config.model_copy(update={"parties": parties, "method": chosen})
+    known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
+    return config.model_copy(update={"parties": parties, "method": Config.of({"method": known}, "train").method})
+
+
+def _encoder(factory: Factory) -> Encoder:
+    about = describe(factory)
+    if about is None:
+        own = getattr(factory, "__qualname__", f"<a {type(factory).__qualname__}>")
+        return Encoder(factory=f"{getattr(factory, '__module__', '')}:{own}")
+    if about["kind"] == "lstm":
+        about["memory"] = about.pop("hidden")
+    return Encoder.model_validate(about)

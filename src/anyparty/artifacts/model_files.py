@@ -33,9 +33,8 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.storage import inside, read_json, refuse_file, tuples, write_json
 from anyparty.core.types import Roster, Task
 from anyparty.errors import ModelError, NotGiven, TableError, nearest
-from anyparty.methods import description
 from anyparty.methods.method import Method, PartyContext, State
-from anyparty.methods.method_registry import made_again
+from anyparty.methods.method_registry import check_description, made_again
 from anyparty.networks.encoders import Factory, describe, restore
 from anyparty.networks.modules import AllocationLimit
 from anyparty.tables import readers
@@ -144,7 +143,7 @@ class ModelSummary:
             chosen by validation scores.
         parts: by party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own site
             knows only its own hash.  A party that was lost before training ended has no hash.
-        own: the description of a user-defined method by ``methods.description``; ``None`` for a built-in method, or if
+        own: the description of a user-defined method by ``described``; ``None`` for a built-in method, or if
             an earlier version saved the model.
 
     """
@@ -200,7 +199,7 @@ class ModelSummary:
         """
         shipped = None if self.method is None else made_again(**tuples(self.method))
         if given is not None:
-            description.check(source, self.own, shipped, given)
+            check_description(source, self.own, shipped, given)
             return given
         if shipped is None:
             raise NotGiven(f"{source}: trained with a user-defined method", "method=...")

@@ -46,8 +46,8 @@ from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
 from anyparty.data.splits import TEST, TRAIN, UNUSED
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
-from anyparty.methods import description
 from anyparty.methods.method import Method
+from anyparty.methods.method_registry import differences
 from anyparty.training.callbacks import Callback, now
 from anyparty.training.checkpoint import PROGRESS, Checkpoints, read
 from anyparty.training.party import PartyResult
@@ -331,7 +331,7 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
         party.pop("table", None)
     kept = was.get("method", {}).pop("own", None)
     now.get("method", {}).pop("own", None)
-    differs = {} if own is None or kept is None else description.differences(kept, own)
+    differs = {} if own is None or kept is None else differences(kept, own)
     before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
     _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))

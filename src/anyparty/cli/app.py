@@ -86,8 +86,8 @@ def train(
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
     from anyparty.api.federation import Federation
-    from anyparty.api.local_training import check
     from anyparty.api.runs import default_folder
+    from anyparty.api.training_run import check
     from anyparty.core.display import doing, showing_steps
 
     console = screen(quiet=quiet, as_json=as_json)

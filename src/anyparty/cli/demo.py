@@ -179,7 +179,7 @@ def firsts(comparison: Comparison) -> dict[str, list[int]]:
 
 
 def leader(comparison: Comparison) -> str:
-    """Return the method that has the highest mean accuracy in more columns of the table than any other method."""
+    """Return the method that has the highest mean accuracy in the most columns of the table."""
     wins = firsts(comparison)
     return max(wins, key=lambda name: len(wins[name]))
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anyparty.config.loader import config_of, from_values, load
-    from anyparty.config.network_settings import Encoder
     from anyparty.config.schema import (
         ClockSettings,
         Config,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
         TrackSettings,
         TrainSettings,
     )
-    from anyparty.config.settings_group import Settings
+    from anyparty.config.settings_group import Encoder, Settings
 
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
@@ -41,7 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ELSEWHERE = {"Settings": "settings_group", "config_of": "loader", "from_values": "loader", "load": "loader",
-              "Encoder": "network_settings"}  # fmt: skip
+              "Encoder": "settings_group"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

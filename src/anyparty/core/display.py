@@ -155,6 +155,12 @@ def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
     return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
+def named_ids(id_columns: pl.DataFrame) -> dict[str, pl.Series]:
+    """Return the id columns of a result by name: a single column is named "id", several columns keep their names."""
+    columns = id_columns.get_columns()
+    return {"id": columns[0].alias("id")} if len(columns) == 1 else {column.name: column for column in columns}
+
+
 def escape_formulas(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Put a single quote before each text cell and column name that a spreadsheet would run as a formula.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.core.display import take_rows, write_frame
+from anyparty.core.display import named_ids, take_rows, write_frame
 from anyparty.core.types import LabelType, Task
 from anyparty.errors import PredictionError
 
@@ -212,12 +212,6 @@ def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:
     """Return the id of each row: the cell of a single id column, or a tuple of the cells of several id columns."""
     rows = id_columns.rows()
     return tuple(row[0] for row in rows) if id_columns.width == 1 else tuple(rows)
-
-
-def named_ids(id_columns: pl.DataFrame) -> dict[str, pl.Series]:
-    """Return the id columns of a result by name: a single column is named "id", several columns keep their names."""
-    columns = id_columns.get_columns()
-    return {"id": columns[0].alias("id")} if len(columns) == 1 else {column.name: column for column in columns}
 
 
 def refuse_without_labels(task: Task) -> None:

@@ -31,7 +31,7 @@ from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.site.site_prediction import ANSWERS
 from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, remark, some
 from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
-from anyparty.training.membership import check_require
+from anyparty.training.party_run import check_require
 
 COMPLETED = "FINISHED:COMPLETED"  # FLARE's status of a job that ended without an error
 

@@ -132,7 +132,7 @@ def check_methods(methods: Iterable[ComparedMethod], config: Config, training: M
     Raises:
         ConfigError: a parameter or a setting does not exist or is out of range.
     """
-    from anyparty.api.local_training import check  # noqa: PLC0415
+    from anyparty.api.training_run import check  # noqa: PLC0415
 
     for each in methods:
         resolved = arguments.over(config, each.method, each.parameters or None, None, None, training)

@@ -22,12 +22,12 @@ from matplotlib.figure import Figure
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from scipy.stats import t as student
 
 from anyparty.core import figure_style as style
 from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, nearest
 from anyparty.metrics import METRICS
+from anyparty.metrics.paired import PairedDifference
 from anyparty.metrics.scores import metric_label
 from anyparty.report.elements import (
     PageTable,
@@ -38,7 +38,6 @@ from anyparty.report.elements import (
 
 GROUPS = ("method", "missing", "present")
 COSTS = ("seconds", "bytes_sent", "parameters", "epochs")
-LEVEL = 0.95
 SHARES = {"accuracy", "f1", "macro_f1", "auroc"}  # these metrics are shares, which tables show in percent
 
 
@@ -169,16 +168,12 @@ class Comparison:
         others = [key for key in keys if key != "method"]
         base = seeds.filter(pl.col("method") == baseline).select(*others, "seed", pl.col("score").alias("base"))
         joined = seeds.filter(pl.col("method") != baseline).join(base, on=[*others, "seed"], maintain_order="left")
-        better = (pl.col("score") > pl.col("base")) if METRICS[name].greater else (pl.col("score") < pl.col("base"))
-        found = joined.group_by(keys, maintain_order=True).agg(
-            (pl.col("score") - pl.col("base")).alias("each"), better.sum().alias("better")
-        )
         rows = []
-        for row in found.iter_rows(named=True):
-            each = [value for value in row.pop("each") if value is not None and not math.isnan(value)]
-            mean, half = _mean_and_half_width(each, self._overlap(row.get("missing")))
-            values = {"difference": mean, "low": mean - half, "high": mean + half, "better": row.pop("better")}
-            rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(each)})
+        for row in joined.group_by(keys, maintain_order=True).agg("score", "base").iter_rows(named=True):
+            found = PairedDifference.of(name, zip(row.pop("score"), row.pop("base"), strict=True))
+            low, high = found.interval(self._overlap(row.get("missing")))
+            values = {"difference": found.mean, "low": low, "high": high, "better": found.better}
+            rows.append({**row, "baseline": baseline, "metric": name, **values, "seeds": len(found.each)})
         return pl.DataFrame(rows)
 
     def _overlap(self, missing: float | None) -> float:
@@ -400,20 +395,6 @@ def _per_seed(long: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     counted = pl.col("present").is_not_null() if "present" in keys else pl.col("present").is_null()
     means = [pl.col(name).mean() for name in ("score", "coverage", *COSTS)]
     return long.filter(counted).group_by([*keys, "seed"], maintain_order=True).agg(means)
-
-
-def _mean_and_half_width(values: Sequence[float], overlap: float) -> tuple[float, float]:
-    """Return the mean, and half the width of its 95 % interval.
-
-    The mean of no values is NaN.  The half width is NaN for fewer than two values.  ``overlap`` is the number of test
-    rows divided by the number of training rows; it widens the interval.
-    """
-    n = len(values)
-    mean = math.fsum(values) / n if n else math.nan
-    if n < 2:
-        return mean, math.nan
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return mean, float(student.ppf((1 + LEVEL) / 2, n - 1)) * math.sqrt(variance * (1 / n + overlap))
 
 
 def _short(value: Any) -> str:

@@ -140,11 +140,11 @@ class Evaluation:
         Raises:
             ConfigError: the task is not a classification, or no row has an answer.
         """
-        from anyparty.metrics import calibration, plots  # noqa: PLC0415 - scikit-learn and matplotlib are slow
+        from anyparty.metrics import plots  # noqa: PLC0415 - scikit-learn and matplotlib are slow
 
         rows = self._answered_rows("a confusion matrix")
         axes = new_axes() if axes is None else axes
-        plots.draw_confusion(axes, calibration.confusion_counts(rows), rows.task.classes)
+        plots.draw_confusion(axes, plots.confusion_counts(rows), rows.task.classes)
         return axes
 
     def plot_calibration_curve(self, axes: Axes | None = None) -> Axes:
@@ -158,11 +158,11 @@ class Evaluation:
         Raises:
             ConfigError: the task is not a classification, or no row has an answer.
         """
-        from anyparty.metrics import calibration, plots  # noqa: PLC0415 - scikit-learn and matplotlib are slow
+        from anyparty.metrics import plots  # noqa: PLC0415 - scikit-learn and matplotlib are slow
 
         rows = self._answered_rows("a calibration curve")
         axes = new_axes() if axes is None else axes
-        plots.draw_calibration(axes, calibration.calibration_of(rows))
+        plots.draw_calibration(axes, plots.calibration_of(rows))
         return axes
 
     def _answered_rows(self, drawing: str) -> LabelledPredictions:

@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from scipy.special import stdtrit
-
 from anyparty.artifacts.record import MAY_DIFFER
 from anyparty.errors import some
 from anyparty.metrics import METRICS
+from anyparty.metrics.paired import PairedDifference
 from anyparty.metrics.scores import metric_label
 from anyparty.report import figures
 from anyparty.report.elements import (
@@ -52,43 +51,18 @@ MAX_OPEN_RUNS = 24  # a table of more runs is folded until the reader opens it
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantDifference:
-    """The score of one variant minus the score of another.
-
-    Attributes:
-        one, other: the names of the variants.
-        each: the difference for each seed that both variants have.
-        better: number of seeds for which ``one`` is better.
-    """
+class VariantDifference(PairedDifference):
+    """The score of the variant ``one`` minus the score of the variant ``other``, paired by seed."""
 
     one: str
     other: str
-    each: tuple[float, ...]
-    better: int
 
     def against(self, reference: str) -> VariantDifference:
-        """Return this difference with ``reference`` as ``other``; the signs change if the variants are exchanged."""
+        """Return this difference with ``reference`` as ``other``; the signs change if the variants change places."""
         if self.one != reference:
             return self
         worse = sum(value != 0 for value in self.each) - self.better
         return replace(self, one=self.other, other=self.one, each=tuple(-value for value in self.each), better=worse)
-
-    @property
-    def mean(self) -> float:
-        """The mean of the differences over seeds."""
-        return statistics.fmean(self.each)
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the differences; NaN if there is only one difference."""
-        return statistics.stdev(self.each) if len(self.each) > 1 else float("nan")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Student's 95 % interval of the mean over seeds; NaN for a single seed."""
-        n = len(self.each)
-        half = float(stdtrit(n - 1, 0.975)) * self.deviation / math.sqrt(n) if n > 1 else math.nan
-        return self.mean - half, self.mean + half
 
 
 def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores]) -> Section:
@@ -241,7 +215,7 @@ def _direction(metric: str) -> str:
 def _difference_table(found: Sequence[VariantDifference], metric: str, digits: int) -> PageTable:
     rows = []
     for each in found:
-        low, high = each.interval
+        low, high = each.interval()
         difference = Estimate(value=each.mean, low=low, high=high)
         rows.append([each.one, each.other, format_estimate(difference, digits=digits, sign=True), str(len(each.each)),
                      f"{each.better} of {len(each.each)}"])  # fmt: skip
@@ -307,9 +281,8 @@ def compare_variants(
             reasons.append(f"{one} and {other} have different positive classes")
             continue
         if same:
-            each = tuple(values[a.name] - values[b.name] for a, b in same)
-            better = sum(value > 0 if METRICS[metric].greater else value < 0 for value in each)
-            found.append(VariantDifference(one=one, other=other, each=each, better=better))
+            paired = PairedDifference.of(metric, [(values[a.name], values[b.name]) for a, b in same])
+            found.append(VariantDifference(one=one, other=other, each=paired.each, better=paired.better))
     return found, reasons
 
 

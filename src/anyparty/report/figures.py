@@ -28,7 +28,7 @@ from anyparty.core.figure_style import (
     styled,
 )
 from anyparty.metrics import plots
-from anyparty.metrics.calibration import Calibration
+from anyparty.metrics.plots import Calibration
 from anyparty.metrics.scores import metric_label
 from anyparty.report.elements import format_bytes, format_estimate
 from anyparty.report.shapley import Estimate, Floats

@@ -58,7 +58,7 @@ class RunArticle:
 
 
 def write(
-    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool = False,
+    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool | None = None,
     methods: Mapping[str, Method] | None = None, encoders: Mapping[str, Mapping[str, Factory]] | None = None,
     allow_code: Sequence[str] = (),
 ) -> Path:  # fmt: skip
@@ -70,9 +70,9 @@ def write(
             overwritten, and its figures that the new page does not have are removed.
         metric: the metric to show; by default accuracy, or RMSE for a regression.  If models are loaded, the metric is
             computed for every set of parties.  If not, it must be a recorded metric.
-        model: whether to load models and score them again, if their tables can be read.  ``methods`` and ``encoders``
-            imply ``model=True``.  With ``model=False`` the page is made only from records, and no method or encoder is
-            imported.
+        model: whether to load models and score them again, if their tables can be read; by default only with one run.
+            ``methods`` and ``encoders`` imply ``model=True``.  With ``model=False`` the page is made only from records,
+            and no method or encoder is imported.
         methods: by run (its name on the page, or its folder), the trained method, if it is user-defined and the
             settings do not name it.  If the method is not given, the page shows the run's recorded scores.
         encoders: by run and by party, the factory of a network that the settings do not name.
@@ -88,7 +88,7 @@ def write(
     runs = _distinct_names(find_runs(paths))
     own_methods, factories = _by_run(runs, methods, "methods"), _by_run(runs, encoders, "encoders")
     _check_methods(runs, own_methods)
-    model = model or bool(own_methods or factories)
+    model = (len(runs) == 1 if model is None else model) or bool(own_methods or factories)
     scores = [
         RunScores.of(
             run, metric, model=model, method=own_methods.get(run.name), encoders=factories.get(run.name),

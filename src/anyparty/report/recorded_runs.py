@@ -413,8 +413,8 @@ class RunScores:
         """
         _check_metric(run, metric, model=model)
         if not model:
-            return cls(reason="the report reads only records unless it is asked to load the model (--model, or "
-                              "model=True in Python)", metric=metric)  # fmt: skip
+            return cls(reason="the report read only records; --model, or model=True in Python, also loads the "
+                              "models", metric=metric)  # fmt: skip
         if run.folder is None:
             return cls(reason="each party keeps its own part of the model, so that this report cannot score sets of "
                               "parties", metric=metric)  # fmt: skip

@@ -16,7 +16,7 @@ import tomli_w
 
 from anyparty.core.types import MessageSpec
 from anyparty.metrics import plots
-from anyparty.metrics.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
+from anyparty.metrics.plots import calibration_of, confusion_counts, only_answered, scores_by_class
 from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import figures
 from anyparty.report.elements import (
@@ -84,12 +84,13 @@ def training_section(run: RecordedRun) -> Section:
     text = [f"{len(run.history):,} epochs, {seconds:,.1f} s of training steps."]
     if run.best_epoch:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
-        scores = ", ".join(
-            f"{metric_label(name)} {format_score(name, value)}" for name, value in best.get("validation", {}).items()
-        )
+        held_out = best.get("validation", {})
+        scores = ", ".join(f"{metric_label(name)} {format_score(name, value)}" for name, value in held_out.items())
+        chosen_by = (run.settings.get("train", {}).get("metric"), "log_loss", "rmse")  # as ``metrics.headline``
+        metric = metric_label(next((name for name in chosen_by if name in held_out), "loss"))
         several = len({epoch.get("stage") for epoch in run.history}) > 1
         when = f"{best['epoch']} of stage {best['stage']!r}" if several and best else f"{run.best_epoch}"
-        text.append(f"Best on validation rows after epoch {when}: {scores}.")
+        text.append(f"The weights are those of epoch {when}, which has the best {metric} on validation rows: {scores}.")
     if restarts := run.history[-1].get("trace_began_anew"):
         text.append(f"The clock's trace of CPU use is shorter than the run: it restarted {int(restarts)} times.")
     changes = [(epoch["epoch"], _attendance_changes(epoch)) for epoch in run.history]

@@ -30,7 +30,7 @@ from anyparty.core.storage import read_json, take, write_json
 from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.serving.serving_protocol import MESSAGES, RECEIVE_TIMEOUT_S, routes_to
-from anyparty.training.membership import door_of
+from anyparty.training.party_run import door_of
 from anyparty.transport.codec import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
 
 ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.cells import SEARCHED, key, listed
+from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
 from anyparty.tables.column_types import FEW_LEVELS, date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
 from anyparty.tables.reading_rules import DATE_CELL, NOT_A_NUMBER
@@ -54,7 +54,7 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
     more = f"; the same applies to {some([other for other, *_ in found[1:]])}" if found[1:] else ""
     note = (
         f"{where}: column {name!r} is read as numbers, and {count:,} of its cells begin with a zero, such as {cell!r}: "
-        f"if these are codes, declare it categorical with types, or leave it out with drop{more}"
+        f"if these are codes, write {party_setting(where, 'types', name, 'categorical')}{more}"
     )
     return (note,)
 
@@ -75,7 +75,8 @@ def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) ->
         if len(pointed) and len(whole) and pointed.str.contains(r"^[+-]?[1-9]\d{0,2}\.\d{3}$").all():
             notes.append(
                 f"{where}: column {column.name!r} is read with a decimal point, such as {pointed[0]!r} beside "
-                f'{whole[0]!r}: if the point stands between thousands, write decimal = "," in the party\'s settings'
+                f"{whole[0]!r}: if the point stands between thousands, write "
+                f'parties.{key(party_in(where))}.decimal = ","'
             )
     return tuple(notes)
 
@@ -95,14 +96,14 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
         if words and len(numbers) and numbers.cast(pl.Float64, strict=False).is_not_null().all():
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, because of {some(words)} beside numbers: if "
-                f"this stands for missing, write missing = {{{key(column.name)} = {listed(words)}}} in the party's "
-                "settings"
+                f"this stands for missing, write {party_setting(where, 'missing', column.name, words)}"
             )
         elif notation := notation_of(numbers):
-            advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
+            advice = f"{date_setting(column.name, where)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
-                f"as {notation.examples[0]!r}: {advice}or declare the column categorical with types"
+                f"as {notation.examples[0]!r}: {advice}or keep them: "
+                f"{party_setting(where, 'types', column.name, 'categorical')}"
             )
         elif others := _among_quantities(numbers, where, column.name):
             notes.append(others)
@@ -118,8 +119,9 @@ def _among_quantities(text: pl.Series, where: str, name: str) -> str:
             rest = cells.value_counts(text.filter(~found))
             return (
                 f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
-                f"{int((~found).sum()):,} are not, such as {some(each for each, _ in rest)}: list these in the party's "
-                f"setting missing if they mean an empty cell, or declare the column categorical with types"
+                f"{int((~found).sum()):,} are not, such as {some(each for each, _ in rest)}: if these mean an empty cell, "
+                f"write {party_setting(where, 'missing', name, [each for each, _ in rest[:5]])}; if they are categories, "
+                f"write {party_setting(where, 'types', name, 'categorical')}"
             )
     return ""
 

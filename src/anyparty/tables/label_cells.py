@@ -172,7 +172,7 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
         raise TableError(
             f"{where}: label column {column.name!r} has {counted(other)}, which federation.classes does not list "
             f"({cells.cited(text, bad)}); its classes are {some(classes, 20)}: add the text to one of them, or write "
-            f"missing = {{{column.name} = {listed(each for each, _ in other)}}} in the party's settings"
+            f"{cells.party_setting(where, 'missing', column.name, [each for each, _ in other])}"
         )
     texts, found = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
     return text.replace_strict(texts, found, default=None, return_dtype=pl.String).cast(pl.Categorical)
@@ -234,12 +234,11 @@ def check_classes(label: pl.Series, where: str) -> None:
         raise TableError(f"{where}: {problem} ({cells.cited(names, names == odd)})")
     for name, rare in _suspicious(counts):
         others = [other for other in sorted(counts) if other != name]
-        value = listed([name])
         sentence = (
             f"{where}: {name!r} in {counts[name]:,} of {sum(counts.values()):,} labels beside {some(others, 5)} may "
-            f"stand for a missing label ({cells.cited(names, names == name)}): if it does, write missing = "
-            f"{{{label.name} = {value}}} in the party's settings (in Python: missing = {{PARTY: {{{label.name!r}: "
-            f"{value}}}}}); if it is a class, write federation.classes = {listed(sorted(counts))}"
+            f"stand for a missing label ({cells.cited(names, names == name)}): if it does, write "
+            f"{cells.party_setting(where, 'missing', label.name, [name])}; if it is a class, write "
+            f"federation.classes = {listed(sorted(counts))}"
         )
         if rare:
             raise TableError(sentence)

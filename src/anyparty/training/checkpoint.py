@@ -44,7 +44,7 @@ class RunPosition:
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
-        best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_choice`` describes.
+        best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_end`` describes.
         best_stage: the name of the best epoch's stage.
         lowest: the lowest value so far of the score that breaks ties.
         moved: whether the metric has changed since its first value.

@@ -34,8 +34,7 @@ from anyparty.methods.method import Batch, Method, Stage, State, checked_answer,
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
 from anyparty.training.control_messages import Moment
-from anyparty.training.epoch_choice import OWN_LOSS, judge
-from anyparty.training.epoch_end import check_ended, check_numbers, noted, verdict
+from anyparty.training.epoch_end import OWN_LOSS, check_ended, check_numbers, judge, noted, verdict
 from anyparty.training.party_run import PartyRun, TrainedParty
 from anyparty.transport.contract import at_moment
 

@@ -53,9 +53,8 @@ from anyparty.tables import summary
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.loop import is_local, predict_rows
-from anyparty.training.membership import Attendance, door_of
 from anyparty.training.party import PartyResult, agreed_on
-from anyparty.training.party_run import RunHooks
+from anyparty.training.party_run import Attendance, RunHooks, door_of
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow
 

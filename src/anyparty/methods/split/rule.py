@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster, Task
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch
-from anyparty.methods.split.topology import Hosting, Topology, resolve
 from anyparty.networks.heads import Heads, Sets, TrainedParties
 from anyparty.networks.objective import answers, losses
 
@@ -187,17 +186,6 @@ class Rule(ABC):
     def hidden(self, task: Task) -> tuple[int, ...]:  # noqa: ARG002
         """Return the default widths of a head's hidden layers, which are used if the settings do not give any."""
         return ()
-
-    def topology(self, roster: Roster, width: int, hosting: Hosting) -> Topology:
-        """Resolve which parties encode, which host each head, and which hosts read each embedding.
-
-        Raises:
-            ConfigError: the rule's description of its heads does not fit this roster (see ``topology.resolve``).
-        """
-        return resolve(
-            self.can, roster, copies=self.copies(roster), head=self.head(roster, width), owners=self.owners(roster),
-            reads=partial(self.reads, roster), width=width, hosting=hosting,
-        )  # fmt: skip
 
     # Functions for training
 

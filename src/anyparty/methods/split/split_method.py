@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import ClassVar
 
@@ -41,7 +41,7 @@ from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
-from anyparty.methods.split.topology import Hosting, Topology
+from anyparty.methods.split.topology import Hosting, Topology, resolve
 from anyparty.networks.encoders import Factory, build
 from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 
@@ -136,7 +136,10 @@ class Split:
                               f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        self._topologies[roster] = found = rule.topology(roster, self.embedding, self.hosting)
+        self._topologies[roster] = found = resolve(
+            rule.can, roster, copies=rule.copies(roster), head=rule.head(roster, self.embedding),
+            owners=rule.owners(roster), reads=partial(rule.reads, roster), width=self.embedding, hosting=self.hosting,
+        )  # fmt: skip
         return found
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:

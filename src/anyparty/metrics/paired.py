@@ -1,0 +1,62 @@
+"""Differences between the scores of two methods, paired by seed, and the interval of their mean.
+
+Both methods have the same test rows with the same seed.  The interval is Student's.  The training rows of different
+seeds overlap, which makes the usual interval too narrow.  Nadeau and Bengio (*Inference for the generalization error*,
+2003) therefore multiply the variance over n seeds by 1/n + test rows / training rows instead of 1/n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from anyparty.metrics.scores import METRICS
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedDifference:
+    """The score of one method minus the score of another.
+
+    Attributes:
+        each: the difference for each seed that both methods have.
+        better: the number of seeds for which the first method is better.
+    """
+
+    each: tuple[float, ...]
+    better: int
+
+    @classmethod
+    def of(cls, metric: str, pairs: Iterable[tuple[float | None, float | None]]) -> PairedDifference:
+        """Compute the differences from the two scores of each seed; pairs without both scores are left out."""
+        each = tuple(one - other for one, other in pairs if one is not None and other is not None)
+        each = tuple(value for value in each if not math.isnan(value))
+        greater = METRICS[metric].greater
+        return cls(each=each, better=sum(value > 0 if greater else value < 0 for value in each))
+
+    @property
+    def mean(self) -> float:
+        """The mean difference; NaN without a seed."""
+        return math.fsum(self.each) / len(self.each) if self.each else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the differences; NaN for fewer than two seeds."""
+        n = len(self.each)
+        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.each) / (n - 1)) if n > 1 else math.nan
+
+    def interval(self, overlap: float = 0.0) -> tuple[float, float]:
+        """Return Student's 95 % interval of the mean; NaN for fewer than two seeds.
+
+        ``overlap`` is the number of test rows divided by the number of training rows, which widens the interval as the
+        module's docstring says.  With 0, the seeds count as independent.
+        """
+        n = len(self.each)
+        if n < 2:
+            return math.nan, math.nan
+        half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * self.deviation * math.sqrt(1 / n + overlap)
+        return self.mean - half, self.mean + half
