@@ -118,12 +118,12 @@ def _among_quantities(text: pl.Series, where: str, name: str) -> str:
         ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(DATE_CELL)),
     ):  # fmt: skip
         if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
-            rest = cells.value_counts(text.filter(~found))
+            rest = [each for each, _ in cells.value_counts(text.filter(~found))]
             return (
                 f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
-                f"{int((~found).sum()):,} are not, such as {some(each for each, _ in rest)}: if these mean an empty cell, "
-                f"write {party_setting(where, 'missing', name, [each for each, _ in rest[:5]])}; if they are categories, "
-                f"write {party_setting(where, 'types', name, 'categorical')}"
+                f"{int((~found).sum()):,} are not, such as {some(rest)}: if these mean an empty cell, write "
+                f"{party_setting(where, 'missing', name, rest[:5])}; if they are categories, write "
+                f"{party_setting(where, 'types', name, 'categorical')}"
             )
     return ""
 
