@@ -134,7 +134,8 @@ class Federation:
             dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a
                 format such as "%d.%m.%y".
             merge_spellings: whether categories that differ only in their spelling are one category.
-            classes: a list of the classes, or by class the label texts that mean it; by default the distinct labels.
+            classes: a list of the classes, or a mapping from each class to the label texts that stand for it; by
+                default every distinct label is a class.
             max_cell_bytes: the maximum size of a text cell or a column name, in bytes.
 
         Raises:

@@ -80,8 +80,8 @@ def train(
 ) -> None:
     """Train a model on the parties' tables: `anyparty train bank.csv shop.csv --label default`, or with settings.
 
-    `anyparty train CONFIG.toml` reads the tables' names from a settings file. User-defined code that your own settings
-    file names is loaded. Code that a settings file in a run's folder names needs --allow-code.
+    `anyparty train CONFIG.toml` reads the tables' names from a settings file. If a settings file refers to user-defined
+    code, the code is loaded. Only for a settings file in a run's folder, you must allow the code with --allow-code.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
@@ -252,7 +252,7 @@ def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Train six methods on handwritten digits, and compare them; four parties each have a quarter of most images.
+    """Train six methods on handwritten digits, and compare them; each of four parties holds one quadrant of the images.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """
@@ -281,7 +281,7 @@ app.add_typer(party, name="party")
 
 
 def _options(name: str, *values: object) -> list[str]:
-    """Return words of a command line: the option's ``name`` and a value, for each value that is not ``None``."""
+    """Return the option ``name`` and a value, as two words of a command line, for each value that is not ``None``."""
     return [word for value in values if value is not None for word in (name, str(value))]
 
 
