@@ -151,7 +151,11 @@ class Split:
         return StackedMLP(count, (width, *hidden, task.outputs))
 
     def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
-        """Return the ``Fusion`` of this host's own heads, or of ``heads``, a copy of the heads of another ``host``."""
+        """Return the ``Fusion`` of this host's heads.
+
+        If ``heads`` is given, it is a copy of another host's heads, and the result is the ``Fusion`` of this copy.
+        ``host`` is then the name of the other host.
+        """
         seat, topology = state.seat, state.topology
         taught: nn.Module | None = None
         assert topology is not None
@@ -284,7 +288,7 @@ class Split:
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label, ``None`` without such rows; compute the loss's gradients.
+        """Return the loss of the rows with a known label, and compute its gradients; ``None`` if no label is known.
 
         The gradients are stored in ``grad`` of the embeddings ``h`` [B, K, H] and of the heads' parameters.
 
