@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from anyparty.core.types import Task
 from anyparty.methods.method import Batch, State
 from anyparty.methods.split.combinatorial import Combinatorial
-from anyparty.methods.split.ensemble import Ensemble
 from anyparty.methods.split.laser import Laser, draw_order
-from anyparty.methods.split.local import Local
+from anyparty.methods.split.local import Ensemble, Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard

@@ -10,7 +10,7 @@ from anyparty.core.types import Task
 from anyparty.errors import ConfigError
 from anyparty.methods.method_registry import made_again, method, settings_of
 from anyparty.methods.split.combinatorial import subsets
-from anyparty.methods.split.ensemble import draw_winner
+from anyparty.methods.split.local import draw_winner
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.rule import HeadOutputs
 from anyparty.methods.split.standard import Standard

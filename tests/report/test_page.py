@@ -29,7 +29,7 @@ from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
-from anyparty.metrics import calibration
+from anyparty.metrics import plots
 from anyparty.metrics.scores import LabelledPredictions, metric_label
 from anyparty.report import figures, page, party_set_scores, sections
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
@@ -205,7 +205,7 @@ def test_its_numbers_are_those_of_the_records(runs, pages):
     held = shown.table("party", "rows", "rows of no other party")
     assert {name: int(cells[0]) for name, cells in held.items()} == kept["overlap"]["held"]
     assert f"{len(kept['history'])} epochs" in shown.text
-    assert f"after epoch {kept['best_epoch']}" in shown.text
+    assert f"those of epoch {kept['best_epoch']}, which has the best log-loss on validation rows" in shown.text
     settings = shown.table("what", "value")
     for name, print_ in kept["tables"].items():
         assert settings[f"fingerprint of {name}'s table"] == [print_]
@@ -340,7 +340,7 @@ def test_the_axis_of_a_calibration_says_what_is_counted(classes, share):
     """With two classes, it counts positive labels, not correct answers."""
     scores, y = torch.full((6, len(classes)), 1 / len(classes)), torch.tensor([0, 0, 0, 0, 1, 1])
     task = Task(kind="classification", classes=classes)
-    found = calibration.calibration_of(
+    found = plots.calibration_of(
         LabelledPredictions(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool))
     )
     (axis,) = figures.draw_calibration(found).axes

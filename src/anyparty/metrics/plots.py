@@ -1,8 +1,12 @@
-"""Plots of scores: learning curves, the confusion matrix and the calibration curve, for users and for the report."""
+"""Calibration and confusion of the test rows with an answer, and plots of scores, for users and for the report.
+
+scikit-learn computes the confusion matrix and the scores by class.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from anyparty.core.figure_style import (
     ACCENT,
@@ -23,8 +28,88 @@ from anyparty.core.figure_style import (
     shorten,
     styled,
 )
-from anyparty.metrics.calibration import Calibration
-from anyparty.metrics.scores import metric_label
+from anyparty.metrics.scores import LabelledPredictions, metric_label
+
+BINS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """The share of rows in which an event occurred, for each bin of the event's predicted probability.
+
+    With two classes, the event is that a row has the positive class.  With more classes, the event is that the
+    predicted class is correct.
+
+    Attributes:
+        confidence: for each bin that holds rows, the mean predicted probability.
+        correct: for each such bin, the share of rows for which the event occurred.
+        rows: for each such bin, the number of rows.
+        event: description of the predicted probability, for readers of a plot.
+        share_label: description of ``correct``, for readers of a plot.
+    """
+
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    event: str
+    share_label: str
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean over bins of |confidence - correct|, weighted by numbers of rows."""
+        return float(np.average(np.abs(self.confidence - self.correct), weights=self.rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """Precision, recall and F1 of one class, and the number of its rows."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    rows: int
+
+
+def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
+    """Return the rows of ``answers`` that have an answer."""
+    return answers.where(answers.answered)
+
+
+def calibration_of(answers: LabelledPredictions) -> Calibration:
+    """Return the calibration of the positive class's probability; for over two classes, of the highest probability."""
+    scores, y = answers.scores.double().numpy(), answers.y.numpy()
+    if answers.task.outputs == 2:
+        p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
+        share_label = f"share that is {answers.task.classes[1]!r}"
+    else:
+        p, correct = scores.max(axis=1), answers.chosen.numpy() == y
+        event, share_label = "the probability of the predicted class", "share that is correct"
+    place = np.clip((p * BINS).astype(np.int64), 0, BINS - 1)
+    rows = np.bincount(place, minlength=BINS)
+    held = rows > 0
+    sums = [np.bincount(place, weights=values, minlength=BINS)[held] for values in (p, correct.astype(float))]
+    return Calibration(confidence=sums[0] / rows[held], correct=sums[1] / rows[held], rows=rows[held], event=event,
+                       share_label=share_label)  # fmt: skip
+
+
+def confusion_counts(answers: LabelledPredictions) -> NDArray[np.int64]:
+    """Return the confusion matrix [C, C]: numbers of rows by true class (first axis) and predicted class (second)."""
+    labels = list(range(answers.task.outputs))
+    counts: NDArray[np.int64] = confusion_matrix(answers.y.numpy(), answers.chosen.numpy(), labels=labels)
+    return counts
+
+
+def scores_by_class(answers: LabelledPredictions) -> list[ClassScores]:
+    """Compute each class's precision, recall and F1; an undefined score is NaN."""
+    labels = list(range(answers.task.outputs))
+    found = precision_recall_fscore_support(
+        answers.y.numpy(), answers.chosen.numpy(), labels=labels, zero_division=np.nan
+    )
+    return [
+        ClassScores(name=name, precision=float(p), recall=float(r), f1=float(f), rows=int(n))
+        for name, p, r, f, n in zip(answers.task.classes, *found, strict=True)
+    ]
 
 
 def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
@@ -46,13 +131,14 @@ def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figu
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
-            axis.set_xlabel(label)
+            axis.set_xlabel(label)  # the best epoch is named here, because a label in the plot may cover a curve
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
             axis.yaxis.set_major_locator(MaxNLocator(5))
             lines(axis, "y")
             axis.spines["left"].set_visible(False)
             if 0 < best_epoch <= len(history):
-                _mark_best(axis, x[best_epoch - 1], float(values[best_epoch - 1]), best_epoch)
+                _mark_best(axis, x[best_epoch - 1], float(values[best_epoch - 1]))
+                axis.set_xlabel(f"{label} (best: {'' if label == 'epoch' else 'epoch '}{best_epoch})")
         handles, labels = axes[-1].get_legend_handles_labels()
         both = len(handles) > 1
         if both:
@@ -73,14 +159,9 @@ def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.f
     return np.arange(1, len(history) + 1, dtype=np.float64), "epoch"
 
 
-def _mark_best(axis: Axes, x: float, y: float, epoch: int) -> None:
+def _mark_best(axis: Axes, x: float, y: float) -> None:
     axis.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     axis.plot([x], [y], "o", color=ACCENT, markersize=5, markeredgecolor=PAPER, markeredgewidth=1.2)
-    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    late, up = x > (left + right) / 2, y > (low + high) / 2  # place the label where it does not cover the curve
-    side: dict[str, Any] = {"xytext": (-4, 0), "ha": "right"} if late else {"xytext": (4, 0), "ha": "left"}
-    axis.annotate(f"best: {epoch}", (x, 0.05 if up else 0.9), xycoords=("data", "axes fraction"),
-                  textcoords="offset points", fontsize=7.5, color=INK, **side)  # fmt: skip
 
 
 def draw_calibration(axis: Axes, found: Calibration) -> None:
