@@ -88,6 +88,7 @@ def train(
     from anyparty.api.federation import Federation
     from anyparty.api.runs import default_folder
     from anyparty.api.training_run import check
+    from anyparty.core.display import doing, showing_steps
 
     console = screen(quiet=quiet, as_json=as_json)
     resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
@@ -99,9 +100,13 @@ def train(
     resume_words += _options("--run", run)
     try:
         check(resolved)
-        federation = Federation.from_config(resolved)
-        console.print(replace(federation.overlap, notes=()).render())  # training shows the notes as warnings
-        console.print(federation.predicted(), soft_wrap=True)
+        with showing_steps(screen(stderr=True, quiet=quiet, as_json=as_json)):
+            federation = Federation.from_config(resolved)
+            doing("aligning the rows")
+            overlap = replace(federation.overlap, notes=())  # training shows the notes as warnings
+            task = federation.predicted()
+        console.print(overlap.render())
+        console.print(task, soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
         print_error(_resume_hint(resume_words, folder), "yellow")
@@ -194,17 +199,25 @@ def align(
     In Python: the files, overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
     from anyparty.api.federation import Federation
+    from anyparty.core.display import doing, showing_steps
     from anyparty.tables import summary
 
-    federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
     console = screen(as_json=as_json)
-    console.print(federation.files, federation.overlap.render(), federation.reading, sep="\n")
-    console.print(federation.predicted(), soft_wrap=True)
+    with showing_steps(screen(stderr=True, as_json=as_json)):
+        doing("reading the settings")
+        federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
+        doing("aligning the rows")
+        overlap = federation.overlap
+        doing("examining the columns")
+        shown = [federation.files, overlap.render(), federation.reading]
+        task = federation.predicted()
+    console.print(*shown, sep="\n")
+    console.print(task, soft_wrap=True)
     console.result(lambda: {
-        "overlap": federation.overlap.to_json(),
+        "overlap": overlap.to_json(),
         "columns": [{"party": table.party, **vars(column)} for table in federation.tables.values()
                     for column in summary.columns(table)],
-        "task": federation.predicted(),
+        "task": task,
     })  # fmt: skip
 
 

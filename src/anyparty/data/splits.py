@@ -20,9 +20,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.core.seeds import Seeds
-from anyparty.errors import TableError
+from anyparty.errors import TableError, remark
 from anyparty.tables import cells, reading_rules
-from anyparty.tables.column_types import as_dates
+from anyparty.tables.column_types import as_dates, date_order, date_setting
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import AskedKind, infer_task
@@ -324,8 +324,12 @@ class _OwnRows:
                 self._check_complete(numbers)
                 return numbers.rank("dense").to_numpy().astype(np.float64)
         where = f"party {self.table.party!r}, {self.table.source}: column {name!r}"
-        times = as_dates(known, where, rules, advice="Expected numbers, or dates such as 2020-01-31").cells
+        read = as_dates(known, where, rules, advice="Expected numbers, or dates such as 2020-01-31")
+        times, order = read.cells, "" if read.dates is None else read.dates.order
         self._check_complete(times)
+        if order in {"day-first", "month-first"} and name not in rules.dates:
+            remark(f"{where}, which splits the rows by time, is read as dates {date_order(known, times, order)}; if "
+                   f"this is wrong, {date_setting(name, where)}")  # fmt: skip
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:

@@ -277,9 +277,13 @@ def _not_numbers(
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
                          f"{offer}")  # fmt: skip
     notation = notation_of(text) if values > FEW_LEVELS else None
-    marks = None if notation else marks_among(read.numbers, text.filter(bad))
+    what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
+    if notation is None and marks is None:
+        dated = text.str.contains(reading_rules.DATE_CELL)
+        what, bad = "dates", (~dated).fill_null(value=False)
+        marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
-        raise TableError(f"{where} has numbers except for {marks}, {cells.cited(column, bad)}: leave these cells "
+        raise TableError(f"{where} has {what} except for {marks}, {cells.cited(column, bad)}: leave these cells "
                          f"empty, or {_as_category(where, column.name)}"
                          f"{missing_offer(column.name, text.filter(bad), where)}")  # fmt: skip
     examples = (
@@ -387,6 +391,13 @@ def date_setting(name: str, where: str) -> str:
     return f'write {line}, or "month-first", "year-first" or a format such as "%d.%m.%y"'
 
 
+def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
+    """Describe the order in which dates were read, with a cell of ``text`` [n] that shows it, and its date."""
+    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
+    row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
+    return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
+
+
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
@@ -406,14 +417,9 @@ def _check_zones(
 
 def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
     """Return a sentence on how dates were read, and on the numbers that the model gets for each date."""
-    row = moments.is_not_null().arg_max()
-    if row is None or not moments.len() - moments.null_count():
+    if not moments.count():
         return ""
-    how = (
-        ""
-        if reading_rules.is_moment(column)
-        else f" ({written.order}), such as {str(column[row]).strip()!r} as {moments[row]}"
-    )
+    how = "" if reading_rules.is_moment(column) else f" {date_order(column, moments, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
     parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (
@@ -477,10 +483,10 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """List, as text, the few texts in a column of numbers, because these texts may stand for missing cells.
+    """List, as text, the few texts in a column of numbers or dates, because they may stand for missing cells.
 
     The result is ``None`` if there are more than two distinct texts (more than five if most cells are numbers), or if
-    the numbers have few distinct values.
+    the numbers or dates have few distinct values.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"

@@ -467,17 +467,30 @@ class Prepare(BaseModel):
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from the cells of the training rows."""
-        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
-        levels = {name: each for name, each in pairs if name not in self.categorical.grouped}
-        yield from checks.unseen_levels(frame, levels, few=few)
+        yield from checks.unseen_levels(frame, self._levels, few=few)
         fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
         yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
-        if self.numeric.mean is not None and self.numeric.scale is not None:
-            spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
-            varying = {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
-            yield from checks.far_from_training(frame, varying, few=few)
+        yield from checks.far_from_training(frame, self._spreads, few=few)
         if few:
             yield from checks.empty_now(frame)
+
+    def row_remarks(self, table: Table) -> checks.RowRemarks:
+        """Compare each row of a table with the training rows, for answers that name single rows."""
+        return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
+
+    @property
+    def _levels(self) -> dict[str, tuple[str | None, ...]]:
+        """The levels of each categorical column without grouped levels; ``None`` is the level of missing cells."""
+        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
+        return {name: each for name, each in pairs if name not in self.categorical.grouped}
+
+    @property
+    def _spreads(self) -> dict[str, tuple[float, float]]:
+        """The mean and standard deviation of each numeric column that varied in training; empty without scaling."""
+        if self.numeric.mean is None or self.numeric.scale is None:
+            return {}
+        spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
+        return {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
         """Preprocess ``frame``, the table's rows from row ``start`` on, and write the result to ``out`` [b, width]."""
