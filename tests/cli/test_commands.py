@@ -133,7 +133,7 @@ def test_train_without_test_rows_says_so(work: Path, call: Call) -> None:
     assert shown.exit_code == 0, shown.stderr
     assert "No rows were held out (train.test = 0 of 100 labelled rows): score others with" in shown.stdout
     assert (work / "here" / "model.json").exists()
-    assert call("report", "here", "--out", "report", "--model").exit_code == 0
+    assert call("report", "here", "--out", "report").exit_code == 0
     page = (work / "report" / "index.html").read_text(encoding="utf-8")
     assert "no labelled rows were held out for the test (train.test = 0 of 100 labelled rows)" in page
 

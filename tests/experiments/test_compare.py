@@ -23,10 +23,13 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
 from anyparty.data.splits import TRAIN
 from anyparty.errors import ConfigError, RunError
+from anyparty.experiments.compare import announcement
+from anyparty.experiments.compared_methods import compared_methods
 from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
 from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
 from anyparty.networks.objective import losses
+from tests.conftest import write_tables
 
 QUICK: dict[str, Any] = {"epochs": 2, "test": 0.3, "batch_size": 32}
 
@@ -323,6 +326,31 @@ def test_the_command_compares(federation: Federation, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "compare-own" / "index.html").exists()
     wrong = CliRunner().invoke(app, [*words[:3], "lokal"])
     assert "did you mean 'local'" in wrong.output
+
+
+def test_the_command_takes_tables_as_training_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ["bank.csv", "shop.csv", "--id", "customer", "--label", "default", "--set", "train.epochs=1"]
+    shown = CliRunner().invoke(app, ["compare", *words, "--methods", "local,plug", "--seeds", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert (
+        "6 runs: 2 methods (local, plug) × 3 missing rates (0, 0.3, 0.5) × 1 seed (0). At a missing rate of 0.3, "
+        "each party's columns of a row are removed with probability 0.3." in shown.stderr
+    )
+    assert "runs:" not in shown.stdout
+    assert Path("runs/compare-bank-shop/index.html").exists()
+    beside = CliRunner().invoke(app, ["compare", "credit.toml", "--id", "customer", "--methods", "local"])
+    assert "--id and --label are for tables" in beside.stderr
+
+
+def test_the_planned_runs_are_announced() -> None:
+    methods = compared_methods(["laser"])
+    assert announcement(methods, [0.0], [7], 0) == "1 run: 1 method (laser) × 1 missing rate (0) × 1 seed (7)."
+    text = announcement(methods, [0.3], list(range(5)), 20)
+    assert text.startswith("5 runs, after 20 runs that search settings with the first seed: 1 method (laser)")
+    assert "5 seeds (0 to 4). At a missing rate of 0.3," in text
+    assert "seeds (3, 5)" in announcement(methods, [0.3], [3, 5], 0)
 
 
 @pytest.mark.slow

@@ -205,7 +205,7 @@ def test_its_numbers_are_those_of_the_records(runs, pages):
     held = shown.table("party", "rows", "rows of no other party")
     assert {name: int(cells[0]) for name, cells in held.items()} == kept["overlap"]["held"]
     assert f"{len(kept['history'])} epochs" in shown.text
-    assert f"after epoch {kept['best_epoch']}" in shown.text
+    assert f"those of epoch {kept['best_epoch']}, which has the best log-loss on validation rows" in shown.text
     settings = shown.table("what", "value")
     for name, print_ in kept["tables"].items():
         assert settings[f"fingerprint of {name}'s table"] == [print_]

@@ -39,6 +39,8 @@ def test_scores_of_training_rows_stand_beside_those_of_validation_rows():
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["validation", "training"]
     assert len(loss.lines) == 1 + 2  # and the mark of the best epoch
+    assert [axes.get_xlabel() for axes in figure.axes] == ["epoch (best: 2)"] * 2
+    assert not [text for axes in figure.axes for text in axes.texts]  # nothing covers a curve
 
 
 def test_without_training_scores_there_is_no_legend():

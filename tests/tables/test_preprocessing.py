@@ -368,7 +368,7 @@ def test_constants_are_imputed_as_themselves():
 
 def test_the_limit_of_categories_is_a_setting():
     table = table_of({"code": [f"c{k}" for k in range(40)] + ["c0", "c1"]}, types={"code": "categorical"})
-    with pytest.warns(AnypartyWarning, match=r"the 37 rarest, .*: the limit is 4, the party's setting max_levels"):
+    with pytest.warns(AnypartyWarning, match=r"the 37 rarest, .*: the limit is parties\.\w+\.max_levels = 4"):
         prepare = Prepare.fit(table, np.arange(42), max_levels=4)
     assert prepare.categorical.levels == (("c0", "c1", "c10", "(rare)"),)
     assert Prepare.fit(table, np.arange(42), max_levels=40).width == 40

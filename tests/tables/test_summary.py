@@ -106,8 +106,8 @@ def test_numbers_far_from_all_others_are_remarked():
     ages = [20 + n % 50 for n in range(97)]
     read = columns(table(age=[*ages, 9999, 9999, 9999], tail=[n**3 for n in range(100)], few=[1.0] * 50 + [2.0] * 50))
     far = (
-        "3 cells far from all others (9999): if they stand for missing values, leave them empty, or list them in the "
-        "party's setting missing"
+        "3 cells far from all others (9999): if they stand for missing values, leave them empty, or list them in "
+        "parties.clinic.missing"
     )
     assert [c.remark for c in read] == [far, "", ""]
     shown = Console(width=120, record=True, file=io.StringIO())
@@ -144,7 +144,7 @@ def test_marks_in_many_cells_are_remarked(cells, said):
     (read,) = columns(table(x=cells))
     assert (
         read.remark
-        == f"{said}: if they stand for missing values, leave them empty, or list them in the party's setting missing"
+        == f"{said}: if they stand for missing values, leave them empty, or list them in parties.clinic.missing"
     )
 
 

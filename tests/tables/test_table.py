@@ -1,6 +1,8 @@
+import ast
 import datetime as dt
 import re
 import string
+import tomllib
 from datetime import timedelta
 
 import polars as pl
@@ -229,7 +231,7 @@ class TestColumns:
     def test_a_cell_that_is_no_number_among_many_numbers(self):
         refuses(
             r"column 'age' has cells that are not numbers: 'old' in row 3\. Nearly all others are: correct them.* or "
-            r"declare the column categorical",
+            r'read the column as categories: parties\.clinic\.types = \{age = "categorical"\}',
             {"age": ["1", "2", "old", None, *map(str, range(20))]},
         )
 
@@ -247,7 +249,7 @@ class TestColumns:
         for texts, said in (
             (
                 ["p"] * 143,
-                r"has numbers except for 'p' \(143 cells\), 'p' in row .*: leave these cells empty, or declare",
+                r"has numbers except for 'p' \(143 cells\), 'p' in row .*: leave these cells empty, or read the column",
             ),
             (
                 ["p"] * 120 + ["none"],
@@ -299,7 +301,7 @@ class TestColumns:
     @pytest.mark.parametrize("types", [None, {"day": "categorical"}])
     def test_unsupported_type(self, cells_of, kind, types):
         refuses(
-            rf"column 'day' is of type {kind}; expected numbers, .*: drop it, or convert",
+            rf"column 'day' is of type {kind}; expected numbers, .*: convert it first, or leave it out: parties",
             {"day": cells_of},
             types=types,
         )
@@ -315,7 +317,9 @@ class TestColumns:
         )
         table = read({"note": note, "size": range(rows)})
         assert table.kinds == {"size": "numeric"}
-        assert "an identifier or free text, and is left out; keep it with types: categorical" in table.notes[0]
+        assert (
+            "an identifier or free text, and is left out; to keep it, write parties.clinic.types = " in table.notes[0]
+        )
         refuses(r"is text with \d+ different values", {"note": [*note, None, *note[:-1]]})
         assert read({"note": note}, drop=["note"]).kinds == {}
         assert read({"note": note}, types={"note": "categorical"}).kinds == {"note": "categorical"}
@@ -356,7 +360,10 @@ class TestColumns:
                 r"numbers with decimal commas; write them with a decimal p",
             ),
             ([f"{i}.5" for i in range(30)] + ["<0.1"] * 9, r"has numbers, and \d+ limits or ranges: '<0.1' in row 31"),
-            ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates; write dates = {x = \"day-first\"}"),
+            (
+                [f"12/{i}/99" for i in range(1, 31)],
+                r"it looks like dates; write parties.clinic.dates = {x = \"day-first\"}",
+            ),
             ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
             (
@@ -389,7 +396,8 @@ def test_few_values_with_decimal_commas_are_told_of():
     (said,) = read(cells).notes
     assert said == ("party 'clinic', data frame: column 'dose' is read as categories, and its cells look like numbers "
                     "with decimal commas, such as '2,3': write them with a decimal point and no mark between "
-                    "thousands, or declare the column categorical with types")  # fmt: skip
+                    "thousands, or keep them: parties.clinic.types = {dose = \"categorical\"} (in Python: "
+                    "types={'clinic': {'dose': 'categorical'}})")  # fmt: skip
     assert read(cells, types={"dose": "categorical"}).notes == ()
     assert read(cells | {"dose": pl.Series(cells["dose"], dtype=pl.Categorical)}).notes == ()
 
@@ -398,8 +406,8 @@ def test_few_values_with_decimal_commas_are_told_of():
     ("cells_of", "said"),
     [
         (["10 mg", "20 mg", "10 mg"], "numbers with a unit, such as '10 mg': write the numbers alone, all in the"),
-        (["5/1/2024", "5/2/2024"], "dates, such as '5/1/2024': write dates = {x = \"day-first\"} in the party's"),
-        (["08:30", "17:00"], "times, such as '08:30': write a number instead, such as minutes, or declare"),
+        (["5/1/2024", "5/2/2024"], "dates, such as '5/1/2024': write parties.clinic.dates = {x = \"day-first\"}"),
+        (["08:30", "17:00"], "times, such as '08:30': write a number instead, such as minutes, or keep"),
         (["<5", "7", "<5"], "numbers that are known as limits, such as '<5': write a number for each limit, or"),
         (["1 200", "1 500"], "numbers with marks between thousands, such as '1 200': write them without these marks"),
     ],
@@ -498,7 +506,14 @@ def test_numbers_that_begin_with_a_zero_may_be_codes(tmp_path):
     assert table.kinds == dict.fromkeys(("zip", "month", "n"), "numeric")
     (note,) = table.notes
     assert "column 'zip' is read as numbers, and 2 of its cells begin with a zero, such as '01067': if these" in note
-    assert note.endswith("with drop; the same applies to 'month', 'n'")
+    line = re.search(
+        r"write parties\.shop\.types = (.*) \(in Python: types=(.*)\); the same applies to 'month', 'n'$", note
+    )
+    assert line
+    types = tomllib.loads(f"types = {line[1]}")["types"]
+    assert ast.literal_eval(line[2]) == {"shop": types}
+    (less,) = read_table(path, party="shop", id="id", types=types).notes
+    assert "column 'month'" in less
     assert read_table(path, party="shop", id="id", drop=["zip", "month", "n"]).notes == ()
     declared = read_table(path, party="shop", id="id", types=dict.fromkeys(("zip", "month", "n"), "categorical"))
     assert declared.notes == ()

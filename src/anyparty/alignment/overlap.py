@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 16
+BLOCK = "A block is one party's columns of one row. It is missing if the party does not have the row."
 KINDS = {
     "any": "rows that some party holds",
     "active": "rows of the active party's table",
     "all": "rows that every party holds",
 }
-PARTLY = 0.1  # a note is given if a normalization would match more than this share of the ids that only one party has
+PARTLY = 0.1  # the share of a party's unmatched ids; the report has a note if a change of ids would match more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ class Overlap:
 
     @property
     def missing(self) -> float:
-        """The share of missing blocks: the share of all pairs of a row and a party in which the party lacks the row."""
+        """The share of missing blocks; a block is one party's part of one row."""
         return 1 - sum(self.held.values()) / max(1, self.rows * len(self.blocks))
 
     def frame(self) -> pl.DataFrame:
@@ -183,7 +184,8 @@ class Overlap:
     def render(self) -> RenderableType:
         """Return the report for the terminal: numbers of rows for sets of parties and for single parties, and notes."""
         kinds = [self._by_kind()] if self.kinds else []
-        return Group(self._by_pattern(), self._by_party(), *kinds, *map(Text, self.notes))
+        block = [Text(BLOCK)] if len(self.blocks) > 1 else []
+        return Group(self._by_pattern(), *block, self._by_party(), *kinds, *map(Text, self.notes))
 
     def _by_pattern(self) -> RichTable:
         table = _table(f"{self.rows:,} rows of all tables together", "known to exactly", "labelled")
@@ -208,7 +210,7 @@ class Overlap:
         return table
 
     def _by_kind(self) -> RichTable:
-        table = _table("", "train.rows", "labelled")
+        table = _table("Rows that training can use", "setting train.rows", "labelled")
         for kind, (rows, labelled) in self.kinds.items():
             table.add_row(f'"{kind}": {KINDS[kind]}', *self._share(rows), _number(labelled))
         return table

@@ -24,15 +24,17 @@ from anyparty.cli.errors import EXIT_ERROR
 from anyparty.cli.options import (
     AllowCode,
     Changes,
+    IdColumn,
     OutFile,
     Parties,
     RawCsv,
     RunFolder,
-    SettingsFile,
+    Sources,
     Tables,
     allowed_modules,
     announce_user_code,
     party_names,
+    settings_from,
 )
 
 if TYPE_CHECKING:
@@ -96,20 +98,19 @@ def report(
         typer.Option("--metric", help="Metric of runs and sets of parties.", show_default="accuracy or rmse"),
     ] = None,
     model: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--model/--no-model",
-            help="Also load the models and score every set of parties, if the runs' tables can be read.",
+            help="Load the models and score every set of parties, if the tables can be read; or use only records.",
+            show_default="--model for one run",
         ),
-    ] = False,
+    ] = None,
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the messages of runs, and write an HTML page about them with its figures beside it.
+    """Show the messages of runs; write an HTML page about the runs, and its figures as separate files.
 
-    The page is made from records alone, unless you ask for --model.
-
-    In Python: anyparty.report.page.write(["RUN"], "FOLDER", model=True).
+    In Python: anyparty.report.page.write(["RUN"], "FOLDER").
     """
     from anyparty.report import page
     from anyparty.report.recorded_runs import find_runs
@@ -135,7 +136,9 @@ def report(
 
 @with_errors
 def inspect_encoder(
-    config: SettingsFile,
+    sources: Sources,
+    id: IdColumn = None,  # noqa: A002 - the name of the option
+    label: LabelColumn = None,
     changes: Changes = None,
     party: Annotated[
         str | None, typer.Option("--party", help="Party of the encoder.", show_default="the active party")
@@ -167,13 +170,13 @@ def inspect_encoder(
     import numpy as np
     from rich.table import Table
 
-    from anyparty import config as settings
     from anyparty.api.encoder_inspection import inspect_encoder as inspect
     from anyparty.core.figure_style import check_figure_file, save_figure
     from anyparty.report.figures import draw_encoder_check
 
     check_figure_file(out)
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(as_json=as_json)
+    resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
+    console = screen(as_json=as_json)
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     options: dict[str, Any] = {
         "epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds,

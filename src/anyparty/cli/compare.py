@@ -9,18 +9,30 @@ import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import EXIT_ERROR, print_error, with_errors
-from anyparty.cli.options import AllowCode, AsJson, Changes, SettingsFile, announce_user_code, search_modules_in
+from anyparty.cli.options import (
+    AllowCode,
+    AsJson,
+    Changes,
+    IdColumn,
+    LabelColumn,
+    Sources,
+    announce_user_code,
+    search_modules_in,
+    settings_from,
+)
 
 
 @with_errors
 def compare(
-    config: SettingsFile,
+    sources: Sources,
     methods: Annotated[
         str,
         typer.Option(
             "--methods", metavar="A,B", help="Methods; one of your own is module:name. The first is the baseline."
         ),
     ],
+    id: IdColumn = None,  # noqa: A002 - the name of the option
+    label: LabelColumn = None,
     changes: Changes = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds.")] = 5,
     missing: Annotated[
@@ -45,15 +57,17 @@ def compare(
 ) -> None:
     """Train several methods on the same rows, with the same rows missing at parties, and compare their test scores.
 
+    Give tables, `anyparty compare bank.csv shop.csv --label default --methods laser,plug`, or a settings file.
+
     Finished runs are skipped, so the same command continues a comparison that was stopped.
 
     In Python: anyparty.compare("CONFIG.toml", ["laser", "plug"], seeds=5).
     """
-    from anyparty import config as settings
     from anyparty.errors import ConfigError
     from anyparty.experiments.compare import compare as run
 
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(as_json=as_json)
+    console = screen(as_json=as_json)
+    resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if any(":" in name for name in names):

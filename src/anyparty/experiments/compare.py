@@ -8,6 +8,7 @@ comparison.paired("standard")
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -76,7 +77,7 @@ def compare(
             continues a comparison that was stopped.  ``None`` keeps everything in memory.
         jobs: number of parallel runs.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
-        console: console for the progress bar; ``None`` shows none.
+        console: console for the planned runs and the progress bar; ``None`` shows neither.
         training: further arguments of ``Federation.train``, for all methods: epochs, batch_size, encoder, optimizer ...
 
     Returns:
@@ -93,6 +94,8 @@ def compare(
     _check(federation, chosen, training)
     shown = _metric(federation, metric)
     federation, training = _without_optimizer_object(federation, training)
+    if console is not None:
+        console.print(announcement(chosen, rates, drawn, tune), soft_wrap=True)
     plain = [planned(federation, each, rate, seed, training) for seed in drawn for rate in rates for each in chosen]
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch) if folder is None else Path(folder)
@@ -110,6 +113,30 @@ def compare(
     if folder is not None:
         found.write()
     return found
+
+
+def announcement(methods: Sequence[ComparedMethod], rates: Sequence[float], seeds: Sequence[int], tune: int) -> str:
+    """Say in a sentence which methods, missing rates and seeds a comparison runs, and how many runs this makes."""
+    consecutive = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    groups = {
+        "method": ", ".join(each.label for each in methods),
+        "missing rate": ", ".join(f"{rate:g}" for rate in rates),
+        "seed": f"{seeds[0]} to {seeds[-1]}" if consecutive else ", ".join(map(str, seeds)),
+    }
+    counts = (len(methods), len(rates), len(seeds))
+    listed = " × ".join(f"{_counted(n, name)} ({values})"
+                        for n, (name, values) in zip(counts, groups.items(), strict=True))  # fmt: skip
+    searched = _counted(len(methods) * len(rates) * tune, "run")
+    search = f", after {searched} that search settings with the first seed" if tune else ""
+    rate = next((rate for rate in rates if rate), None)
+    meaning = "" if rate is None else (
+        f" At a missing rate of {rate:g}, each party's columns of a row are removed with probability {rate:g}."
+    )  # fmt: skip
+    return f"{_counted(math.prod(counts), 'run')}{search}: {listed}.{meaning}"
+
+
+def _counted(n: int, name: str) -> str:
+    return f"{n:,} {name}{'' if n == 1 else 's'}"
 
 
 def planned(

@@ -19,6 +19,7 @@ from typing import Any
 import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 import anyparty
@@ -147,11 +148,13 @@ def stored_record(folder: Path, run: SuiteRun) -> dict[str, Any] | None:
 def _bar(console: Console | None) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[jobs]} at once, {task.fields[failed]} failed"),
+        TextColumn("{task.fields[jobs]} at once, {task.fields[failed]} failed,", table_column=Column(overflow="fold")),
         TimeElapsedColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
         console=console or Console(quiet=True),
     )
 

@@ -131,13 +131,14 @@ def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figu
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
-            axis.set_xlabel(label)
+            axis.set_xlabel(label)  # the best epoch is named here, because a label in the plot may cover a curve
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
             axis.yaxis.set_major_locator(MaxNLocator(5))
             lines(axis, "y")
             axis.spines["left"].set_visible(False)
             if 0 < best_epoch <= len(history):
-                _mark_best(axis, x[best_epoch - 1], float(values[best_epoch - 1]), best_epoch)
+                _mark_best(axis, x[best_epoch - 1], float(values[best_epoch - 1]))
+                axis.set_xlabel(f"{label} (best: {'' if label == 'epoch' else 'epoch '}{best_epoch})")
         handles, labels = axes[-1].get_legend_handles_labels()
         both = len(handles) > 1
         if both:
@@ -158,14 +159,9 @@ def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.f
     return np.arange(1, len(history) + 1, dtype=np.float64), "epoch"
 
 
-def _mark_best(axis: Axes, x: float, y: float, epoch: int) -> None:
+def _mark_best(axis: Axes, x: float, y: float) -> None:
     axis.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     axis.plot([x], [y], "o", color=ACCENT, markersize=5, markeredgecolor=PAPER, markeredgewidth=1.2)
-    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    late, up = x > (left + right) / 2, y > (low + high) / 2  # place the label where it does not cover the curve
-    side: dict[str, Any] = {"xytext": (-4, 0), "ha": "right"} if late else {"xytext": (4, 0), "ha": "left"}
-    axis.annotate(f"best: {epoch}", (x, 0.05 if up else 0.9), xycoords=("data", "axes fraction"),
-                  textcoords="offset points", fontsize=7.5, color=INK, **side)  # fmt: skip
 
 
 def draw_calibration(axis: Axes, found: Calibration) -> None:

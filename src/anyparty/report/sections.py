@@ -84,12 +84,13 @@ def training_section(run: RecordedRun) -> Section:
     text = [f"{len(run.history):,} epochs, {seconds:,.1f} s of training steps."]
     if run.best_epoch:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
-        scores = ", ".join(
-            f"{metric_label(name)} {format_score(name, value)}" for name, value in best.get("validation", {}).items()
-        )
+        held_out = best.get("validation", {})
+        scores = ", ".join(f"{metric_label(name)} {format_score(name, value)}" for name, value in held_out.items())
+        chosen_by = (run.settings.get("train", {}).get("metric"), "log_loss", "rmse")  # as ``metrics.headline``
+        metric = metric_label(next((name for name in chosen_by if name in held_out), "loss"))
         several = len({epoch.get("stage") for epoch in run.history}) > 1
         when = f"{best['epoch']} of stage {best['stage']!r}" if several and best else f"{run.best_epoch}"
-        text.append(f"Best on validation rows after epoch {when}: {scores}.")
+        text.append(f"The weights are those of epoch {when}, which has the best {metric} on validation rows: {scores}.")
     if restarts := run.history[-1].get("trace_began_anew"):
         text.append(f"The clock's trace of CPU use is shorter than the run: it restarted {int(restarts)} times.")
     changes = [(epoch["epoch"], _attendance_changes(epoch)) for epoch in run.history]
@@ -168,7 +169,7 @@ def _by_message(run: RecordedRun, known: Mapping[str, Sequence[MessageSpec]]) ->
 
 
 def _matching(declared: Sequence[MessageSpec], *, frm: bool, to: bool) -> Sequence[MessageSpec]:
-    """Return the declarations that fit a direction, or all if none fits.
+    """Return the declarations that fit a direction, or all declarations if no declaration fits.
 
     ``frm`` is true if the active party sends the message, ``to`` is true if the active party receives it.
     """
@@ -216,7 +217,7 @@ def _all_flows(run: RecordedRun) -> PageTable:
 
 
 def remarks_section(run: RecordedRun) -> list[Section]:
-    """Make the section with the run's warnings and remarks, of which only the first are open; empty without remarks."""
+    """Make the section with the run's warnings and remarks; only the first ones are unfolded. Empty without remarks."""
     section = partial(Section, id="remarks", title="Warnings and remarks")
     shown, rest = run.remarks[:MAX_OPEN_NOTES], run.remarks[MAX_OPEN_NOTES:]
     more = [Section(id="more-remarks", title=f"{len(rest)} more", text=rest)] if rest else []
@@ -252,7 +253,7 @@ FEW_ROWS = 30
 
 
 def scores_section(run: RecordedRun, scores: RunScores) -> Section:
-    """Make the section with scores by number of parties: new scores of the model if any, else recorded scores."""
+    """Make the section with scores by number of parties: the model's new scores, or else the recorded scores."""
     return _recorded_scores(run, scores) if scores.sets is None else _model_scores(scores.sets)
 
 

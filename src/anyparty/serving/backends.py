@@ -240,6 +240,7 @@ def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tupl
                 mark=about.parts.get(name, ""), id_normalize=member.id_normalize,
                 ids=(pl.Series(dtype=pl.String) if table is None else table.ids) if name == active else None,
                 position=torch.from_numpy(alignment.blocks.get(name, no_rows)),
+                remarks=None if member.prepare is None or table is None else member.prepare.row_remarks(table),
             )  # fmt: skip
     lead = parties.pop(active)
     return Predictor(lead, _index(alignment, lead)), parties

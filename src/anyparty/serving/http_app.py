@@ -103,6 +103,10 @@ class RowAnswer(BaseModel):
     ]
     predictor: Annotated[str, Field(description="The predictor that was used.")]
     reason: Annotated[str | None, Field(description="Why there is no prediction.")]
+    remarks: Annotated[
+        list[str],
+        Field(description="Cells of the active party's row that differ from training, or that are all empty."),
+    ]
 
 
 class PredictionResponse(BaseModel):

@@ -269,3 +269,39 @@ def key(text: str) -> str:
 def listed(texts: Iterable[str]) -> str:
     """Return texts as a TOML array."""
     return "[" + ", ".join(f'"{text}"' for text in texts) + "]"
+
+
+def party_setting(where: str, setting: str, column: str, value: str | Iterable[str]) -> str:
+    r"""Return the settings line and the argument in Python that give ``setting`` a value for one column of a party.
+
+    >>> party_setting("party 'shop', shop.csv: column 'zip'", "types", "zip", "categorical")
+    'parties.shop.types = {zip = "categorical"} (in Python: types={\'shop\': {\'zip\': \'categorical\'}})'
+
+    Args:
+        where: the beginning of a message, which names the party.
+        setting: the name of the setting, such as "missing".
+        column: the name of the column.
+        value: the value, a text or several texts.
+    """
+    value = value if isinstance(value, str) else list(value)
+    party = party_in(where)
+    toml = f'"{value}"' if isinstance(value, str) else listed(value)
+    return (
+        f"parties.{key(party)}.{setting} = {{{key(column)} = {toml}}} "
+        f"(in Python: {setting}={ {party: {column: value}}!r})"
+    )
+
+
+def drop_setting(where: str, column: str) -> str:
+    """Return the settings line that leaves a column out.
+
+    >>> drop_setting("party 'shop', shop.csv: column 'zip'", "zip")
+    'parties.shop.drop = ["zip"]'
+    """
+    return f"parties.{key(party_in(where))}.drop = {listed([column])}"
+
+
+def party_in(where: str) -> str:
+    """Return the name of the party in the beginning of a message, or NAME if it has none."""
+    found = re.match(r"""party (['"])(.+?)\1[,:]""", where)
+    return found[2] if found else "NAME"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, NoReturn, TypeAlias, get_args
 
@@ -71,7 +71,6 @@ NOTATIONS = {
         "write a number instead, such as days before a day of your choice",
     ),
 }
-OR_CATEGORY = ": correct them, leave them empty, or declare the column categorical with types"
 MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
 LITERALS = ("NA", "None")  # texts that mark a missing cell, but may be levels in a column of categories
 GROUPED = r"\d[,'’\s]\d"  # a comma, a space or an apostrophe within a number
@@ -125,17 +124,18 @@ def feature(
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
-        raise TableError(f"{where} has no name (pandas writes its index so); name it, or drop it with drop=['']")
+        raise TableError(f"{where} has no name (pandas writes its index so); name it, or leave it out: "
+                         f"{cells.drop_setting(where, '')}")  # fmt: skip
     if not (cells.is_text(column) or cells.is_number(column) or reading_rules.is_moment(column)):
-        raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: drop it, "
-                         "or convert it first")  # fmt: skip
+        raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: convert "
+                         f"it first, or leave it out: {cells.drop_setting(where, column.name)}")  # fmt: skip
     if not reading_rules.is_moment(column):
         column = cells.without(column, rules.missing.get(column.name, ()))
     if kind == "date" or (kind is None and (reading_rules.is_moment(column) or column.name in rules.dates)):
         return as_dates(column, where, rules, trained=trained, declared=kind is not None)
     if reading_rules.is_moment(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
-                         f"declare it a date with types")  # fmt: skip
+                         f"write {cells.party_setting(where, 'types', column.name, 'date')}")  # fmt: skip
     if kind == "text":
         return FeatureColumn(cells.as_text(column))
     if kind == "categorical" or (kind is None and cells.is_category(column)):
@@ -162,7 +162,7 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
         levels = levels.zip_with(~kept, raw)
         note = (
             f"{where} has {_counted(raw.filter(kept))} beside empty cells: these texts are levels of their own; if "
-            f"they mean an empty cell, write missing = {_setting(column.name, literals)} in the party's settings"
+            f"they mean an empty cell, write {cells.party_setting(where, 'missing', column.name, literals)}"
         )
     if rules.merge_spellings:
         return FeatureColumn(cells.merged(levels), note, literals=literals)
@@ -208,7 +208,7 @@ def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureCol
     """Return numbers as a feature column, with a note on how cells with marks such as percent signs were read."""
     numbers = _finite(read.numbers, where)
     plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
-    note = marks_note(column, numbers, where, "declare it categorical with types")
+    note = marks_note(column, numbers, where, _as_category(where, column.name))
     return FeatureColumn(numbers, note, None if plain else read.format)
 
 
@@ -240,16 +240,16 @@ def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limi
         return
     if (bad & limits).any() and not why:
         stop_at_limits(column, bad & limits, where)
-    offer = missing_offer(column.name, cells.as_level(column.filter(bad)))
+    offer = or_category(column.name, cells.as_level(column.filter(bad)), where)
     raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. "
-                     f"{why or f'Numbers are expected there{OR_CATEGORY}{offer}'}")  # fmt: skip
+                     f"{why or f'Numbers are expected there{offer}'}")  # fmt: skip
 
 
 def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn:
     """Raise the error for a column of numbers in which the mask ``limits`` [n] marks limits such as <25, or ranges."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
-        f'limits = {{{cells.key(column.name)} = "half"}} in the party\'s settings to read <25 as 12.5, >90 as 90 '
+        f"{cells.party_setting(where, 'limits', column.name, 'half')} to read <25 as 12.5, >90 as 90 "
         'and 10-20 as 15; "value" reads <25 as 25; "missing" leaves these cells empty'
     )
 
@@ -271,28 +271,33 @@ def _not_numbers(
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
         stop_at_limits(column, limited, where)
     if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; in whole numbers, because 0.1 is not exact
-        offer = missing_offer(column.name, text.filter(bad))
+        offer = or_category(column.name, text.filter(bad), where)
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
-                         f"{OR_CATEGORY}{offer}")  # fmt: skip
+                         f"{offer}")  # fmt: skip
     notation = notation_of(text) if values > FEW_LEVELS else None
-    marks = None if notation else marks_among(read.numbers, text.filter(bad))
+    what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
+    if notation is None and marks is None:
+        dated = text.str.contains(reading_rules.DATE_CELL)
+        what, bad = "dates", (~dated).fill_null(value=False)
+        marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
-        raise TableError(f"{where} has numbers except for {marks}, {cells.cited(column, bad)}: leave these cells "
-                         f"empty, or declare the column categorical with types"
-                         f"{missing_offer(column.name, text.filter(bad))}")  # fmt: skip
+        raise TableError(f"{where} has {what} except for {marks}, {cells.cited(column, bad)}: leave these cells "
+                         f"empty, or {_as_category(where, column.name)}"
+                         f"{missing_offer(column.name, text.filter(bad), where)}")  # fmt: skip
     examples = (
         cells.cited(text, text.is_in(notation.examples.implode()).fill_null(value=False))
         if notation else some(text.drop_nulls().head(2))
     )  # fmt: skip
     sentence = f"{where} is text with {values} different values in {known} rows, such as {examples}: it looks like"
     if notation:
-        advice = f"{date_setting(column.name)}, " if notation.name == "dates" else notation.advice
-        raise TableError(f"{sentence} {notation.name}; {advice}leave it out with drop, or keep it with types: "
-                         f"categorical")  # fmt: skip
+        advice = f"{date_setting(column.name, where)}, " if notation.name == "dates" else notation.advice
+        raise TableError(f"{sentence} {notation.name}; {advice}leave it out: "
+                         f"{cells.drop_setting(where, column.name)}, or "
+                         f"{_as_category(where, column.name)}")  # fmt: skip
     if 2 * values > known and values > MANY_LEVELS:
         note = (
-            f"{sentence} an identifier or free text, and is left out; keep it with types: categorical, or as words "
-            "with types: text"
+            f"{sentence} an identifier or free text, and is left out; to keep it, write "
+            f'{cells.party_setting(where, "types", column.name, "categorical")}, or "text" to keep it as words'
         )
         return FeatureColumn(column, note, left_out=True)
     return as_categories(column, where, rules, trained=False)
@@ -332,7 +337,7 @@ def as_dates(
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
             read = iso  # year-first, because such a date has only one meaning
     if read.bad.any():
-        why = advice or f"Expected dates{OR_CATEGORY}{missing_offer(name, text.filter(read.bad))}"
+        why = advice or f"Expected dates{or_category(name, text.filter(read.bad), where)}"
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
@@ -374,16 +379,21 @@ def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, readin
     row = int((one != other).fill_null(value=False).arg_max() or 0)
     raise TableError(
         f"{where} has dates whose order is not evident, such as {str(column[row])!r} in row {row + 1}, which may be "
-        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name)}"
+        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name, where)}"
     )
 
 
-def date_setting(name: str) -> str:
+def date_setting(name: str, where: str) -> str:
     """Return the advice for dates whose order the user must choose."""
-    return (
-        f'write dates = {{{cells.key(name)} = "day-first"}} in the party\'s settings, or "month-first", '
-        '"year-first" or a format such as "%d.%m.%y"'
-    )
+    line = cells.party_setting(where, "dates", name, "day-first")
+    return f'write {line}, or "month-first", "year-first" or a format such as "%d.%m.%y"'
+
+
+def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
+    """Describe the order in which dates were read, with a cell of ``text`` [n] that shows it, and its date."""
+    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
+    row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
+    return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
 
 
 def _check_zones(
@@ -405,30 +415,31 @@ def _check_zones(
 
 def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
     """Return a sentence on how dates were read, and on the numbers that the model gets for each date."""
-    row = moments.is_not_null().arg_max()
-    if row is None or not moments.len() - moments.null_count():
+    if not moments.count():
         return ""
-    how = (
-        ""
-        if reading_rules.is_moment(column)
-        else f" ({written.order}), such as {str(column[row]).strip()!r} as {moments[row]}"
-    )
+    how = "" if reading_rules.is_moment(column) else f" {date_order(column, moments, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
     parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (
         f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; the model gets these "
-        f"numbers: {parts}. If it holds no dates, declare it categorical with types"
+        f"numbers: {parts}. If it holds no dates, {_as_category(where, column.name)}"
     )
 
 
-def missing_offer(name: str, texts: pl.Series) -> str:
+def or_category(name: str, texts: pl.Series, where: str) -> str:
+    """Return the advice for a column with a few cells that do not fit the others: correct them, or read categories."""
+    offer = missing_offer(name, texts, where)
+    return f": correct them, leave them empty, or {_as_category(where, name)}{offer}"
+
+
+def _as_category(where: str, name: str) -> str:
+    return f"read the column as categories: {cells.party_setting(where, 'types', name, 'categorical')}"
+
+
+def missing_offer(name: str, texts: pl.Series, where: str) -> str:
     """Return the advice to list a few texts of a column in the setting ``missing``, if they mean an empty cell."""
     found = [text for text, _ in cells.value_counts(texts.drop_nulls())[:MORE_TEXTS]]
-    return f", or write missing = {_setting(name, found)} in the party's settings if they mean an empty cell"
-
-
-def _setting(name: str, texts: Iterable[str]) -> str:
-    return f"{{{cells.key(name)} = {cells.listed(texts)}}}"
+    return f"; if they mean an empty cell, write {cells.party_setting(where, 'missing', name, found)}"
 
 
 def _counted(texts: pl.Series) -> str:
@@ -470,7 +481,7 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """Return a list of the few texts among many distinct numbers, because these texts may mark missing cells.
+    """Return a list of the few texts among many distinct numbers or dates, because they may mark missing cells.
 
     Up to two texts are listed, or up to five if most cells are numbers. The result is ``None`` if there are more texts,
     or if the numbers have few distinct values.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from anyparty.errors import TableError, some
+from anyparty.errors import TableError, remark, some
 from anyparty.tables import cells
 from anyparty.tables.cells import counted, fold, listed, tidy
 from anyparty.tables.cells import key as toml_key
@@ -172,7 +172,7 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
         raise TableError(
             f"{where}: label column {column.name!r} has {counted(other)}, which federation.classes does not list "
             f"({cells.cited(text, bad)}); its classes are {some(classes, 20)}: add the text to one of them, or write "
-            f"missing = {{{column.name} = {listed(each for each, _ in other)}}} in the party's settings"
+            f"{cells.party_setting(where, 'missing', column.name, [each for each, _ in other])}"
         )
     texts, found = pl.Series(list(names), dtype=pl.String), pl.Series(list(names.values()), dtype=pl.String)
     return text.replace_strict(texts, found, default=None, return_dtype=pl.String).cast(pl.Categorical)
@@ -219,6 +219,9 @@ def check_classes(label: pl.Series, where: str) -> None:
 
     Raises:
         TableError: two classes may be one, or a rare class may mark missing labels.
+
+    Warns:
+        AnypartyWarning: a frequent class may mark missing labels.
     """
     if cells.is_category(label):
         return
@@ -229,15 +232,17 @@ def check_classes(label: pl.Series, where: str) -> None:
     problem, odd = _alike(counts) or _mixture(counts)
     if problem:
         raise TableError(f"{where}: {problem} ({cells.cited(names, names == odd)})")
-    for name in _suspicious(counts):
+    for name, rare in _suspicious(counts):
         others = [other for other in sorted(counts) if other != name]
-        value = listed([name])
-        raise TableError(
+        sentence = (
             f"{where}: {name!r} in {counts[name]:,} of {sum(counts.values()):,} labels beside {some(others, 5)} may "
-            f"stand for a missing label ({cells.cited(names, names == name)}): if it does, write missing = "
-            f"{{{label.name} = {value}}} in the party's settings (in Python: missing = {{PARTY: {{{label.name!r}: "
-            f"{value}}}}}); if it is a class, write federation.classes = {listed(sorted(counts))}"
+            f"stand for a missing label ({cells.cited(names, names == name)}): if it does, write "
+            f"{cells.party_setting(where, 'missing', label.name, [name])}; if it is a class, write "
+            f"federation.classes = {listed(sorted(counts))}"
         )
+        if rare:
+            raise TableError(sentence)
+        remark(f"{sentence}. It is read as a class")
 
 
 def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
@@ -278,13 +283,17 @@ def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
 _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}
 
 
-def _suspicious(counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield the rare classes that may mark missing labels, if at least two other classes remain."""
+def _suspicious(counts: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
+    """Yield each class that may mark missing labels, and whether it is rare and at least two other classes remain."""
     total = sum(counts.values())
     for name, count in counts.items():
         others = [other for other in counts if other != name]
-        if len(others) >= 2 and SMALL * count <= total and (_is_odd_word(name, others) or _is_odd_number(name, others)):
-            yield name
+        rare = SMALL * count <= total and len(others) >= 2
+        odd = len(others) >= 2 and _is_odd_number(name, others)
+        if rare and (odd or _is_odd_word(name, others)):
+            yield name, True
+        elif may_be_missing(name) or (odd and re.fullmatch(r"-?(9+|8+|7+)", name)):
+            yield name, False
 
 
 def may_be_missing(text: str) -> bool:

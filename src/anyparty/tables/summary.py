@@ -64,7 +64,7 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
     [('town', 1, 0.0, 'constant'), ('sum', None, 0.5, 'constant')]
     """
     kinds = table.kinds
-    return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
+    return tuple(_column(series, kinds[series.name], table.party) for series in table.columns.iter_columns())
 
 
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
@@ -137,11 +137,11 @@ def render(tables: Sequence[Table]) -> RichTable:
     return shown
 
 
-def _column(series: pl.Series, kind: Kind) -> ColumnSummary:
+def _column(series: pl.Series, kind: Kind, party: str) -> ColumnSummary:
     missing = series.null_count() / max(1, len(series))
     levels = series.drop_nulls().n_unique() if kind == "categorical" else None
     plain = _remark(series, levels, missing)
-    suspicion = "" if plain or series.dtype == pl.String else _suspicion(series.drop_nulls())
+    suspicion = "" if plain or series.dtype == pl.String else _suspicion(series.drop_nulls(), party)
     return ColumnSummary(
         name=series.name, kind=kind, levels=levels, missing=missing, remark=plain or suspicion,
         suspicious=suspicion != "",
@@ -160,11 +160,11 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
     return ""
 
 
-def _suspicion(known: pl.Series) -> str:
+def _suspicion(known: pl.Series, party: str) -> str:
     """Return a remark on numbers or dates that may be identifiers or marks of missing cells; "" without them."""
     if _may_be_identifiers(known):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
-    return _outlier_remark(known, "cell", ", or list them in the party's setting missing")
+    return _outlier_remark(known, "cell", f", or list them in parties.{cells.key(party)}.missing")
 
 
 def _may_be_identifiers(numbers: pl.Series) -> bool:

@@ -17,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
+from anyparty.core.display import doing
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
@@ -249,6 +250,7 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
     """
     tables, wrong = dict[str, Table](), list[str]()
     for name in names:
+        doing(f"reading the table of party {name!r}")
         try:
             tables[name] = read(name)
         except TableError as error:

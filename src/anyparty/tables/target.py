@@ -207,7 +207,7 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     known = numbers.drop_nulls()
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
-        offer = missing_offer(label.name, names_of(label.filter(bad)))
+        offer = missing_offer(label.name, names_of(label.filter(bad)), where)
         raise TableError(
             f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them{offer}"
         )

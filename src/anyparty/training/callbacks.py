@@ -31,7 +31,8 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from anyparty.alignment.overlap import Overlap
@@ -237,71 +238,95 @@ def progress_console() -> Console:
 
 
 class Bar(Callback):
-    """A callback that shows a progress bar for each stage."""
+    """A callback that shows a progress bar during each stage, and a sentence with the last scores after it."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.bar = Progress(
-            TextColumn("{task.description}", markup=False),  # brackets in a party's name stay as they are
-            BarColumn(bar_width=8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[seen]}", markup=False),
-            TimeRemainingColumn(compact=True),
-            console=console or progress_console(),
-        )
-        self.task: TaskID | None = None
+        self.console = console or progress_console()
+        self.bar: Progress | None = None
+        self.epochs = self.done = 0
         self.rows = self.since = 0.0
-        self.loss, self.metric = "", ""
+        self.loss, self.metrics = "", list[str]()
 
     def on_align_progress(self, done: int, total: int) -> None:
         """Show how much of the private alignment is done, and the time left."""
-        if self.task is None:
-            self.bar.start()
-            self.task = self.bar.add_task("private alignment", total=total, completed=done, seen="points")
-        self.bar.update(self.task, completed=done)
+        if self.bar is None:
+            self._start("private alignment", total)
+        self._update(completed=done, seen="points")
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:  # noqa: ARG002
         """End the progress bar of the private alignment."""
-        if self.task is not None:
-            self.bar.stop()
-            self.task = None
+        if self.bar is not None:
+            self._end("private alignment: done")
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
         """Start the progress bar of a stage."""
-        self.bar.start()
-        self.task = self.bar.add_task(stage, total=epochs, completed=first_epoch, seen="")
+        self._start(stage, epochs)
+        self.epochs, self.done = epochs, first_epoch
+        self._update(completed=first_epoch)
         self.rows, self.since = 0.0, time.perf_counter()
+        self.loss, self.metrics = "", []
 
     def on_batch_end(self, rows: int, loss: float) -> None:
         """Show the loss, at most once every ``OFTEN`` seconds."""
         self.rows += rows
         now = time.perf_counter()
-        if now - self.since >= OFTEN and self.task is not None:
+        if now - self.since >= OFTEN and self.bar is not None:
             self.loss = f"loss {loss:.4f}" if math.isfinite(loss) else ""
-            self.bar.update(self.task, seen=f"{self.loss} {self.metric} {self.rows / (now - self.since):,.0f} rows/s")
+            rate = f"{self.rows / (now - self.since):,.0f} rows/s"
+            self._update(seen=" ".join(filter(None, [self.loss, *self.metrics[:1], rate])))
             self.rows, self.since = 0.0, now
 
     def on_party_lost(self, party: str, why: str) -> None:
         """Print the name of the lost party and the reason above the progress bar."""
-        self.bar.console.print(Text(f"{party} is gone ({why}); the others go on without it", "yellow"), soft_wrap=True)
+        self._print(f"{party} is gone ({why}); the others go on without it", "yellow")
 
     def on_party_joined(self, party: str) -> None:
         """Print the name of the returned party above the progress bar."""
-        self.bar.console.print(Text(f"{party} takes part again", "yellow"), soft_wrap=True)
+        self._print(f"{party} takes part again", "yellow")
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Advance the progress bar by one epoch, and show the loss and the metrics."""
-        self.metric = " ".join(f"{name} {value:.4f}" for name, value in record.get("validation", {}).items())
+        """Advance the progress bar by one epoch, and show the loss and the first metric."""
+        self.metrics = [f"{name} {value:.4f}" for name, value in record.get("validation", {}).items()]
         self.loss = f"loss {record['loss']:.4f}" if "loss" in record else ""
-        if self.task is not None:
-            self.bar.update(self.task, advance=1, seen=f"{self.loss} {self.metric}")
+        self.done += 1
+        self._update(completed=self.done, seen=" ".join(filter(None, [self.loss, *self.metrics[:1]])))
 
     def on_stage_end(self, stage: str, reason: str) -> None:
-        """Show why the stage ended, and stop the progress bar."""
-        if self.task is not None:
-            self.bar.update(self.task, description=f"{stage}: {reason}")
-        self.bar.stop()
+        """Replace the progress bar by a sentence: the epochs, why the stage ended, and the last loss and metrics."""
+        last = [self.loss] if self.loss else []
+        last += [f"validation {', '.join(self.metrics)}"] if self.metrics else []
+        scores = f" Last epoch: {', '.join(last)}." if last else ""
+        self._end(f"{stage}: {self.done}/{self.epochs} epochs; {reason}.{scores}")
 
     def close(self) -> None:
         """Stop the progress bar, which still runs if the run was interrupted."""
-        if self.bar.live.is_started:
+        if self.bar is not None:
             self.bar.stop()
+            self.bar = None
+
+    def _start(self, description: str, total: int) -> None:
+        """Start a new bar for each stage: a widget in a notebook cannot be shown again after it was closed."""
+        self.close()
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),  # names of parties may contain brackets
+            BarColumn(bar_width=8),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[seen]}", markup=False, table_column=Column(overflow="fold")),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=self.console,
+            transient=True,
+        )
+        self.bar.add_task(description, total=total, seen="")
+        self.bar.start()
+
+    def _update(self, **values: Any) -> None:
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], **values)
+
+    def _end(self, sentence: str) -> None:
+        self.close()
+        self._print(sentence)
+
+    def _print(self, sentence: str, style: str = "") -> None:
+        self.console.print(Text(sentence, style), soft_wrap=True)
