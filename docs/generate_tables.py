@@ -255,7 +255,7 @@ def _reading_limits() -> list[list[str]]:
         f"{cells.MAX_BYTES:,} bytes in a text cell or a column name": "stops; see `federation.max_cell_bytes`",
         f"{labels.MANY_CLASSES} different whole numbers as labels": "regression; see `federation.task`",
         f"{labels.MANY_VALUES:,} classes, and half of the labels": "stops",
-        f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class",
+        f"one of {label_cells.SMALL} labels is a word for missing": "the word is a class, with a remark",
         f"{few} different numbers in another notation": "numbers; up to it may be categories, with a remark",
         f"{column_types.NUMERIC_SHARE:.0%} of a column's cells are numbers": "other cells stop",
         f"{column_types.MANY_LEVELS} different texts, and half of the cells": "left out, with a remark",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import tempfile
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import polars as pl
 
 from anyparty import Federation
 from anyparty.config import Config
-from anyparty.errors import UserError
+from anyparty.errors import AnypartyWarning, UserError, hearing
 
 ROWS = 240
 CLEAN = pl.DataFrame({
@@ -67,6 +68,7 @@ FILLERS: Mapping[str, Callable[[int], Any]] = {
     "`0`": lambda _: "0",
     "`0`, `1`": lambda k: str(k % 2),
     "`yes`, `no`": lambda k: ("yes", "no")[k % 2],
+    "`yes`, `no`, in half of the rows": lambda k: ("yes", "no")[k // 2 % 2],
     "`+`": lambda _: "+",
     "dates such as `2024-05-17`": lambda k: f"2024-{1 + k % 12:02}-{1 + k % 28:02}",
     "dates such as `2024/05/17 17:30`": lambda k: f"2024/{1 + k % 12:02}/{1 + k % 28:02} {k % 24:02}:30",
@@ -119,6 +121,7 @@ COLUMNS = {
         Example(["2024/03/31 17:30"], "dates such as `2024/05/17 17:30`"),
         Example(["31 Mar 2024", "March 31, 2024"], "dates such as `17 May 2024`"),
         Example(["31.03.2024"], "dates such as `17.05.2024`"),
+        Example(["2024-03-31"], "dates such as `17.05.2024`"),
         Example(["03/31/2024"], "dates such as `05/17/2024`"),
         Example(["03/04/2024"], "dates such as `05/04/2024`", [DATE % '"day-first"', DATE % '"month-first"']),
         Example(["31.03.24"], "dates such as `17.05.24`", [DATE % '"%d.%m.%y"']),
@@ -128,6 +131,7 @@ COLUMNS = {
         Example(["17:30"], "times of day"),
         Example(["0000-00-00", "soon"], "dates such as `2024-05-17`",
                 [MISSING % ("COLUMN", '["0000-00-00", "soon"]')]),
+        Example(["never"], "dates such as `17.05.2024`", [MISSING % ("COLUMN", '["never"]')], 60),
         Example(["1900-01-01", "9999-12-31"], "dates such as `2024-05-17`",
                 [MISSING % ("COLUMN", '["1900-01-01", "9999-12-31"]')]),
     ),
@@ -141,6 +145,7 @@ LABELS = (
     Example(["NA"], "`yes`, `no`", [CLASSES % '["yes", "no", "NA"]']),
     Example(["-"], "`+`", [], 80),
     Example(["unknown"], "`yes`, `no`", [MISSING % ("LABEL", '["unknown"]'), CLASSES % '["yes", "no", "unknown"]']),
+    Example(["unknown"], "`yes`, `no`, in half of the rows", [MISSING % ("LABEL", '["unknown"]')], 120),
     Example(["-9"], "`0`, `1`", [MISSING % ("LABEL", "[-9]"), CLASSES % '["0", "1", "-9"]']),
     Example(["7"], "whole numbers", [QUANTITY]),
     Example(["39.4%"], "percentages", [QUANTITY]),
@@ -264,9 +269,13 @@ def _outcome(path: Path, other: pl.DataFrame, setting: str, read: Read) -> str:
     asked = tomllib.loads(setting)
     federation = {"id": "ID", "label": "LABEL", **asked.get("federation", {})}
     config = Config.of({"federation": federation, "parties": {"NAME": {}, "OTHER": {}, **asked.get("parties", {})}})
+    heard = list[str]()
     try:
-        made = Federation.from_config(config, {"NAME": path, "OTHER": other})
-        made.predicted()
-        return read(made) + (", with a remark" if made.overlap.notes else "")
+        with hearing(heard.append), warnings.catch_warnings():
+            warnings.simplefilter("ignore", AnypartyWarning)
+            made = Federation.from_config(config, {"NAME": path, "OTHER": other})
+            made.predicted()
+            result = read(made)
+        return result + (", with a remark" if made.overlap.notes or heard else "")
     except UserError:
         return "stops"

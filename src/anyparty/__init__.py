@@ -36,7 +36,7 @@ _PUBLIC = {
     "Callback": "anyparty.training.callbacks",
 }
 
-_RENAMED = {"Watch": "Callback"}  # former public names, which still work
+_RENAMED = {"Watch": "Callback"}  # by old public name, the new one; old names still work
 
 __all__ = [
     "METHODS",

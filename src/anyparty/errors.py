@@ -134,7 +134,7 @@ class Diverged(RunError):  # noqa: N818 - the common term for this failure
 
 
 class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - named after the rejected message
-    """A message's numbers far exceed its sender's earlier ones, so that they are wrong or training diverges."""
+    """A message's numbers far exceed its sender's earlier numbers; the message is wrong, or training diverges."""
 
 
 class Stopped(RunError):  # noqa: N818 - a request, not a failure

@@ -36,7 +36,7 @@ from anyparty.tables.checks import EMPTY
 Blocks = Mapping[str, Sequence[str | int]] | int | None
 _BY_PARTY = adapter_of(Mapping[str, Any])
 PADDED = 64  # the number of rows passed to the model is a multiple of this number
-FEW = 5  # no rows are used for validation if a class, or the average class, has fewer rows than this
+FEW = 5  # without this many rows in every class (regression: twice as many in total), no rows are used for validation
 
 
 class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
@@ -137,10 +137,10 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         return _as_frame(validate_data(self, X, reset=reset, dtype="numeric", ensure_all_finite="allow-nan"))
 
     def _named_blocks(self, columns: Sequence[str]) -> dict[str, list[str]]:
-        """Return the names of each party's columns, which ``blocks`` selects among ``columns``.
+        """Return the names of each party's columns: those of ``columns`` that ``blocks`` assigns to the party.
 
         Raises:
-            ConfigError: ``blocks`` names a column that does not exist, or a column twice.
+            ConfigError: a column in ``blocks`` does not exist or occurs twice.
         """
         if self.blocks is None:
             return {"all": list(columns)}

@@ -2,14 +2,19 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import pytest
+from rich.console import Console
 
 from anyparty import Federation, Model, runs
 from anyparty.artifacts.record import RunRecord
+from anyparty.core import display
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError
 from tests.conftest import Call, write_tables
@@ -136,3 +141,27 @@ def test_json_of_align_and_evaluate(tmp_path: Path, call: Call, monkeypatch: pyt
     assert call("train", *words, "--set", "train.epochs=1", "-q").exit_code == 0
     scored = json.loads(call("evaluate", "runs/bank-shop-laser-seed0", "--json").stdout)
     assert scored["overall"]["coverage"] == 1.0
+
+
+class TestSteps:
+    def shown(self, *, terminal: bool, lasting: float) -> str:
+        file = StringIO()
+        with display.showing_steps(Console(file=file, force_terminal=terminal, force_interactive=terminal, width=80)):
+            display.doing("reading bank.csv")
+            time.sleep(lasting)
+        display.doing("nobody looks")
+        return file.getvalue()
+
+    def test_long_steps_are_shown_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(display, "PATIENCE_S", 0.01)
+        assert "reading bank.csv" in self.shown(terminal=True, lasting=0.5)
+        assert self.shown(terminal=False, lasting=0.1) == ""
+
+    def test_short_steps_are_not_shown(self) -> None:
+        assert self.shown(terminal=True, lasting=0) == ""
+
+    def test_each_table_is_a_step(self, monkeypatch: pytest.MonkeyPatch, federation: Federation) -> None:
+        steps = list[str]()
+        monkeypatch.setattr(display, "_SHOW", SimpleNamespace(get=lambda: steps.append))
+        Federation.from_config(federation.config)
+        assert steps == ["reading the table of party 'bank'", "reading the table of party 'shop'"]

@@ -1,5 +1,7 @@
 """The kinds of split: the parts of the active party's rows."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from anyparty.core.seeds import Seeds
 from anyparty.data.splits import TEST, TRAIN, UNUSED, VALIDATION, SplitPlan, assign, counts_of
-from anyparty.errors import TableError
+from anyparty.errors import AnypartyWarning, TableError
 from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
 from anyparty.tables.table import read_table
 
@@ -156,7 +158,10 @@ class TestColumns:
         days = np.random.default_rng(0).permutation(100)
         date = pl.Series(days + 10).cast(pl.Int32).cast(pl.Date)
         of = table(np.arange(100) % 2, day=date.cast(pl.Datetime).dt.strftime(format_), part_by="day")
-        assert sorted(days[parts(of, kind="time") == TEST]) == list(range(80, 100))
+        order = {"%d.": "day-first", "%m/": "month-first"}.get(format_[:3])
+        said = rf"'day', which splits the rows by time, is read as dates \({order}\), such as "
+        with nullcontext() if order is None else pytest.warns(AnypartyWarning, match=said):
+            assert sorted(days[parts(of, kind="time") == TEST]) == list(range(80, 100))
 
     @pytest.mark.parametrize(("order", "tested"), [("day-first", 1), ("month-first", 0), ("%d/%m/%Y", 1)])
     def test_a_doubtful_order_needs_a_setting(self, order, tested):

@@ -36,6 +36,22 @@ def test_one_head_at_a_server_without_columns():
     assert topology.parties == (*topology.blocks, topology.active)
 
 
+def test_it_is_resolved_once_for_a_roster():
+    asked = Counter()
+
+    class Counting(Plug):
+        def owners(self, roster):
+            asked["owners"] += 1
+            return super().owners(roster)
+
+    made, roster = Split(rule=Counting(), embedding=5), world().roster
+    before = asked["owners"]
+    assert made.topology(roster) == made.topology(world().roster)
+    assert asked["owners"] == before + 1
+    assert made.topology(world(server=True).roster) != made.topology(roster)
+    assert made == Split(rule=made.rule, embedding=5)  # the stored topologies do not count when methods are compared
+
+
 def test_several_encoders_a_party():
     topology = method("combinatorial", embedding=5).topology(world().roster)
     assert (topology.copies, topology.width) == (4, (4, 5))
@@ -89,14 +105,19 @@ class TestNoBatchAsksTheRule:
 
     @pytest.mark.parametrize("hosting", ["active", "labelers"])
     def test_in_training(self, hosting):
-        made, of = Split(rule=Counting(), embedding=5, hosting=hosting), world(labelers=(0, 2))
-        assert self.asked(made, of, 1)[0] == self.asked(made, of, 3)[0]
+        one, other = (Split(rule=Counting(), embedding=5, hosting=hosting) for _ in range(2))
+        of = world(labelers=(0, 2))
+        assert self.asked(one, of, 1)[0] == self.asked(other, of, 3)[0]
+        assert "owners" not in self.asked(one, of, 1)[0]  # the roster's topology is already known
 
     @pytest.mark.parametrize("name", ["flex", "vafl"])
     def test_under_a_schedule(self, name):
-        made, of = under(name, clock=VirtualClock(latency=1.0, timeout=10.0)), world()
-        object.__setattr__(made, "split", Split(rule=Counting(), embedding=5))
-        assert self.asked(made, of, 1)[0] == self.asked(made, of, 3)[0]
+        of, counts = world(), []
+        for epochs in (1, 3):
+            made = under(name, clock=VirtualClock(latency=1.0, timeout=10.0))
+            object.__setattr__(made, "split", Split(rule=Counting(), embedding=5))
+            counts.append(self.asked(made, of, epochs)[0])
+        assert counts[0] == counts[1]
 
     def test_in_prediction(self):
         made, of = Split(rule=Counting(), embedding=5, hosting="labelers"), world(labelers=(0, 2))

@@ -99,6 +99,29 @@ def test_tables_can_be_replaced(run, tmp_path):
         application(run, tables={"shap": tmp_path / "new.csv"})
 
 
+@pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+def test_cells_that_differ_from_training_are_remarked_on(run):
+    folder = run.parents[1]
+    bank = pl.read_csv(folder / "bank.csv", schema_overrides={"age": pl.Float64})
+    row = pl.int_range(pl.len())
+    odd = bank.with_columns(
+        income=pl.when(row == 2).then(1e6).when(row == 4).then(None).otherwise("income"),
+        age=pl.when(row == 4).then(None).otherwise("age"),
+    )
+    shop = pl.read_csv(folder / "shop.csv").with_columns(visits=pl.lit(1e6), town=pl.lit("Paris"))
+
+    def remarks(bank, **how):
+        app = application(run, tables={"bank": bank, "shop": shop}, limits=PATIENT)
+        return [each["remarks"] for each in ask(app, json={"ids": ["c002", "c003", "c004"], **how}).json()["answers"]]
+
+    far, usual, empty = remarks(odd)
+    assert far[0].startswith("column 'income' is 1000000.0, more than 10 standard deviations from its mean in training")
+    assert (len(far), usual, empty) == (1, [], ["the table of 'bank' has no cell in this row"])
+    assert remarks(odd, parties=["shop"]) == [[], [], []]
+    (sentence,) = remarks(odd.with_columns(age=None))[1]
+    assert sentence.startswith("column 'age' has no cell in any of 100 rows, and had cells in training")
+
+
 def test_a_replaced_model_is_reported_and_not_served(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(backends, "CHECK_EVERY_S", 0.01)
     got, folder = [], tmp_path / "copy"

@@ -604,6 +604,17 @@ def test_a_column_that_training_ignored_does_not_matter(tmp_path):
         assert alignment.fits(table)
 
 
+@pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+def test_a_party_logs_remarks_on_its_own_table(tmp_path, caplog):
+    trained = TrainedParties.train(tmp_path)
+    load_party(trained.sites["shop"])
+    assert "visits" not in caplog.text
+    with_column(trained.sites["shop"], "visits", 1e6)
+    party, _, _ = load_party(trained.sites["shop"])
+    assert "party 'shop', table.csv: most numbers of column 'visits' lie more than 10 standard" in caplog.text
+    assert "column 'visits' is 1000000.0" in party.remarks.of(0)[0]
+
+
 def test_an_added_column_is_ignored_at_any_position(tmp_path):
     trained = TrainedParties.train(tmp_path)
     with_column(trained.sites["shop"], "comment", "some words")

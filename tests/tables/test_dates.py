@@ -49,6 +49,26 @@ class TestRead:
         assert table.columns["seen"].to_list() == [*DAYS, None, None, None]
         assert f"is read as dates ({order}), such as {DAYS[0].strftime(format_)!r} as 2019-11-20" in table.notes[0]
 
+    @pytest.mark.parametrize(("format_", "order"), [("%d.%m.%Y", "day-first"), ("%m/%d/%Y", "month-first")])
+    def test_dates_with_the_year_first_may_be_among_others(self, format_, order):
+        texts = [day.strftime(each) for day, each in zip(DAYS, ["%Y-%m-%d", format_, "%d %b %Y"] * 20, strict=True)]
+        table = read(texts)
+        assert table.columns["seen"].to_list() == DAYS
+        assert f"is read as dates ({order})" in table.notes[0]
+
+    @pytest.mark.parametrize("word", ["never", "n.k.", "ongoing"])
+    def test_a_word_among_dates_stops(self, word):
+        texts = [*written("%d.%m.%Y"), *[word] * 20]
+        stops(texts, f"has dates except for '{word}' (20 cells)", f'missing = {{seen = ["{word}"]}}')
+        assert read(texts, missing={"seen": (word,)}).columns["seen"].to_list() == [*DAYS, *[None] * 20]
+
+    def test_many_words_among_dates_are_categories_with_a_remark(self):
+        table = read([*written("%Y-%m-%d", DAYS[:40]), *"abcdefghij"])
+        assert table.kinds == {"seen": "categorical"}
+        assert "is read as categories: 40 of its cells are dates, and 10 are not, such as 'a'" in table.notes[0]
+        (note,) = read([*map(str, range(40)), *"abcdefghij"] * 2).notes
+        assert "is read as categories: 80 of its cells are numbers, and 20 are not, such as 'a'" in note
+
     @pytest.mark.parametrize(
         "format_", ["%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M %p", "%Y-%m-%d %I:%M%p"]
     )
@@ -94,7 +114,9 @@ class TestRead:
 
     def test_a_mixture_of_orders_stops(self):
         stops(written("%d/%m/%Y", DAYS[:40]) + written("%m/%d/%Y", DAYS[40:]), "not dates", "in row", kind="date")
-        stops([*written("%Y-%m-%d"), "13/01/2020"], "cells that are not dates: '13/01/2020' in row 61")
+        stops([*written("%Y-%m-%d"), "03/01/2020"], "order is not evident, such as '03/01/2020' in row 61")
+        note = read([*written("%Y-%m-%d"), "13/01/2020"]).notes[0]
+        assert "is read as dates (day-first), such as '13/01/2020' as 2020-01-13" in note
 
     @pytest.mark.parametrize("format_", ["%d.%m.%y", "%Y%m%d", "%y-%j"])
     def test_a_format(self, format_):

@@ -9,7 +9,7 @@ import pytest
 
 from anyparty import Federation
 from anyparty.core.types import Task
-from anyparty.errors import TableError
+from anyparty.errors import AnypartyWarning, TableError, hearing
 from anyparty.tables.reading_rules import ReadingRules, classes
 from anyparty.tables.table import read_table
 from anyparty.tables.target import encode, infer_task, unseen
@@ -161,11 +161,31 @@ class TestMissing:
             ["1", "2", "3", "4", "5"] * 40 + ["6"],
             [str(n) for n in range(10)] * 20,
             ["mild", "severe", "unclear"] * 40,
-            ["setosa", "virginica", "unknown"] * 40,
         ],
     )
     def test_classes_that_are_evident_do_not_stop(self, labels):
-        assert set(classes_of(labels)) == set(labels)
+        with hearing(pytest.fail):
+            assert set(classes_of(labels)) == set(labels)
+
+    @pytest.mark.parametrize(
+        ("labels", "mark"),
+        [
+            (["setosa", "virginica", "unknown"] * 40, "unknown"),
+            (["yes", "no", "no", "Refused"] * 40, "Refused"),
+            (["0", "1", "999"] * 40, "999"),
+            (["mild", "severe", "-9"] * 40, "-9"),
+            (["spam", "(none)"] * 40, "(none)"),
+            ([0, 1, 99] * 40, "99"),
+        ],
+    )
+    def test_a_frequent_mark_is_a_class_with_a_remark(self, labels, mark):
+        said = (
+            rf"'{re.escape(mark)}' in \d+ of \d+ labels.*missing = {{default = \[\"{re.escape(mark)}\"\]}}.*as a class"
+        )
+        with pytest.warns(AnypartyWarning, match=said):
+            assert set(classes_of(labels)) == set(map(str, labels))
+        with hearing(pytest.fail):
+            assert mark in classes_of(labels, classes=classes(sorted(set(map(str, labels)))))
 
     def test_a_mark_can_be_declared_a_class(self):
         labels = ["None", "mild", "severe"] * 20

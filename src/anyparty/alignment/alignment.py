@@ -1,7 +1,7 @@
 """The result of an alignment (the rows that each party holds), and the plain join of tables in one process.
 
-A plain join knows all positions and ids. Private alignment gives each party only the positions of its own rows, and
-does not reveal ids. All later code therefore uses only positions.
+A plain join gives the caller all positions and ids. Private alignment gives each party only the positions of its own
+rows, and does not reveal ids. All later code therefore uses only positions.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ class Alignment:
         position: by party, [N] int64: the index of the party's own row for aligned row n; -1 if the party does not
             hold the row.
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
-        id_columns: [N, m] the m id columns with the names and types of one party's table; ``None`` under private
-            alignment.
-        blocks: like ``position``, but also -1 if all cells of the party's own row are empty; by default ``position``.
+        id_columns: [N, m] the m id columns, named and typed like the id columns of one party's table; ``None`` under
+            private alignment.
+        blocks: a copy of ``position`` that also has -1 for rows whose cells are all empty; by default ``position``
+            itself.
     """
 
     parties: tuple[str, ...]
@@ -75,7 +76,7 @@ class Alignment:
         assert self.ids is None or len(self.ids) == self.n
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return the mask [N, K], True if the k-th of the parties ``blocks`` holds row n.
+        """Return the mask [N, K]: True if row n is held by the k-th party in the list ``blocks``.
 
         >>> at = {"a": np.array([0, -1]), "b": np.array([1, 0])}
         >>> Alignment(("a", "b"), 2, at).observed(["a", "b"]).tolist()
@@ -143,9 +144,9 @@ MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
-    The order of rows in a table affects only the positions. Prediction sets ``apart``, which accepts parties that share
-    no id, and rows with neither cells nor a label. The id columns of the result have the names and types of the id
-    columns in the table of the party ``first``, by default the party of the first table.
+    The order of rows in a table affects only the positions. With ``apart``, parties may share no id, and a row may have
+    neither cells nor a label; predictions use ``apart``. The id columns of the result have the names and types of the
+    id columns in the table of the party ``first``, by default the party of the first table.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -214,7 +215,10 @@ def _check(tables: Sequence[Table]) -> None:
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return, for each id of ``union`` [N] (columns id and row), its index in a party's ``ids``; -1 if it is absent."""
+    """Return the index of each id of ``union`` in the list ``ids`` of one party; -1 if this list lacks the id.
+
+    ``union`` has N rows and the columns id and row (the row's index in the result).
+    """
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
     position = np.full(union.height, -1, dtype=np.int64)
@@ -268,7 +272,7 @@ class NearMatch:
 
     Attributes:
         count: the number of the party's ids that would become equal.
-        changes: the changes of ids, as ``id_normalize`` names them; () if ``count`` is 0.
+        changes: the changes, such as "strip-zeros", in the form of the setting ``id_normalize``; () if ``count`` is 0.
     """
 
     count: int = 0
@@ -289,8 +293,7 @@ class NearMatch:
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
     """Find, for each party, changes that would make the most of its ids equal to other parties' ids.
 
-    A party's result contains only changes that are needed. Together, they make at least as many of the party's ids
-    equal as all possible changes do.
+    Changes that make no further id equal are left out of a party's result.
 
     Args:
         ids: [N], distinct.

@@ -8,9 +8,9 @@ have states of an earlier alignment in the same series (``continued``), the entr
 last entry whose token the active party has. After an interruption, these entries are the rest of the list. In a later
 alignment, they are the new ids.
 
-The stored states are used only if every party has a state of the same series, and if no list is shorter than the number
-of its tokens that the active party has stored. A list can be shorter after a party has restored a backup. If the states
-are not used, all parties draw new secrets.
+The stored states are used only if every party has a state of the same series, and if no list has fewer entries than the
+active party has stored tokens for it. A list can lose entries if a party restores a backup. If the states are not used,
+all parties draw new secrets.
 
 The folder of a state contains
     state.json    the party's root secret, the identifier of the series, and a hash of the salt and the roster
@@ -112,12 +112,12 @@ class AlignmentState:
         self.entries = np.concatenate([self.entries, added])
 
     def remember(self, ids: pl.Series, rows: NDArray[np.int64]) -> None:
-        """Store for the next alignment ``rows`` [L], the index in ``ids`` of each entry of the list."""
+        """Store ``rows`` [L] for the next alignment: for each entry of the list, its index in ``ids``."""
         with writing(self.folder / "rows.bin") as temporary:
             temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
 
     def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
-        """Return the indices that ``remember`` stored; ``None`` if ``ids`` does not begin with the ids passed to it."""
+        """Return the indices that ``remember`` stored; ``None`` unless ``ids`` begins with the ids of that call."""
         try:
             raw = (self.folder / "rows.bin").read_bytes()
         except OSError:
@@ -165,7 +165,7 @@ class TokenLists:
 
     Attributes:
         points: [sum of all lengths, 32] uint8.
-        filled: the number of tokens of each party so far.
+        filled: for each party, the number of its tokens that have been appended.
     """
 
     def __init__(self, lengths: Mapping[str, int], state: AlignmentState | None = None) -> None:
@@ -180,7 +180,7 @@ class TokenLists:
             self.filled[name] = len(stored)
 
     def append(self, name: str, points: bytes) -> None:
-        """Append a batch of tokens to the list of the party ``name``."""
+        """Append a batch of tokens to the tokens of one party."""
         made = np.frombuffer(points, dtype=np.uint8).reshape(-1, SIZE)
         before = self.filled[name]
         self._lists[name][before : before + len(made)] = made
@@ -266,7 +266,7 @@ class ListPlan:
         lengths: the number of entries of each party's list.
         start: for each party's list, the number of entries that have tokens.
         continued: True if an earlier alignment used the same secrets.
-        tokens: the tokens that the active party has so far; ``None`` at passive parties.
+        tokens: at the active party, all parties' tokens, filled during the alignment; ``None`` at passive parties.
         left_out: by party, the indices of list entries whose ids are no longer in that party's table. The active party
             knows them for all parties, a passive party only for itself.
     """
@@ -320,7 +320,7 @@ async def plan_with_state(
         root: the root from which new secrets are derived; ``None`` draws it at random.
 
     Raises:
-        MessageError: a party reports impossible numbers.
+        MessageError: a party reports numbers of ids or tokens that contradict each other.
         StorageError: the state cannot be written.
     """
     rows = await asyncio.to_thread(state.matched, ids)
@@ -400,11 +400,11 @@ async def _exchange(net: Channel, roster: Roster, state: AlignmentState, stored:
 async def _left_out(
     net: Channel, roster: Roster, sizes: Mapping[str, int], lengths: Mapping[str, int], own: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
-    """Report to the active party the indices ``own`` of list entries whose ids are no longer in this party's table.
+    """Collect the indices of list entries whose ids are no longer in the owner's table; passive parties send theirs.
 
     Returns:
-        By party, the indices of such entries. At the active party the result has all parties, at a passive party only
-        the party itself.
+        By party, the indices of such entries. The active party gets the indices of all parties. A passive party gets
+        only its own indices, ``own``.
     """
     places = {net.me: own}
     if net.me != roster.active:

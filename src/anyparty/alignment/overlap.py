@@ -29,7 +29,7 @@ KINDS = {
     "active": "rows of the active party's table",
     "all": "rows that every party holds",
 }
-PARTLY = 0.1  # a note is given if a normalization would match more than this share of the ids that only one party has
+PARTLY = 0.1  # the share of a party's unmatched ids; the report has a note if a change of ids would match more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class Overlap:
 
     @property
     def missing(self) -> float:
-        """The share of missing blocks: the share of all pairs of a row and a party in which the party lacks the row."""
+        """The share of missing blocks; a block is one party's part of one row."""
         return 1 - sum(self.held.values()) / max(1, self.rows * len(self.blocks))
 
     def frame(self) -> pl.DataFrame:

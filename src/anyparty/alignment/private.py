@@ -20,8 +20,9 @@ Notation  K      the number of parties
     3. Party k multiplies the points by t_k, which replaces r_k by s_k, and sends the list to the active party a. Party
        a multiplies the points of other parties by s_a. The results are tokens.
     4. The active party joins the tokens, and sorts the rows by their tokens' bytes. This order looks random, and
-       changes with the secrets. The active party sends each party N, the row of each point in the party's list, and
-       whether other parties know hardly any of the party's ids. Each party undoes its secret permutation.
+       changes with the secrets. The active party sends three facts to each party: the number N, the row of each point
+       in the party's list, and whether other parties know hardly any of the party's ids. Each party undoes its secret
+       permutation.
 
 Disclosure (if parties follow the protocol, but may later combine their knowledge)
     *All parties* learn the number of ids of each party, and N. With two parties, these give the number of common rows.
@@ -71,7 +72,7 @@ from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, s
 from anyparty.tables import cells
 from anyparty.tables.ids import JOINT, NORMALIZATIONS, check_normalize, normalized, shown
 
-MOST_COLUMNS = 8  # the largest number of id columns that an error can name
+MOST_COLUMNS = 8  # ``other_with`` tries settings with at most this many id columns
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class IdTerms:
 
     @classmethod
     def of(cls, ids: pl.Series, normalize: Sequence[str]) -> IdTerms:
-        """Return the settings of ``ids`` [n], to which the changes ``normalize`` were applied."""
+        """Return the settings that made ``ids`` [n]: the given changes, and the number of id columns."""
         return cls(check_normalize(normalize), 1 if not len(ids) else str(ids[0]).count(JOINT) + 1)
 
     def __str__(self) -> str:
@@ -101,10 +102,10 @@ class IdTerms:
         return "" if self == IdTerms() else f"\n{','.join(self.normalize)}\n{self.columns}"
 
     def other_with(self, is_hash_of: Callable[[str], bool]) -> IdTerms | None:
-        """Return the settings of another party, found by the hash that it sent; an error message can then name them.
+        """Find another party's settings for an error message: compare its hash with hashes of all possible settings.
 
-        ``is_hash_of`` is a function that returns True if the hash is that of the given text. The result is ``None`` if
-        no settings match.
+        ``is_hash_of`` returns True if the other party's hash is the hash of a text. The result is ``None`` if no
+        possible settings have this hash.
         """
         return next((terms for terms in _every() if terms != self and is_hash_of(terms.text())), None)
 
@@ -188,7 +189,7 @@ class PrivateAlignment:
     key: NDArray[np.int64] | None = None
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return the mask [N, K], True if the k-th of the parties ``blocks`` holds row n.
+        """Return the mask [N, K]: True if row n is held by the k-th party in the list ``blocks``.
 
         Raises:
             AlignmentError: this is a passive party, which knows only its own rows.
@@ -353,10 +354,11 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party the number of all rows, its own rows' indices, and whether others know few of them.
+    """Send each passive party the number of all rows, the indices of its rows, and whether it shares few rows.
 
     Returns:
-        The number of all rows, the row indices of the active party's list, and the parties that share few rows.
+        The number of all rows, the row index of each entry in the active party's list, and the parties that share few
+        rows with others.
     """
     few = union.few()
     for name in sizes:
@@ -374,11 +376,11 @@ async def _send_rows(
 async def _receive_rows(
     net: Channel, roster: Roster, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Receive the number of all rows, this party's rows' indices, and whether other parties know few of these rows.
+    """Receive the number of all rows, the indices of this party's rows, and whether this party shares few rows.
 
     Returns:
-        The number of all rows, the row indices of this party's list, and a list that contains this party if it shares
-        few rows with other parties.
+        The number of all rows, the row index of each entry in this party's list, and a list of parties: this party if
+        it shares few rows with other parties, otherwise no party.
     """
     me, active = net.me, roster.active
     expect = {"rows": TensorSpec((1,), torch.int64), "few": TensorSpec((1,), torch.uint8)}

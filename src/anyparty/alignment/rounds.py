@@ -57,8 +57,8 @@ class Rounds:
         batch: the number of ids in a message.
         pool: worker threads.
         progress: called after each batch of a list that this party has blinded.
-        before: for each party, the number of ids that got tokens in an earlier alignment that this one continues.
-        done: the number of points that this party has blinded so far, including those of the earlier alignment.
+        before: for each party, the number of ids with tokens from an interrupted alignment, which this one continues.
+        done: the number of points that this party has already blinded, including points of the interrupted alignment.
     """
 
     net: Channel
@@ -188,7 +188,7 @@ class TokenUnion:
     Attributes:
         n: N, the number of different tokens, which are the rows.
         rows: by party, [n_k]: the row index of each token in the party's list, in the list's order.
-        key: [N] int64, a key of each row, made from bytes of its token that hardly affect the order of rows.
+        key: [N] int64, a number that identifies the row, made from later bytes of its token.
     """
 
     n: int
@@ -233,7 +233,7 @@ class TokenUnion:
         return out
 
     def few(self) -> list[str]:
-        """Return the parties that share under 1 % of the rows that they could share."""
+        """Return the parties with few shared rows: under 1 % of the highest number that the lists' lengths allow."""
         shared = self.present().sum(axis=1) > 1
         total = sum(map(len, self.rows.values()))
         most = {name: min(len(rows), total - len(rows)) for name, rows in self.rows.items()}
@@ -254,7 +254,7 @@ def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _differ(ranked: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask [M - 1] for the second to the last token, True if the token differs from the one before it."""
+    """Return a mask [M - 1] for all tokens except the first: True if the token differs from the preceding token."""
     out = np.zeros(max(0, len(ranked) - 1), dtype=np.bool_)
     for word in range(WORDS):
         out |= ranked[1:, word] != ranked[:-1, word]

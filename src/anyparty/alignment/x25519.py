@@ -102,7 +102,7 @@ class Secret:
         nonce: random bytes if an earlier alignment used the root, otherwise empty. The one-time scalar and the secret
             order depend on them; the scalar s does not.
         scalar: s, applied once to every list of the federation.
-        once: r, the one-time scalar that blinds this party's own list while it passes the other parties.
+        once: r, the one-time scalar that blinds this party's own list while other parties work on the list.
         rest: t with r t = s (mod l), applied to the party's own list after the list has returned.
     """
 
@@ -121,7 +121,7 @@ class Secret:
         return cls(root, nonce, scalar, once, rest)
 
     def order(self, n: int) -> NDArray[np.int64]:
-        """Return a secret random order of n items: the result [n] has at place i the index of the item to put there."""
+        """Return a secret random permutation [n]: its i-th number is the index of the item that moves to place i."""
         lots = np.frombuffer(_derive(self.root, f"order{self.nonce.hex()}", 16 * n), dtype=np.uint64).reshape(n, 2)
         order = np.argsort(lots[:, 1], kind="stable")
         ranked = lots[order, 1]

@@ -60,7 +60,7 @@ def over(
         ConfigError: a setting does not exist or is out of range, or ``parameters`` are given with a method object.
     """
     changed: dict[str, Any] = {}
-    if isinstance(method, str) and ":" in method:  # the caller names this code, and thereby allows it
+    if isinstance(method, str) and ":" in method:  # a caller who passes "module:name" allows this code to be imported
         config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
     if isinstance(method, str) or (method is None and parameters):
         key = "factory" if method is not None and ":" in method else "name"  # "module:name" refers to user code
@@ -86,7 +86,7 @@ def over(
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
-    """Reject training settings that belong to the optimizer, the encoder or the method called ``method``.
+    """Reject training settings that belong to the optimizer, to the encoder or to the method with the given name.
 
     Raises:
         ConfigError: ``train`` contains such a setting; the message names the argument that takes the setting.
@@ -116,10 +116,10 @@ def folder(named: Any) -> Path | None:
 
 
 def place(named: Any, what: str) -> Path:
-    """Return the path of a file or folder that an argument names, with ``~`` replaced by the home folder.
+    """Convert the name of a file or folder to a path, with ``~`` replaced by the home folder.
 
     Raises:
-        ConfigError: ``named`` is not a non-empty name; the message names the argument ``what``.
+        ConfigError: ``named`` is not a non-empty name; the message begins with ``what``, the name of the argument.
     """
     if named == "" or not isinstance(named, str | Path):
         raise ConfigError(f'{what}: expected a name, such as "runs/first", got {named!r}')
@@ -130,7 +130,8 @@ def check_kinds(method: Any, watch: Any) -> None:
     """Check the types of the argument ``method`` and of the callback ``watch``; each may be ``None``.
 
     Raises:
-        ConfigError: one of them has the wrong type, or the callback has a function ``on_...`` that nothing calls.
+        ConfigError: one of them has the wrong type, or the callback has an unknown function ``on_...``, which would
+            never be called.
     """
     if isinstance(method, type):
         raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
@@ -166,7 +167,7 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
 
 
 def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
-    """Return, by party, the function that makes its encoder and replaces the encoder of the settings.
+    """Return, by party, the function that makes its encoder, in place of the encoder in the settings.
 
     ``given`` is a function for all parties, a mapping from parties to functions, or ``None``.
 

@@ -20,14 +20,14 @@ from anyparty.training.loop import ROWS_AT_ONCE
 
 
 def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment, wanted: Tensor) -> pl.DataFrame | None:
-    """Return a party's embeddings of those ``wanted`` rows [n] that its table has, in the order of its table.
+    """Return a party's embeddings of the selected rows, in the order of its table.
 
     Args:
         method: the trained method.
         member: the party's share of the model, with its networks.
         rows: the party's prepared rows.
         alignment: the index of each aligned row in each party's table.
-        wanted: the indices of rows among the aligned rows.
+        wanted: [n], the indices of the selected rows among the aligned rows; rows that the party lacks are left out.
 
     Returns:
         A frame with the columns id, h0, h1, ... In a row whose cells are all empty, all columns except id are null.

@@ -53,7 +53,7 @@ class Imputation:
         prepare: the preprocessing of the party's table.
         mean: [n, F], the mean of each of the F outputs.  A numeric column is in its own unit.  Each level of a category
             has a number near 0 (absent) or 1 (present).  NaN if no party that may take part has the row.
-        samples: [S, n, F], S samples, each in the form of ``mean``.
+        samples: [S, n, F], S samples of the same columns, in the same units as ``mean``.
         drawn: [S, n, F], the samples that ``table(samples=True)`` shows. Each category has one level, and each boolean
             column one boolean, drawn at random. If ``None``, ``table`` shows ``samples``.
         own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
@@ -83,7 +83,7 @@ class Imputation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the F outputs: numeric columns first, then ``column=level``."""
+        """The names of the F outputs: numeric columns, then a name ``column=level`` for each category level."""
         return self.prepare.names
 
     def table(self, *, samples: bool = False) -> pl.DataFrame:
@@ -186,7 +186,7 @@ class Imputation:
         return self.whole.with_columns(changed)
 
     def _likely(self, column: pl.Series) -> pl.Series:
-        """Return ``column``; if the party's table has booleans in it, convert numbers to booleans: True above 0.5."""
+        """Convert an imputed boolean column from numbers to booleans (True above 0.5); keep other columns unchanged."""
         truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
         return column > 0.5 if truth else column
 

@@ -79,7 +79,7 @@ class Model:
         ledger: the numbers of messages and bytes that the parties sent in training.
         costs: the rounds and bytes of the training messages: "sent" as counted, and "published" by the formulas of the
             APC-VFL paper.
-        held_out: what ``evaluate()`` needs without tables: each party's rows, their alignment, and the indices [n] of
+        held_out: the data for ``evaluate()`` without tables: each party's rows, their alignment, and the indices [n] of
             the test rows among the aligned rows; ``None`` in a loaded model.
         own: the description of a user-defined method by ``described``; ``None`` for a built-in method.
 
@@ -315,7 +315,7 @@ class Model:
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
-        """Return each party's rows in training, their alignment, the indices of test rows, and the parties to ask.
+        """Return each party's rows in training, their alignment, the test rows' indices, and the parties to use.
 
         Raises:
             PredictionError: the model was loaded and has no rows in memory; or a party is unknown or has no columns.

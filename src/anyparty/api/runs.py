@@ -286,7 +286,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return True if the table ``source`` has the same fingerprint as the training table of the party ``name``."""
+    """Return True if the table ``source`` has the same fingerprint as the training table of the given party."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
@@ -377,7 +377,7 @@ def _with_own_encoder(config: Config) -> list[str]:
 
 
 def _importable(factory: str | None) -> bool:
-    """Return True for a name "module:function" unless it names a lambda, a local function or an object of a script."""
+    """Return True if "module:function" can be imported, so is not a lambda, a local function or defined in a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 

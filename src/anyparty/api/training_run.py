@@ -57,7 +57,7 @@ class TrainingRun:
 
     Attributes:
         config: the settings.
-        method: the method to train, under its schedule if it has one.
+        method: the method to train, wrapped in its schedule if it has one.
         roster: the parties in their fixed order, and which of them is active.
         resume: whether to resume from checkpoints.
         answers: the method without its schedule; it makes the predictions.
@@ -110,7 +110,7 @@ class TrainingRun:
             table: the party's validated table.
             known: the index of each aligned row in the party's table; at the active party also which parties have it.
             folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
-            hooks: callbacks and values that this party's training gets from its caller, such as the party's secret.
+            hooks: callbacks and values that the caller passes to this party's training, such as the party's secret.
             encoder: the function that makes the party's network; by default the encoder of the settings.
             optimizer: the optimizer of the party's network; by default the optimizer of the settings.
 
@@ -142,7 +142,7 @@ class TrainingRun:
         )  # fmt: skip
 
     def about(self, outcome: PartyResult) -> ModelSummary:
-        """Return the facts about the model that all parties may know, as far as the party of ``outcome`` knows them."""
+        """Return the facts about the model that all parties may know; ``outcome`` is one party's result of training."""
         return ModelSummary(
             method=self.named,
             roster=self.roster,
@@ -284,7 +284,7 @@ def _functions(
     config: Config, roster: Roster, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer],
     loss: Loss | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return, by use such as "encoder of bank", the functions and classes that training calls and users may define."""
+    """Return the functions and classes that users may define, in a mapping with keys such as "encoder of bank"."""
     found: dict[str, Any] = {"loss": loss}
     for name in roster.blocks:
         found[f"encoder of {name}"] = encoders.get(name) or config.encoder_of(name)

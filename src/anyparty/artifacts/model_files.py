@@ -64,7 +64,7 @@ class Manifest(Settings):
 
     @classmethod
     def write(cls, folder: Path, names: Iterable[str]) -> None:
-        """Hash the files ``names`` in ``folder`` and write the manifest.
+        """Hash the listed files in ``folder`` and write the manifest.
 
         Raises:
             ModelError: a file does not exist.
@@ -270,7 +270,7 @@ def _first(error: ValidationError) -> str:
 
 
 def write_manifest(folder: Path, parties: Iterable[str]) -> None:
-    """Write the manifest of a model's folder; it lists ``model.json`` and the two files of each of ``parties``.
+    """Write the manifest of a model's folder, which lists ``model.json`` and two files for each of the ``parties``.
 
     Raises:
         ModelError: a file of a party does not exist.

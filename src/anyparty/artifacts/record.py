@@ -121,7 +121,7 @@ class MessageEntry(Entry):
 
 
 def _as_read(value: Any, validate: Any) -> Any:
-    """Validate ``value`` as a number with the function ``validate``, and return it; an integer stays an integer."""
+    """Validate a number with the function ``validate``; return an integer unchanged, and not as a float."""
     number = validate(value)
     return value if type(value) is int else number
 

@@ -61,8 +61,8 @@ class Recorder(Callback):
 
     Attributes:
         path: the file record.json.
-        record: the record so far.
-        ledger: the numbers of messages and bytes sent so far.
+        record: the record, which grows during the run.
+        ledger: the numbers of messages and bytes that have been sent.
         lock: the lock of the run's folder; ``None`` if the recorder did not lock it.
 
     """
@@ -106,7 +106,7 @@ class Recorder(Callback):
                     self.lock.release()
 
     def write(self) -> None:
-        """Write the record with the messages and bytes counted so far.
+        """Write the record, with the numbers of messages and bytes that have been sent until now.
 
         Raises:
             StorageError: the file cannot be written.
@@ -191,7 +191,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # any loss is accepted if an earlier version recorded none
+            if old.get("loss", loss) != loss:  # earlier versions recorded no loss; then accept any loss
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
@@ -199,14 +199,14 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
-            _same(old.setdefault("code", dict(code)), code,  # accept any if an earlier version recorded none
+            _same(old.setdefault("code", dict(code)), code,  # earlier versions recorded no hashes; then accept any code
                   "the source of your functions changed since the run began", "source of")  # fmt: skip
             values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
             recorder.record.write(path)  # before config.toml: the next start rejects a config.toml without a record
-        if not resume or all(party.table for party in config.parties.values()):  # tables may have moved
+        if not resume or all(party.table for party in config.parties.values()):  # store changed paths of tables
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
         (folder / ID_HASHES).unlink(missing_ok=True)
@@ -302,10 +302,10 @@ class SiteRecorder(Recorder):
 
 
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a new record in place of the record ``path``, which a power failure truncated.
+    """Return the fields of a new record that replaces a truncated record file, for example after a power failure.
 
-    ``values`` are all fields except the history. The history is read from the last readable checkpoint of the party
-    ``active``.
+    ``values`` are all fields except the history. The history is read from the active party's last readable checkpoint.
+    ``path`` is the truncated file.
     """
     remark(
         f"{path}: truncated, for example by a power failure; the run resumes from its checkpoints. Its record of "
@@ -385,7 +385,7 @@ def counted_costs(
 
 
 def sizes_of(outcome: PartyResult) -> PartyShape:
-    """Return those sizes of a party's network that cost formulas need and only this party knows."""
+    """Return the sizes of a party's network for cost formulas; other parties do not know these sizes."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

@@ -27,7 +27,7 @@ from anyparty.training.callbacks import Callback
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
 MOST_LETTERS = 500  # maximum length of a parameter's value in MLflow
-MOST_OF_A_CAUSE = 200  # maximum length of the text of another package's error that our error quotes
+MOST_OF_A_CAUSE = 200  # maximum length of another package's error message when our message quotes it
 UNTRACKED = "To train without MLflow, remove mlflow from [track]"
 
 

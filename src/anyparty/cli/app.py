@@ -80,14 +80,15 @@ def train(
 ) -> None:
     """Train a model on the parties' tables: `anyparty train bank.csv shop.csv --label default`, or with settings.
 
-    `anyparty train CONFIG.toml` reads the tables' names from a settings file. User-defined code that your own settings
-    file names is loaded. Code that a settings file in a run's folder names needs --allow-code.
+    `anyparty train CONFIG.toml` reads the tables' names from a settings file. If a settings file refers to user-defined
+    code, the code is loaded. Only for a settings file in a run's folder, you must allow the code with --allow-code.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
     from anyparty.api.federation import Federation
     from anyparty.api.runs import default_folder
     from anyparty.api.training_run import check
+    from anyparty.core.display import doing, showing_steps
 
     console = screen(quiet=quiet, as_json=as_json)
     resolved, config = settings_from(sources, id, label, changes or [], allow_code or [])
@@ -99,9 +100,13 @@ def train(
     resume_words += _options("--run", run)
     try:
         check(resolved)
-        federation = Federation.from_config(resolved)
-        console.print(replace(federation.overlap, notes=()).render())  # training shows the notes as warnings
-        console.print(federation.predicted(), soft_wrap=True)
+        with showing_steps(screen(stderr=True, quiet=quiet, as_json=as_json)):
+            federation = Federation.from_config(resolved)
+            doing("aligning the rows")
+            overlap = replace(federation.overlap, notes=())  # training shows the notes as warnings
+            task = federation.predicted()
+        console.print(overlap.render())
+        console.print(task, soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
         print_error(_resume_hint(resume_words, folder), "yellow")
@@ -194,17 +199,25 @@ def align(
     In Python: the files, overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
     from anyparty.api.federation import Federation
+    from anyparty.core.display import doing, showing_steps
     from anyparty.tables import summary
 
-    federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
     console = screen(as_json=as_json)
-    console.print(federation.files, federation.overlap.render(), federation.reading, sep="\n")
-    console.print(federation.predicted(), soft_wrap=True)
+    with showing_steps(screen(stderr=True, as_json=as_json)):
+        doing("reading the settings")
+        federation = Federation.from_config(settings_from(sources, id, label, changes or [])[0])
+        doing("aligning the rows")
+        overlap = federation.overlap
+        doing("examining the columns")
+        shown = [federation.files, overlap.render(), federation.reading]
+        task = federation.predicted()
+    console.print(*shown, sep="\n")
+    console.print(task, soft_wrap=True)
     console.result(lambda: {
-        "overlap": federation.overlap.to_json(),
+        "overlap": overlap.to_json(),
         "columns": [{"party": table.party, **vars(column)} for table in federation.tables.values()
                     for column in summary.columns(table)],
-        "task": federation.predicted(),
+        "task": task,
     })  # fmt: skip
 
 
@@ -239,7 +252,7 @@ def demo(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Train six methods on handwritten digits, and compare them; four parties each have a quarter of most images.
+    """Train six methods on handwritten digits, and compare them; each of four parties holds one quadrant of the images.
 
     In Python: anyparty.cli.demo.run("anyparty-demo").
     """
@@ -268,7 +281,7 @@ app.add_typer(party, name="party")
 
 
 def _options(name: str, *values: object) -> list[str]:
-    """Return words of a command line: the option's ``name`` and a value, for each value that is not ``None``."""
+    """Return the option ``name`` and a value, as two words of a command line, for each value that is not ``None``."""
     return [word for value in values if value is not None for word in (name, str(value))]
 
 

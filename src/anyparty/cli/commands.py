@@ -108,7 +108,7 @@ def report(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the messages of runs, and write an HTML page about them with its figures beside it.
+    """Show the messages of runs; write an HTML page about the runs, and its figures as separate files.
 
     In Python: anyparty.report.page.write(["RUN"], "FOLDER").
     """

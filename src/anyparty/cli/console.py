@@ -163,7 +163,7 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
 
 
 def rows_or_file(frame: pl.DataFrame, out: Path | None) -> dict[str, Any]:
-    """Return for JSON the file ``out`` that ``print_or_write`` writes, or all rows if ``out`` is ``None``."""
+    """Return for JSON the path ``out`` to which ``print_or_write`` writes, or all rows if ``out`` is ``None``."""
     return {"out": out, "rows": frame.to_dicts() if out is None else None}
 
 
@@ -238,7 +238,7 @@ def _cell(value: object) -> str:
 
 
 def render_methods() -> RenderableType:
-    """Show all methods and their capabilities, as methods.json lists them: importing the methods would take seconds."""
+    """Show all methods and their capabilities from methods.json; importing the methods would take seconds."""
     listed = json.loads((Path(__file__).parent / "methods.json").read_text(encoding="utf-8"))
     table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
     for each in listed["methods"]:
@@ -352,7 +352,7 @@ def _default(value: Any) -> str:
 
 
 def _documented_attributes(of: Any) -> dict[str, str]:
-    """Return, by name, the description of each attribute in the docstrings of the class ``of`` and its base classes."""
+    """Return, by name, the description of each attribute in the docstrings of a class and its base classes."""
     if not isinstance(of, type):
         return {}
     listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in reversed(inspect.getmro(of))]

@@ -185,7 +185,7 @@ def leader(comparison: Comparison) -> str:
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
-    """Yield sentences on the leading method's best columns, the methods level with it, and methods that cannot answer.
+    """Yield sentences: the leader's best columns, the methods level with it, and the methods that cannot predict.
 
     A method is level with the leader if the 95 % interval of their paired difference includes 0.
     """

@@ -91,7 +91,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
     """Write ``files``, a mapping from names to contents, into ``folder``, and list their hashes in a manifest.
 
     Raises:
-        ConfigError: a file exists already that the demo did not write, or that was changed since the demo wrote it.
+        ConfigError: the demo did not write an existing file, or the file was changed after the demo wrote it.
         StorageError: the disk is full, or the folder cannot be written to.
     """
     manifest = folder / MANIFEST

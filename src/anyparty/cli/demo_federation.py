@@ -37,7 +37,7 @@ from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-ROWS_SEEN = 72_000  # the demo takes about a minute if rows times epochs is this number; it makes 3 to 12 epochs
+ROWS_SEEN = 72_000  # rows times epochs, for a demo of about a minute; the number of epochs is limited to 3 to 12
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class Finding:
         check: name of the check.
         level: "fine"; "note" for a finding that may be intended; or "fix" for a problem.
         result: what was found.
-        advice: what to do; empty if there is nothing to do, or if ``result`` already tells it.
+        advice: what to do; empty if there is nothing to do, or if ``result`` already contains the advice.
     """
 
     check: str

@@ -33,7 +33,7 @@ _handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # 
 def end_at_once() -> None:
     """Let Ctrl-C and SIGTERM end this process at once, until ``handle_signals`` is called."""
     _handlers[signal.SIGTERM] = _as_ctrl_c
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # if SIGINT is ignored, leave it so
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # unless the process ignores SIGINT
         _handlers[signal.SIGINT] = signal.default_int_handler
     _use_system_default()
 

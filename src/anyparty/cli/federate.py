@@ -44,8 +44,8 @@ def init(
 ) -> None:
     """Write a start-up kit with certificates for every party, one folder each.
 
-    With --requests, write kits for the active party and the administrator only. Use it between organisations: this
-    machine then never has the private key of another party.
+    With --requests, write kits for the active party and the administrator only. Use --requests if the parties are
+    different organisations, so that this machine never has the private key of another party.
 
     In Python: anyparty.deployment.coordinator.init("CONFIG.toml", "FOLDER").
     """

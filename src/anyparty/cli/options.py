@@ -83,10 +83,10 @@ def party_names(parties: str | None) -> list[str] | None:
 
 
 def search_modules_in(*folders: Path) -> None:
-    """Let Python search modules in the current folder and in ``folders``, after all other places.
+    """Let Python search for modules in the current folder and in ``folders``, after all other places.
 
-    Call this function only for code that the user named or wrote, because it affects all imports: every module that is
-    missing elsewhere is searched in these folders.
+    Call this function only for code that the user allowed or wrote. It affects all imports: Python searches these
+    folders for every module that it does not find in other places.
     """
     sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
 
@@ -99,7 +99,7 @@ def allowed_modules(allow_code: list[str] | None) -> list[str]:
 
 
 def announce_user_code(config: Config, folder: Path, say: Callable[[str], object]) -> None:
-    """Let Python find the user code that the settings ``config`` name, and report with ``say`` what will be loaded.
+    """Let Python find the user code to which the settings refer, and report with ``say`` which code will be loaded.
 
     Python searches the current folder. If all code is allowed, it also searches ``folder``, the settings file's folder.
     """
@@ -120,7 +120,7 @@ def _origin(reference: str) -> str:
 
 
 def folder_option(text: str) -> Path:
-    """Convert an option to a folder; reject an empty text, which would name the current folder.
+    """Convert an option to a folder; reject an empty text, which would mean the current folder.
 
     Raises:
         BadParameter: the text is empty, for example from an unset variable of a shell.
@@ -158,7 +158,9 @@ LabelColumn = Annotated[
 def settings_from(
     sources: Sequence[str], id: str | None, label: str | None, changes: Sequence[str], allow_code: Sequence[str] = ()  # noqa: A002
 ) -> tuple[Config, Path]:  # fmt: skip
-    """Return the settings and the path of their file; if ``sources`` are tables, a path that only names the run.
+    """Return the settings and the path of their file.
+
+    If ``sources`` are tables, no settings file exists. The returned path is then only the source of the run's name.
 
     Raises:
         ConfigError: the file or the options cannot be used, or ``id`` or ``label`` is given with a settings file.
@@ -170,7 +172,7 @@ def settings_from(
 
     files = [text for text in sources if text.lower().endswith(".toml")]
     if len(sources) == 1 and "=" not in sources[0] and not sources[0].lower().endswith(TABLE_ENDINGS):
-        files = list(sources)  # a single argument that does not end like a table is a settings file
+        files = list(sources)  # a single argument without the ending of a table file is a settings file
     if files:
         if len(sources) > 1:
             raise ConfigError(f"{files[0]}: give one settings file, or only tables")

@@ -7,7 +7,7 @@
     found.ids[0]  # {"bank": "customer", "shop": "customer"}
     found.labels[0]  # LabelCandidate(party="bank", column="default", levels=2)
 
-The columns found are suggestions for a person. Training uses only the columns that the settings name.
+The columns found are suggestions for a person. Training uses only the columns that are written in the settings.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise a ConfigError that begins with ``what`` if ``given`` names a party that is not in ``known``."""
+    """Raise a ConfigError if a party in ``given`` is not in ``known``; the message begins with ``what``."""
     for name in given:
         if name not in known:
             raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
@@ -51,7 +51,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return, by party, the label column of each party that the settings name; the party ``active`` is first.
+    """Return, by party, the label columns that are set in the settings; the active party is first.
 
     The active party has the column ``parties.NAME.label``, or by default ``federation.label``.  All other parties have
     only ``parties.NAME.label``.
@@ -77,8 +77,8 @@ def check_features(
 ) -> None:
     """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
-    ``found`` has, by party, the table or the name of its file. ``columns`` has the names of its columns
-    (``columns_of``).
+    ``found`` has, by party, the table or the name of its file. ``columns`` has, by party, the names of the table's
+    columns, from ``columns_of``.
 
     Raises:
         TableError: a party's table has such a column; the message names the party.

@@ -26,7 +26,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
             ``factory`` of an encoder drops the file's parameters that the new encoder does not take.  Changing the
             method's ``name`` drops its ``factory``, and changing its ``factory`` drops its ``name``.
         allow_code: user modules that the settings may load.  Only settings in a run or model folder need this, because
-            the user may not have read them.  Any other settings file may load the code that it names.
+            the user may not have read them. All other settings files may load any code.
 
     Raises:
         ConfigError: the file does not exist, is a folder or is not TOML; a key does not exist, a value is out of range,

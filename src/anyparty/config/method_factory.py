@@ -159,7 +159,7 @@ TWO_WAYS = "clock: use and trace both set the parties' CPU use; set only one of 
 
 
 def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
-    """Return the schedule called ``name``, and the settings of the local iterations that parties make with it.
+    """Return the schedule with the given name, and its settings for the parties' local iterations.
 
     >>> schedule("flex", mu=0.1)
     (Flex(), LocalIterations(labels='active', mu=0.1, momentum='local', smoothness=None))
@@ -240,7 +240,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return the settings with the content of the file ``clock.trace`` in place of its path, for another machine.
+    """Replace the path ``clock.trace`` in the settings by the file's content, for use on another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.

@@ -155,15 +155,16 @@ class SplitSettings(Settings):
     assigned to one of the three parts (training, validation, test):
 
     - ``"stratified"``: every class has the same share in each part.  The part of a row depends only on its id, the
-      labels and the seed.  With ``parties = true``, each part also has the same share of the rows that any
-      given set of parties holds.
+      labels and the seed. With ``parties = true``, every combination of present parties also has the same share in each
+      part.
     - ``"random"``: rows are assigned at random, independently of their classes, as in earlier versions.
-    - ``"group"``: rows with the same value in the column that ``group`` names are in the same part.
-    - ``"time"``: the column that ``time`` names has the time of each row, and the latest rows are test rows.
-    - ``"file"``: the column that ``file`` names contains train, validation or test.
+    - ``"group"``: rows with the same value in the column ``group`` are in the same part.
+    - ``"time"``: the column ``time`` has the time of each row, and the latest rows are test rows.
+    - ``"file"``: the column ``file`` contains train, validation or test.
     - ``"ids"``: the caller in Python listed the ids of the rows in each part.
 
-    The columns that ``group``, ``time`` and ``file`` name are in the active party's table, and are not features.
+    The settings ``group``, ``time`` and ``file`` are names of columns in the active party's table. These columns are
+    not features.
     """
 
     kind: SplitKind = "stratified"
@@ -240,8 +241,8 @@ class FederationSettings(Settings):
 
     ``positive`` is the positive class of a binary task, for F1 and the area under the ROC curve.  By default it is the
     second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
-    ``{yes = ["true", 1], no = ["0"]}``.  By default the classes are those among the labels.  With ``merge_spellings``,
-    every party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
+    ``{yes = ["true", 1], no = ["0"]}``. By default every distinct label is a class. With ``merge_spellings``, every
+    party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
 
     ``salt`` is an input of the hashes in private alignment.  It should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
@@ -438,7 +439,7 @@ class Config(Settings):
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The user code that these settings name, as ``"module:Name"`` references without duplicates."""
+        """The ``"module:Name"`` references to user code in these settings, without duplicates."""
         encoders = [self.encoder, *(party.encoder for party in self.parties.values() if party.encoder is not None)]
         named = [self.method.factory, *(encoder.factory for encoder in encoders)]
         return tuple(dict.fromkeys(name for name in named if name is not None))

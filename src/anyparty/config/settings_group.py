@@ -116,7 +116,7 @@ def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
 
 
 def _group(annotation: Any) -> type[Any] | None:
-    """Return the first class of settings or dataclass inside a type annotation; None if it contains neither."""
+    """Find the first pydantic model or dataclass in a type annotation; return None if it contains no such class."""
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     return next((found for part in get_args(annotation) if (found := _group(part))), None)

@@ -45,7 +45,7 @@ class AllowedCode:
     source: str = field(default="", compare=False)
 
     def permits(self, reference: str, group: str) -> bool:
-        """Return True if ``reference`` may be imported; the references of entry points in ``group`` always may."""
+        """Return True if ``reference`` may be imported; entry points in ``group`` are always permitted."""
         module = reference.partition(":")[0]
         named = any(reference == name or f"{module}.".startswith(f"{name}.") for name in self.names)
         return self.everything or named or any(point.value == reference for point in entry_points(group=group))
@@ -56,7 +56,7 @@ NOTHING = AllowedCode()
 
 @dataclass(frozen=True, kw_only=True)
 class CodeKind:
-    """The kind of object, such as an encoder, that a reference ``"module:Name"`` in the settings must name.
+    """The kind of object, such as an encoder, to which a reference ``"module:Name"`` in the settings must refer.
 
     Attributes:
         group: the group of entry points that may be loaded without further permission.
@@ -97,7 +97,7 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
         reference: the module and the object's name in it, ``"module:Name"``.
         setting: the name of the setting that holds the reference, for error messages.
         allowed: the references that may be imported.
-        kind: the kind of object that the reference must name.
+        kind: the kind of object to which the reference must refer.
 
     Raises:
         CodeNotAllowed: the user has not allowed the reference.
@@ -166,7 +166,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Describe why the object ``found`` is not of the kind ``kind``; return an empty string if it is of this kind."""
+    """Describe why an object is not of the expected kind; return an empty string if it is of this kind."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))

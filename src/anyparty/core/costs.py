@@ -117,11 +117,10 @@ class FormulaTraffic:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
-    """Return the entries of a run's record on cost formulas, with the rounds and bytes that the formulas give.
+    """Add the rounds and bytes by the cost formulas to entries of a run's record, and return the entries.
 
     Args:
-        counted: the entries. An entry stays unchanged if it already has bytes, or if its formula needs an unknown
-            shape.
+        counted: the entries. An entry stays unchanged if it already has bytes, or if its formula needs an unknown size.
         shapes: the sizes of the passive parties' networks, by party, as far as they are known.
 
     """
@@ -138,7 +137,7 @@ class HasCosts(Protocol):
     """A method for whose communication costs the APC-VFL paper has a formula."""
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
-        """Return, for every passive party of the run ``ran``, the values of the cost formula's variables."""
+        """Return, for every passive party of a run, the values of the cost formula's variables."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
@@ -169,7 +168,7 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 
 
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
-    """Return the values of the variables of equation (9) for every passive party of the run ``ran``.
+    """Return the values of the variables of equation (9) for every passive party of a run.
 
     ``rows`` [N] bool marks the rows that the method uses. D is the number of these rows that are training rows and that
     the passive party holds.

@@ -87,10 +87,10 @@ def _check_tables(value: Any, what: str) -> None:
 
 
 def as_declared(made: Any, of: Any, what: str) -> None:
-    """Convert the fields of ``made``, an object of the frozen dataclass ``of``, to their declared types in place.
+    """Convert the fields of an object to their declared types in place.
 
-    The method ``__post_init__`` of the class ``of`` calls this function first. Numpy numbers, lists and arrays are
-    accepted. Fields that a user's subclass adds are not checked.
+    ``made`` is the object, and ``of`` is its class, a frozen dataclass whose ``__post_init__`` calls this function
+    first. Numpy numbers, lists and arrays are accepted. Fields that a user's subclass adds are not checked.
 
     Raises:
         ConfigError: a field has a value of another type; the message begins with ``what``.
@@ -211,7 +211,7 @@ def _adapters(function: Callable[..., Any], by_hand: tuple[str, ...] = ()) -> di
     parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     declared = {each.name: each.annotation for each in parameters
                 if each.name not in by_hand and each.annotation is not each.empty}  # fmt: skip
-    # resolve only the annotations to check: other ones may name types that only type checkers import
+    # resolve only the annotations to check: other annotations may contain types that only type checkers import
     hints = get_type_hints(SimpleNamespace(__annotations__=declared), inspect.unwrap(function).__globals__)
     return {name: adapter_of(hint) for name, hint in hints.items()}
 
@@ -222,7 +222,7 @@ def adapter_of(hint: Any) -> TypeAdapter[Any]:
 
 
 def _strict(hint: Any) -> Any:
-    """Convert an annotation so that pydantic accepts any iterable as a sequence, and only checks an object's class."""
+    """Convert an annotation: pydantic then accepts iterables as sequences, and does not validate fields of objects."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
@@ -250,7 +250,7 @@ def _listed(expected: str, value: Any) -> Any:
 def _bound(
     signature: inspect.Signature, name: str, raises: type[UserError], /, *args: Any, **kwargs: Any
 ) -> inspect.BoundArguments:
-    """Bind the arguments of a call to the parameters of the function ``name``; an error is of the class ``raises``.
+    """Bind the arguments of a call to the parameters of a function; raise errors of the class ``raises``.
 
     Raises:
         UserError: the call has an argument that the function does not take, or lacks a required argument.

@@ -9,9 +9,13 @@ number, such as -5, is not changed.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from io import StringIO
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +33,33 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 110  # the width in characters of a table shown as text
+PATIENCE_S = 1.0  # steps that end within this time are not shown
+_SHOW: ContextVar[Callable[[str], None] | None] = ContextVar("show", default=None)
+
+
+@contextmanager
+def showing_steps(console: Console) -> Iterator[None]:
+    """Show on a terminal which step is running (``doing``), in one line, if the ``with`` block takes over a second."""
+    if not console.is_terminal or console.quiet:
+        yield
+        return
+    status = console.status("")
+    timer = Timer(PATIENCE_S, status.start)
+    token = _SHOW.set(status.update)
+    timer.start()
+    try:
+        yield
+    finally:
+        _SHOW.reset(token)
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def doing(step: str) -> None:
+    """Name the step that begins, such as "reading bank.csv", for ``showing_steps``."""
+    if (show := _SHOW.get()) is not None:
+        show(step)
 
 
 def text_of(*shown: RenderableType) -> str:

@@ -73,7 +73,7 @@ def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
 
 
 def lines(axis: Axes, along: str) -> None:
-    """Draw faint grid lines at the ticks of the axis ``along`` ("x", "y" or "both"), behind everything else."""
+    """Draw faint grid lines behind a plot, at the ticks of one axis or both (``along``: "x", "y" or "both")."""
     axis.grid(visible=True, axis=along)  # type: ignore[arg-type]
     axis.set_axisbelow(True)
 

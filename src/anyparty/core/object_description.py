@@ -219,7 +219,7 @@ def _body(code: CodeType) -> str:
     if not lines or not places:
         raise OSError
     (first, begin), (last, end) = min(place[:2] for place in places), max(place[2:] for place in places)
-    text = [line.encode() for line in lines[first : last + 1]]  # ``begin`` and ``end`` count bytes
+    text = [line.encode() for line in lines[first : last + 1]]  # positions are in bytes, not in characters
     text[-1] = text[-1][:end]
     text[0] = text[0][begin:]
     return " ".join(b"".join(text).decode().split())

@@ -52,15 +52,15 @@ class Seeds:
         return _Own(self.root, self.secret) if self.secret else self
 
     def number(self, *name: str | int) -> int:
-        """Return the 63-bit seed of the stream ``name``."""
+        """Return the 63-bit seed of the stream with this name."""
         return int.from_bytes(self.key(*name)[:8], "little") >> 1
 
     def key(self, *name: str | int) -> bytes:
-        """Return 32 bytes of the stream ``name``, for use as the key of a hash function."""
+        """Return 32 bytes of the stream with this name, for use as the key of a hash function."""
         return hashlib.sha256(self._text(*name)).digest()
 
     def torch(self, *name: str | int) -> Generator:
-        """Return a fresh torch generator (CPU) for the stream ``name``."""
+        """Return a new torch generator (CPU) for the stream with this name."""
         from torch import Generator  # noqa: PLC0415
 
         generator = Generator()
@@ -68,12 +68,12 @@ class Seeds:
         return generator
 
     def numpy(self, *name: str | int) -> np.random.Generator:
-        """Return a fresh numpy generator for the stream ``name``."""
+        """Return a new numpy generator for the stream with this name."""
         return np.random.default_rng(self.number(*name))
 
     @contextmanager
     def drawing(self, *name: str | int, device: pytorch.device | None = None) -> Iterator[None]:
-        """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
+        """Make torch modules (initial weights, dropout) draw from the stream with this name in a ``with`` block.
 
         The block must not contain an await. Torch's default stream is restored after the block. On the CPU, a thread
         waits at the beginning of its block until the blocks of other threads have ended.

@@ -150,7 +150,7 @@ def take(path: Path, otherwise: str) -> FileLock:
 
 
 def sweep(folder: Path, names: Collection[str]) -> None:
-    """Delete the incomplete (.part) versions of the files ``names`` that killed processes left in a folder.
+    """Delete incomplete files, which killed processes left in a folder: the ``.part`` files of the given names.
 
     No process may be writing these files.
     """

@@ -255,7 +255,7 @@ class Channel(Protocol):
         """
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Wait for the next message ``tag`` from the party ``frm``.
+        """Wait for the next message with the given tag from the party ``frm``.
 
         Raises:
             MessageError: the message does not match ``expect``.
@@ -282,7 +282,7 @@ def finite(tensor: Tensor) -> bool:
 def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> None:
     """Check a message against the receiver's expectation; -1 in an expected shape matches any length.
 
-    ``where`` names the message in errors.
+    ``where`` is the description of the message in errors.
 
     Raises:
         MessageError: names, dtypes or shapes differ, or a tensor holds NaN or infinity.

@@ -2,11 +2,11 @@
 
 Notation  N rows, K parties, k a party; x_k the block of party k [N, ...]; p a probability of being missing.
 
-A drawn row that no party observes is empty. An empty row is redrawn from the distribution of rows that are not empty,
-so that at least one party observes each row. ``DrawnMask.redrawn`` counts the redrawn rows. Redrawing lowers the share
-of missing blocks. For MCAR with probability p and K parties, the share is (p - p^K) / (1 - p^K), which is .467 and not
-.5 for p = .5 and K = 4 (``MCAR.expected_rate``). With ``keep_empty=True``, MCAR, Beta and MNAR keep empty rows
-instead. The other mechanisms never draw an empty row.
+A drawn row that no party holds is empty. An empty row is redrawn from the distribution of rows that are not empty, so
+that at least one party holds each row. ``DrawnMask.redrawn`` counts the redrawn rows. Redrawing lowers the share of
+missing blocks. For MCAR with probability p and K parties, the share is (p - p^K) / (1 - p^K), which is .467 and not .5
+for p = .5 and K = 4 (``MCAR.expected_rate``). With ``keep_empty=True``, MCAR, Beta and MNAR keep empty rows instead.
+The other mechanisms never draw an empty row.
 
 MAR 1, MAR 2 and MNAR depend on values. They expect blocks that ``normalised`` has scaled as in the paper: the mean and
 the standard deviation of the training rows scale the test rows too. Masks for training and test are drawn from two
@@ -22,11 +22,12 @@ Sources: "Vertical Federated Learning with Missing Features During Training and 
 section 5 and appendix E (MCAR, Beta); FALSE-VFL, section 5.1 and appendix D.3 (MAR, MNAR, scarce labels), whose
 pseudo-code we do not have: thresholds, step and budget are our choices; APC-VFL, section 6 (alignment of two parties).
 
-MAR (FALSE-VFL, D.3) depends on the blocks observed so far. The paper describes it for normalised features: "If its
-variance exceeds a predefined threshold, we consider it sufficiently informative and do not observe any additional
-pieces. Otherwise, we slightly lower the threshold and randomly select another piece" (type 1). Type 2 subtracts the
-excess over the threshold from a budget, and stops when the budget is below zero. We do not have the paper's numbers, so
-the defaults here are our choices. At least one block of a row is always observed, so no row is redrawn.
+MAR (FALSE-VFL, D.3) selects the blocks of a row one by one, depending on the blocks that it has already selected. The
+paper describes it for normalised features: "If its variance exceeds a predefined threshold, we consider it sufficiently
+informative and do not observe any additional pieces. Otherwise, we slightly lower the threshold and randomly select
+another piece" (type 1). Type 2 subtracts the excess over the threshold from a budget, and stops when the budget is
+below zero. We do not have the paper's numbers, so the defaults here are our choices. At least one block of a row is
+always observed, so no row is redrawn.
 """
 
 from __future__ import annotations
@@ -316,8 +317,8 @@ class ScarceLabels:
     """Only ``n`` rows have labels, and all parties hold ``aligned`` of these rows (FALSE-VFL, section 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
-    of which all parties hold 200. The labelled rows are drawn independently of values and classes. All rows except
-    these ``aligned`` rows follow ``rest``.
+    of which all parties hold 200. The labelled rows are drawn independently of values and classes. The mechanism
+    ``rest`` draws all rows except these ``aligned`` rows.
 
     Attributes:
         n: the number of labelled rows.
@@ -352,7 +353,7 @@ class ScarceLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialMAR(ABC):
-    """A mechanism that observes the parties' blocks one by one, in random order, until it stops.
+    """Base class of ``MAR1`` and ``MAR2``, which select a row's blocks one by one until a condition holds.
 
     Attributes:
         threshold: the threshold for the variance of a row's features in one block.
@@ -452,7 +453,11 @@ class MAR2(SequentialMAR):
 
 
 def _until(stops: Mask, order: NDArray[np.int64]) -> DrawnMask:
-    """Return the mask that observes a row's blocks in ``order``, up to and including the first with ``stops``."""
+    """Draw each row's blocks in ``order`` until a block ends the drawing; only the drawn blocks are present.
+
+    ``order`` [N, K] has the parties' indices in each row's order. ``stops`` [N, K] is true for blocks that end the
+    drawing.
+    """
     seen = np.ones_like(stops)
     seen[:, 1:] = ~np.logical_or.accumulate(stops, axis=1)[:, :-1]
     observed = np.empty_like(stops)

@@ -20,9 +20,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.core.seeds import Seeds
-from anyparty.errors import TableError
+from anyparty.errors import TableError, remark
 from anyparty.tables import cells, reading_rules
-from anyparty.tables.column_types import as_dates
+from anyparty.tables.column_types import as_dates, date_order, date_setting
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
 from anyparty.tables.target import AskedKind, infer_task
@@ -45,7 +45,7 @@ class SplitPlan:
     Attributes:
         kind: "stratified" splits each class in the same way. "random" splits the rows at random. "group", "time" and
             "file" split by a column of the active party's table. "ids" uses the parts that the caller listed.
-        parties: whether each part also gets the same share of the rows that any given set of parties holds.
+        parties: whether every combination of present parties also has the same share in each part.
         validation: the share of the labelled rows for validation.
         test: the share of the labelled rows for test.
         task: the kind of task in the settings: "auto", "classification" or "regression".
@@ -190,8 +190,8 @@ class _OwnRows:
     def stratified(self, patterns: NDArray[np.int64] | None) -> Part:
         """Return each row's part [n]; each part gets its share of every class.
 
-        ``patterns`` [n] has an index of the set of parties that hold the row. If it is given, each part also gets its
-        share of the rows of every such set within a class.
+        ``patterns`` [n] has an index of the set of parties that hold the row. If it is given, every combination of
+        present parties within a class also has the same share in each part.
         """
         usable = self.labelled
         part = self._stratified(usable, patterns)
@@ -279,7 +279,7 @@ class _OwnRows:
         return [TRAIN, *([VALIDATION] if plan.validation else []), *([TEST] if plan.test else [])]
 
     def _fill(self, sizes: NDArray[np.int64], key: NDArray[np.float64]) -> Part:
-        """Return the parts of G groups; in the order of ``key`` [G], they fill test, then validation, then training.
+        """Assign G groups to parts in the order of ``key`` [G]: first to test, then to validation, then to training.
 
         ``sizes`` [G] has the number of labelled rows of each group.
         """
@@ -324,12 +324,16 @@ class _OwnRows:
                 self._check_complete(numbers)
                 return numbers.rank("dense").to_numpy().astype(np.float64)
         where = f"party {self.table.party!r}, {self.table.source}: column {name!r}"
-        times = as_dates(known, where, rules, advice="Expected numbers, or dates such as 2020-01-31").cells
+        read = as_dates(known, where, rules, advice="Expected numbers, or dates such as 2020-01-31")
+        times, order = read.cells, "" if read.dates is None else read.dates.order
         self._check_complete(times)
+        if order in {"day-first", "month-first"} and name not in rules.dates:
+            remark(f"{where}, which splits the rows by time, is read as dates {date_order(known, times, order)}; if "
+                   f"this is wrong, {date_setting(name, where)}")  # fmt: skip
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:
-        """Return each row's part [n], which the column names: train, validation or test.
+        """Return each row's part [n] by the cells of the column: train, validation or test.
 
         If the column has an empty cell, a labelled row is not used, and a row without a label is for training.
 
@@ -372,7 +376,7 @@ def _numbers(rows: pl.Series) -> str:
 
 
 def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return new sort keys in [0, 1): rows with keys below a given limit are about the same share of every pattern."""
+    """Return new sort keys that balance patterns (sets of parties): a part of the sorted rows has its share of each."""
     order = np.empty(len(key))
     for pattern in np.unique(patterns):
         rows = np.flatnonzero(patterns == pattern)
@@ -382,7 +386,7 @@ def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[
 
 
 def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each class, the number of rows for test and for validation; ``sizes`` has the number of all its rows.
+    """Return, for each class, the number of rows for test and for validation; ``sizes`` has the size of each class.
 
     Over all classes, these numbers add up to the rounded shares of all rows (method of largest remainders). A share
     above 0 gives every class at least one row, and every class keeps at least one row for training.

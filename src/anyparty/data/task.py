@@ -89,9 +89,9 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Yield a hint if the training rows ``trained`` have fewer than two different labels, and ``others`` have more.
+    """Yield a hint if training rows have at most one distinct label, and other rows have further labels.
 
-    ``others`` are the rows for validation and test.
+    ``trained`` are the training rows, and ``others`` are the rows for validation and test.
     """
     there, elsewhere = (names_of(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))

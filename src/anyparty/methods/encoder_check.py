@@ -188,14 +188,14 @@ def inspect(
         activation: name of the activation that is applied to the embedding; no activation if empty.
         optimizer: settings of the optimizer; its learning-rate schedule ends after ``epochs`` epochs.
         epochs: number of epochs.
-        every: the embeddings are scored after every ``every`` epochs, and always after the last epoch.
+        every: the number of epochs from one scoring to the next. The last epoch is always followed by a scoring.
         batch_size: number of rows of a batch.
         seed: seed of all random choices.
         scoring: keyword arguments of ``cross_validated``, such as classifier, settings, metric and folds.
 
     Raises:
-        ConfigError, AlignmentError: for the reasons given in ``cross_validated``; ConfigError also if epochs, every,
-            batch_size or embedding is below 1.
+        ConfigError, AlignmentError: for the reasons given in ``cross_validated``.
+        ConfigError: epochs, every, batch_size or embedding is below 1.
         Diverged: the loss or the embeddings are not finite.
 
     """

@@ -111,15 +111,17 @@ class Batch:
         return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
 
     def generator(self, name: str) -> torch.Generator:
-        """Return the random stream ``name`` of this step; all parties that request this stream get equal numbers."""
+        """Return a random stream for this step; all parties that pass the same ``name`` get equal numbers."""
         return self.seeds.torch(name, *self.moment)
 
     def own(self, name: str) -> torch.Generator:
-        """Return the party's private random stream ``name`` of this step, which no other party can reproduce."""
+        """Return the private random stream ``name`` for this step, which no other party can reproduce."""
         return self.seeds.own.torch(name, *self.moment)
 
     def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
-        """Let modules draw random numbers, as for dropout, from the party's private stream ``name`` of this step.
+        """Let modules draw random numbers (for example for dropout) from a private stream of the party.
+
+        The stream belongs to this step; ``name`` selects it.
 
         The body of the ``with`` statement must not contain an ``await``, because other coroutines would draw from this
         stream too.
@@ -154,7 +156,7 @@ class Stage:
         optional: whether the active party skips the stage if there are no rows to train on.
         remark: function of the active party that returns a remark on the stage's rows, shown when the stage ends.
         finish: coroutine that each party runs after the last batch of an epoch.
-        record: function that returns additional entries for the active party's record of an epoch, such as the time by
+        record: function that returns additional entries for the active party's record of an epoch, such as the time on
             a schedule's clock.
         continues: whether the stage goes on training the networks of the preceding stage. A run that keeps the best
             weights may then keep the weights with which this stage began.
@@ -209,7 +211,7 @@ class HasEmbeddings(Protocol):
     """A method in which parties compute embeddings of their rows."""
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute, without a gradient, a party's embeddings of those aligned rows ``places`` [B] that the party has.
+        """Compute, without a gradient, a party's embeddings of its rows among the aligned rows at ``places`` [B].
 
         Returns:
             The positions [B_k] of these rows in ``places`` and their embeddings [B_k, ...]; ``None`` if the party has
@@ -251,11 +253,10 @@ async def checked_step(
 def checked_answer(method: Method, state: State, answer: object) -> Predictions | None:
     """Check a party's answer for a batch, and detach its scores from the autograd graph.
 
-    At a passive party the answer may be ``None``. A row without a prediction gets a default reason if the method gave
-    no reason.
+    A row without a prediction gets a default reason if the method gave no reason.
 
     Raises:
-        ConfigError: the answer is not of type ``Predictions``, or the active party has none.
+        ConfigError: the answer is not of type ``Predictions``; ``None`` is allowed at a passive party.
     """
     leads = state.seat.me == state.seat.roster.active
     if answer is None and not leads:

@@ -44,8 +44,8 @@ class IgnoredParameters:
     Attributes:
         of: the classes that have the parameters.
         names: names of the parameters.
-        where: function of an object of these classes. It returns True if the parameters have no effect with the
-            object's settings.
+        where: function that receives an object of these classes. It returns True if the parameters have no effect with
+            the object's settings.
         condition: end of the error message, which describes the condition, such as "with distillation = 0".
 
     """
@@ -99,7 +99,7 @@ IDLE = (
 
 
 def check_effects(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
-    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``name``.
+    """Raise an error if a parameter in ``given`` has no effect with a method's settings.
 
     ``parts`` are the objects that hold the method's settings. ``given`` has the parameters that the user set.
 
@@ -151,7 +151,7 @@ def parameters_of(name: str) -> tuple[Any, ...]:
 
 @checked()
 def method(name: str, **parameters: Any) -> Method:
-    """Make the method ``name`` from its parameters; split methods also have the parameters of ``SHARED``.
+    """Make the method with the given name from its parameters; split methods also have the parameters of ``SHARED``.
 
     >>> method("laser", tasks="all", embedding=32).can.title
     'LASER-VFL'
@@ -232,8 +232,8 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
 def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
     """Return the name and parameters from which ``method`` makes an equal method; ``None`` for a user's own method.
 
-    Parameters with their default values are left out. With ``whole`` they are included, because a later version may
-    have other defaults.
+    Parameters with their default values are left out. If ``whole`` is true, they are included, because a later version
+    may have other defaults.
 
     >>> settings_of(method("laser", tasks="all", embedding=32))
     {'name': 'laser', 'tasks': 'all', 'embedding': 32}

@@ -35,9 +35,10 @@ class Evaluation:
         asked: the parties that were asked to take part in the predictions.
         silent: the parties in ``asked`` that did not answer.
         overall: the ``score`` of all labelled rows.
-        by_count: the score of the rows with each number of parties present, largest number first. A party is present
-            for a row if it holds the row and was asked to take part.
-        by_pattern: the score of the rows with each set of parties present, most frequent set first; at most 32 sets.
+        by_count: for each number of parties present, the score of the rows with this number; the largest number is
+            first. A party is present for a row if it holds the row and was asked to take part.
+        by_pattern: for each set of parties present, the score of the rows with this set; the most frequent set is
+            first. At most 32 sets are listed.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
         unseen: for each class that did not occur in training, the number of its rows. Every answer for these rows is
             wrong.

@@ -93,7 +93,7 @@ class LabelledPredictions:
         return rows if labeled is None else rows.where(labeled)
 
     def where(self, rows: Tensor) -> LabelledPredictions:
-        """Return the rows that ``rows``, a mask [n] or indices, selects."""
+        """Return the selected rows; ``rows`` is a mask [n] or contains indices."""
         return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
 
     @property
@@ -190,7 +190,7 @@ def _loss(rows: LabelledPredictions) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric: its function of answered rows, the tasks that it fits, and whether greater values are better."""
+    """A metric: the function that computes it, the tasks that it fits, and whether greater values are better."""
 
     of: Callable[[LabelledPredictions], float]
     kind: Literal["classification", "regression", "any"]
@@ -241,7 +241,7 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
 
 
 def constant_score(name: str, task: Task, y: Tensor) -> float:
-    """Return the best value of the metric ``name`` on labels ``y`` [n] if one class is predicted for all rows.
+    """Return the best value that a metric can have on labels y [n] if one class is predicted for all rows.
 
     The result is minus infinity if the metric is undefined for every constant class.
 
@@ -270,7 +270,7 @@ def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names
 
 
 def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) -> ScoreTable:
-    """Return every metric that fits the task on the answered rows, with ``coverage`` and ``rows``.
+    """Compute, on the answered rows, every metric that fits the task; add ``coverage`` and ``rows``.
 
     Args:
         predictions: predictions for n rows.
@@ -281,7 +281,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 
 
 def scores_of(rows: LabelledPredictions) -> ScoreTable:
-    """Return every metric that fits the task, with ``coverage`` and ``rows``.
+    """Compute every metric that fits the task; add ``coverage`` and ``rows``.
 
     The metric ``loss`` is left out, because it repeats other metrics.
     """

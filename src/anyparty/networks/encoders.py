@@ -242,8 +242,8 @@ class Copies(nn.Module):
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
     """Let a user's module read copies of its inputs, check that it outputs ``outputs`` numbers per row, and return it.
 
-    ``width`` is the number of inputs per row. ``whose`` begins the error message. ``holds`` describes the expected
-    output in it, if this output is not an embedding.
+    ``width`` is the number of inputs per row. ``whose`` begins an error message. If the expected output is not an
+    embedding, ``holds`` describes this output in the message.
     """
 
     def look(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
@@ -292,8 +292,8 @@ def build(
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
     The encoder's batch normalisation accepts batches of a single row (see ``bear_single_rows``). A user's own module
-    computes in single precision, and reads a copy of its input, which it may change. Error messages name ``party``.
-    In these messages, ``holds`` describes the expected output if it is not an embedding.
+    computes in single precision, and reads a copy of its input, which it may change. Error messages contain
+    the name in ``party``. If the expected output is not an embedding, ``holds`` describes it in these messages.
 
     Raises:
         ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two
@@ -370,7 +370,7 @@ class Autoencoder(nn.Module):
         """Return the embedding: [B, I] -> [B, H].
 
         Raises:
-            ConfigError: a user's own encoder returns another shape.
+            ConfigError: the output of a user's own encoder has a wrong shape.
         """
         return self.last(self.encoder(x))  # type: ignore[no-any-return]
 
@@ -410,7 +410,10 @@ class JointAutoencoder(nn.Module):
         self.decoder = MLP(hidden=tuple(hidden)[::-1], activation=activation)(outputs, sum(widths))
 
     def encode(self, z: Tensor, observed: Tensor) -> Tensor:
-        """Return the joint embedding [B, H] of z [B, sum of widths]; z is zero for parties not ``observed`` [B, K]."""
+        """Return the joint embedding [B, H] of local embeddings z [B, sum of widths].
+
+        ``observed`` [B, K] marks the parties that have each row; z is zero for all other parties.
+        """
         u: Tensor = self.first(z)
         if self.absent is not None:
             u = u + (~observed).to(z.dtype) @ self.absent

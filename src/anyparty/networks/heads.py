@@ -87,7 +87,7 @@ class StackedMLP(nn.Module):
         """Apply the first layer of every copy, without its bias, to each of F inputs: [B, F, I] -> [B, F, M, D].
 
         Raises:
-            ConfigError: h has another width.
+            ConfigError: h has a wrong width.
         """
         _check_inputs(h, self.copies, self.inputs, "F")
         weight = self.first.weight
@@ -139,8 +139,8 @@ class ModuleHeads(nn.Module):
         """Apply module m to u[:, m] of the ``valid`` rows [B, M]. The outputs of rows that are not valid are zero.
 
         Raises:
-            ConfigError: u does not fit the number of modules or their input width, or a module returns another shape
-                than [B, C].
+            ConfigError: u does not fit the number of modules or their input width, or a module's output does not have
+                the shape [B, C].
         """
         _check_inputs(u, len(self.each), self.inputs, "M")
         there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
@@ -153,7 +153,7 @@ class ModuleHeads(nn.Module):
         applies the first layer.
 
         Raises:
-            ConfigError: h has another width.
+            ConfigError: h has a wrong width.
         """
         _check_inputs(h, len(self.each), self.inputs, "F")
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)

@@ -18,7 +18,7 @@ from anyparty.errors import ConfigError
 # If a row is shorter than a vector register, torch computes its softmax one number at a time. Rows are therefore padded
 # by classes of probability zero. The loss and the gradient of 2048 rows of 12 classes then take a quarter of the time.
 LANES = 16
-WORTH_PADDING = 4096  # padding with more classes saves time from this number of outputs on
+WORTH_PADDING = 4096  # smallest number of outputs for which padding with more classes saves time
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""
@@ -28,7 +28,7 @@ _LOSS: ContextVar[Loss | None] = ContextVar("loss", default=None)
 
 @contextmanager
 def custom_loss(loss: Loss | None) -> Iterator[None]:
-    """Use the loss ``loss`` in a ``with`` block; with ``None``, use the built-in cross-entropy or squared error.
+    """Use a user's loss in a ``with`` block; ``None`` stands for the built-in cross-entropy or squared error.
 
     Raises:
         ConfigError: ``loss`` is not a function.
@@ -44,7 +44,7 @@ def custom_loss(loss: Loss | None) -> Iterator[None]:
 
 
 def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the user's loss ``loss`` of each row: outputs [n, C] or [n], y [n] -> [n].
+    """Return the value of a user's loss for each row: outputs [n, C] or [n], y [n] -> [n].
 
     Raises:
         ConfigError: the result of ``loss`` is neither a number nor one number for each row.

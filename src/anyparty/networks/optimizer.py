@@ -80,7 +80,7 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        # a schedule that is not constant may have parameters of another schedule, because --set may change the schedule
+        # only "constant" rejects such parameters: with any other schedule, ``--set`` may have changed the schedule
         if idle and self.schedule == "constant":
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
@@ -166,7 +166,7 @@ class CustomOptimizer(Optimizer):
         """Return an optimizer of all parameters; if the user has given a scheduler, it is attached to the optimizer.
 
         Raises:
-            ConfigError: a function returned an object of another type, or the scheduler needs a metric.
+            ConfigError: a function returned an object of a wrong type, or the scheduler needs a metric.
         """
         if self.make is None:
             made: Any = self.base.build(parameters, constant)
@@ -218,7 +218,7 @@ def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -
         party: the party's name, for error messages.
 
     Raises:
-        ConfigError: ``given`` or ``scheduler`` has another type, or the name is unknown.
+        ConfigError: ``given`` or ``scheduler`` has a wrong type, or the name is unknown.
     """
     if isinstance(given, str):
         if given not in OPTIMIZERS:

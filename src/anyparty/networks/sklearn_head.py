@@ -27,7 +27,7 @@ LINEAR = ("logistic", "ridge")
 
 
 def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> Any:
-    """Return the unfitted scikit-learn estimator ``name``: the name of a class, "logistic" or "ridge".
+    """Return an unfitted scikit-learn estimator; ``name`` is the name of a class, "logistic" or "ridge".
 
     Raises:
         ConfigError: there is no estimator of this name for the task, or it does not accept these settings.
@@ -58,7 +58,7 @@ def _by_place(weights: Mapping[Any, Any], task: Task) -> dict[int, Any]:
     Settings use the names of classes, and estimators know only their indices.
 
     Raises:
-        ConfigError: the weights name a class that the labels do not have, or a class has no weight.
+        ConfigError: a class has no weight, or there is a weight for a class that does not exist.
     """
     named = {str(name): weight for name, weight in weights.items()}
     if named.keys() != set(task.classes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,16 +26,18 @@ from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.deployment.site.site_prediction import StoredPart
-from anyparty.errors import ModelError, PredictionError, some
+from anyparty.errors import ModelError, PredictionError, hearing, some
 from anyparty.methods.method import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
+from anyparty.tables.checks import RowRemarks
 from anyparty.tables.ids import INVISIBLE, JOINT, normalized
 from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 
 PART = "part of the model"
+log = logging.getLogger(__name__)
 RequestedId = str | int | float | Mapping[str, str | int | float]
 """The id of a requested row: a value of the single id column, or the values of several id columns by name."""
 
@@ -54,6 +57,8 @@ class LoadedParty:
         number: identifier of the alignment in hexadecimal; empty without an alignment.
         mark: identifier of the party's part of the model.
         id_normalize: names of the changes that ids get before they are compared, as in training.
+        remarks: remarks on the rows of the party's own table, which only the active party puts into its answers;
+            ``None`` if the party has no feature columns.
 
     """
 
@@ -67,6 +72,7 @@ class LoadedParty:
     number: str
     mark: str
     id_normalize: tuple[str, ...] = ()
+    remarks: RowRemarks | None = None
 
     @property
     def roster(self) -> Roster:
@@ -88,7 +94,7 @@ class LoadedParty:
         return {name: digest.numpy().tobytes().hex() for name, digest in self.hashes.items() if known.get(name, True)}
 
     def expected_hashes(self, party: str) -> dict[str, Tensor]:
-        """Return the hashes that the party ``party`` must have, by name.
+        """Return the hashes, by name, that a party must have.
 
         Only the active party knows the hashes of the other parties' parts of the model.
         """
@@ -121,10 +127,11 @@ class LoadedParty:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowIndex:
-    """The rows that a request to the active party may name, by id.
+    """An index, by id, of the rows for which the active party accepts requests.
 
     Attributes:
-        places: by id, written as in ``Table.ids``: the index of its row among the M rows that can be requested.
+        places: for each id, the index of its row among the M rows that can be requested. The ids have the form of
+            ``Table.ids``.
         id_columns: [M, m] the m id columns of these rows, with the types of a table.
         own: [M] int64, the active party's own row number; -1 if it does not hold the row or all its cells are empty.
         aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
@@ -233,16 +240,16 @@ def _as_in_tables(texts: Sequence[str], normalize: Sequence[str]) -> pl.Series:
 def load_party(
     site: SiteSettings, config: Config | None = None, source: Any = None
 ) -> tuple[LoadedParty, Table, alignment_cache.StoredAlignment]:
-    """Return a party's part of the model, its table and its alignment, which are read from its folder.
+    """Return a party's part of the model, its table and its alignment from its folder; log remarks on the table.
 
     Args:
         site: the party's own settings.
         config: settings of the training, if its method or encoders are user code.
-        source: the party's table; by default the table that the party's settings name.
+        source: the party's table; by default the table in the party's settings.
 
     Raises:
         ModelError: the party's folder has no trained model, a file is incomplete or belongs to another model, or the
-            settings name no table.
+            settings do not contain a table.
         TableError: the table is invalid.
 
     """
@@ -251,13 +258,18 @@ def load_party(
     if source is None and site.table is None:
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
     alignment = alignment_cache.StoredAlignment.read(site.folder / ALIGNMENT)
-    table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
-    features = None if member.prepare is None else member.prepare.features(table)
+    said = list[str]()
+    with hearing(said.append):
+        table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
+        features = None if member.prepare is None else member.prepare.features(table)
+    for sentence in dict.fromkeys((*table.notes, *said)):
+        log.warning("%s", sentence)
     party = LoadedParty(
         me=site.party, method=part.method, about=about, state=member.state, features=features,
         ids=table.ids if site.party == about.roster.active else None,
         position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
         mark=part.mark, id_normalize=member.id_normalize,
+        remarks=None if member.prepare is None else member.prepare.row_remarks(table),
     )  # fmt: skip
     return party, table, alignment
 
@@ -265,7 +277,7 @@ def load_party(
 def build_index(
     known: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
 ) -> RowIndex:
-    """Return an index by id of the rows that a request to the active party may name.
+    """Return an index, by id, of the rows for which the active party accepts requests.
 
     Args:
         known: the active party's view of the alignment.

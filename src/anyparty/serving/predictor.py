@@ -3,8 +3,8 @@
     id ── RowIndex ──▶ rows ── PeerGroup: ask the connected parties ──▶ the method's own ``predict``
 
 A request is sent to every party that holds one of the requested rows and may take part.  A party that is offline,
-hangs, leaves or sends an invalid message is left out, and the answer names it.  If no other party is connected, the
-answer uses only the active party's block.
+hangs, leaves or sends an invalid message is left out, and the answer lists this party.  If no other party is connected,
+the answer uses only the active party's block.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class RowPrediction:
         aligned: whether the row is in the alignment; if not (a new customer), only the active party holds it.
         predictor: description of the predictor that was used.
         reason: why there is no prediction; ``None`` with a prediction.
+        remarks: sentences on the active party's own cells of the row that differ from training, or are all empty.
 
     """
 
@@ -59,6 +60,7 @@ class RowPrediction:
     aligned: bool = False
     predictor: str = ""
     reason: str | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +219,9 @@ class Predictor:
             request.end()
         assert predicted is not None
         predictions = row_predictions(ids, aligned >= 0, observed & may, predicted, request.channel.silent)
+        if (remarks := party.remarks) is not None and party.me in allowed:
+            own = index.own[places].tolist()
+            predictions = [replace(each, remarks=remarks.of(row)) for each, row in zip(predictions, own, strict=True)]
         self._report(request, predictions)
         return predictions
 

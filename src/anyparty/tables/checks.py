@@ -7,6 +7,8 @@ argument ``where``, or text that the caller adds. No check raises an error, so t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -15,9 +17,9 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
-from anyparty.tables.column_types import date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import NOT_A_NUMBER
+from anyparty.tables.reading_rules import DATE_CELL, NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 
@@ -25,7 +27,7 @@ UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the colu
 FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
 VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
 FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
-MANY = 3  # the largest number of columns that a sentence names
+MANY = 3  # the largest number of column names in a sentence
 
 
 def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
@@ -62,8 +64,8 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
 def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
     """Return a sentence on text columns in which a point was read as decimal, but may separate thousands.
 
-    A column is reported if it contains whole numbers, and every point may separate thousands: three digits follow it,
-    and one to three digits precede it, of which the first is not zero.
+    A column is reported if it contains whole numbers, and every point may separate thousands, as in 1.234. Such a point
+    has three digits after it and one to three digits before it, and the first digit is not zero.
     """
     notes = []
     for column in inferred.iter_columns():
@@ -105,7 +107,25 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
                 f"as {notation.examples[0]!r}: {advice}or keep them: "
                 f"{party_setting(where, 'types', column.name, 'categorical')}"
             )
+        elif others := _among_quantities(numbers, where, column.name):
+            notes.append(others)
     return tuple(notes)
+
+
+def _among_quantities(text: pl.Series, where: str, name: str) -> str:
+    """Report a column of categories [n] in which at least half of the cells are numbers, or dates; "" otherwise."""
+    for what, found in (
+        ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(DATE_CELL)),
+    ):  # fmt: skip
+        if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
+            rest = [each for each, _ in cells.value_counts(text.filter(~found))]
+            return (
+                f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
+                f"{int((~found).sum()):,} are not, such as {some(rest)}: if these mean an empty cell, write "
+                f"{party_setting(where, 'missing', name, rest[:5])}; if they are categories, write "
+                f"{party_setting(where, 'types', name, 'categorical')}"
+            )
+    return ""
 
 
 def blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
@@ -215,3 +235,65 @@ def far_from_training(
         yield (f"most numbers of column {name!r} lie more than {FAR} standard deviations from their mean in training, "
                f"such as {frame[name].drop_nulls().sort()[frame[name].count() // 2]:g} (mean {mean:g}, standard "
                f"deviation {scale:g}): are they in another unit?{more}")  # fmt: skip
+
+
+class OddColumn(NamedTuple):
+    """Cells of one column that differ from those of the training rows.
+
+    Attributes:
+        cells: [n] the prepared column.
+        odd: [n] bool, True for a cell that differs.
+        reason: how these cells differ, as the end of a sentence.
+    """
+
+    cells: pl.Series
+    odd: NDArray[np.bool_]
+    reason: str
+
+
+@dataclass(frozen=True)
+class RowRemarks:
+    """Remarks on the rows of one party's table, for answers that name single rows.
+
+    Attributes:
+        party: the party.
+        always: remarks on columns that are empty in the whole table.
+        columns: the columns in which some cells differ from those of training.
+    """
+
+    party: str
+    always: tuple[str, ...] = ()
+    columns: tuple[OddColumn, ...] = ()
+
+    def of(self, row: int) -> tuple[str, ...]:
+        """Return the remarks on a row of the table, by its index; a row of -1 has no cells."""
+        if row < 0:
+            return (f"the table of {self.party!r} has no cell in this row",)
+        said = (f"column {each.cells.name!r} is {each.cells[row]!r}, {each.reason}" for each in self.columns
+                if each.odd[row])  # fmt: skip
+        return (*self.always, *said)
+
+
+def row_remarks(
+    party: str, frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ...]],
+    spreads: Mapping[str, tuple[float, float]],
+) -> RowRemarks:  # fmt: skip
+    """Compare each row of a table with the training rows.
+
+    Args:
+        party: the party that holds the table.
+        frame: [n, d] the prepared columns.
+        levels: the levels of each categorical column in training; ``None`` is the level of missing cells.
+        spreads: by numeric column, the mean and standard deviation of its numbers in the training rows.
+    """
+    found = []
+    for name, known in levels.items():
+        unseen = ~frame[name].is_in([level for level in known if level is not None])
+        found.append((frame[name], unseen, "a category that training never saw"))
+    for name, (mean, scale) in spreads.items():
+        far = ((frame[name] - mean) / scale).abs() > FAR
+        reason = f"more than {FAR} standard deviations from its mean in training ({mean:g})"
+        found.append((frame[name], far, reason))
+    masks = [(column, odd.fill_null(value=False), reason) for column, odd, reason in found]
+    columns = tuple(OddColumn(column, odd.to_numpy(), reason) for column, odd, reason in masks if odd.any())
+    return RowRemarks(party, tuple(empty_now(frame)), columns)

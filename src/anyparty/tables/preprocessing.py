@@ -37,7 +37,7 @@ Impute: TypeAlias = Literal["mean", "median"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-MANY_LEVELS = 256  # the most levels of one categorical column; rarer ones are grouped, so that memory stays bounded
+MANY_LEVELS = 256  # maximum number of levels of a categorical column; rarer levels are grouped, to limit memory
 HASHES = 256  # the number of numeric columns that a column of free text becomes
 RARE = "(rare)"  # the level of the rare categories
 CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # minimum and maximum, because a mean may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # compare minimum and maximum, because rounding changes a mean
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -177,7 +177,7 @@ class Categorical(BaseModel):
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
 
     def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Replace the missing cells of a column that had the same category in all training rows by this category."""
+        """Fill the missing cells of a column that had a single category in all training rows with this category."""
         known = zip(self.columns, self.levels, strict=True)
         constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
         return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())
@@ -355,16 +355,7 @@ class Prepare(BaseModel):
             AnypartyWarning: cells differ from the cells of the training rows, such as categories that training never
             saw.
         """
-        return self._apply(self.matched(table), table, new=new)
-
-    def _apply(self, frame: pl.DataFrame, table: Table, *, new: bool) -> NDArray[np.float32]:
-        out = np.empty((len(table), self.width), dtype=np.float32)
-        step = max(1, CHUNK // max(1, self.width))
-        for start in range(0, len(table), step):
-            self._fill(out[start : start + step], frame[start : start + step], table, start)
-        for sentence in self._differences(frame, few=new):
-            remark(f"{_where(table)}: {sentence}")
-        return out
+        return self.features(table, new=new).x
 
     def features(self, table: Table, *, new: bool = True) -> Features:
         """Preprocess the table's rows as ``apply`` does, and mark the imputed numbers.
@@ -372,7 +363,13 @@ class Prepare(BaseModel):
         Missing cells of a categorical column have a level of their own, and are not marked.
         """
         frame = self.matched(table)
-        x, numbers = self._apply(frame, table, new=new), frame.select(by_name(self.numeric.columns))
+        x = np.empty((len(table), self.width), dtype=np.float32)
+        step = max(1, CHUNK // max(1, self.width))
+        for start in range(0, len(table), step):
+            self._fill(x[start : start + step], frame[start : start + step], table, start)
+        for sentence in self._differences(frame, few=new):
+            remark(f"{_where(table)}: {sentence}")
+        numbers = frame.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):
             return Features(x)
         gaps = np.zeros(x.shape, dtype=np.bool_)
@@ -470,17 +467,30 @@ class Prepare(BaseModel):
 
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from the cells of the training rows."""
-        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
-        levels = {name: each for name, each in pairs if name not in self.categorical.grouped}
-        yield from checks.unseen_levels(frame, levels, few=few)
+        yield from checks.unseen_levels(frame, self._levels, few=few)
         fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
         yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
-        if self.numeric.mean is not None and self.numeric.scale is not None:
-            spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
-            varying = {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
-            yield from checks.far_from_training(frame, varying, few=few)
+        yield from checks.far_from_training(frame, self._spreads, few=few)
         if few:
             yield from checks.empty_now(frame)
+
+    def row_remarks(self, table: Table) -> checks.RowRemarks:
+        """Compare each row of a table with the training rows, for answers that name single rows."""
+        return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
+
+    @property
+    def _levels(self) -> dict[str, tuple[str | None, ...]]:
+        """The levels of each categorical column without grouped levels; ``None`` is the level of missing cells."""
+        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
+        return {name: each for name, each in pairs if name not in self.categorical.grouped}
+
+    @property
+    def _spreads(self) -> dict[str, tuple[float, float]]:
+        """The mean and standard deviation of each numeric column that varied in training; empty without scaling."""
+        if self.numeric.mean is None or self.numeric.scale is None:
+            return {}
+        spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
+        return {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
         """Preprocess ``frame``, the table's rows from row ``start`` on, and write the result to ``out`` [b, width]."""

@@ -4,7 +4,7 @@ A model stores these reading rules, so that prediction reads cells as training d
 
 Marks of numbers are percent signs, currencies, marks between thousands, decimal commas and limits. A column has one
 format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a
-guess. ``39,400`` is read with a mark between thousands if every comma of the column can be one.
+guess. The comma in ``39,400`` separates thousands if every comma in the column can separate thousands.
 
 Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one order makes
 all cells dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of
@@ -238,8 +238,8 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
     """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has the groups of the pattern ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
-    if order != "year-first":
-        day, month, year = [first, *day[1:]], [second], ["last", *year[1:]]
+    if order != "year-first":  # a date with the year first has only one meaning, and may be among the others
+        day, month, year = [first, *day], [second, *month], ["last", *year]
     named = pl.coalesce("m", "named").str.to_lowercase().str.slice(0, 3).replace_strict(
         MONTHS, default=None, return_dtype=pl.Int64)  # fmt: skip
     hour, half = pl.col("hour").cast(pl.Int64), pl.col("half").str.to_lowercase().str.slice(0, 1)

@@ -38,8 +38,8 @@ def load(
 
     Args:
         name: one of ``NAMES``.
-        data_dir: the only folder to search. By default, the folder that ANYPARTY_DATA names is searched, then the
-            cache.
+        data_dir: the only folder in which files are looked up. By default, they are looked up first in the folder given
+            by the environment variable ANYPARTY_DATA, then in the cache.
         download: whether to download missing files to the cache; has no effect if ``data_dir`` is given.
         verify: whether to reject files whose SHA-256 is not the known one.
         progress: whether to show a progress bar while downloading.
@@ -70,7 +70,7 @@ def load(
 
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
-    """Return the first form of a data set whose files are all in one folder, and their paths; ``None`` if none is."""
+    """Find the first form of a data set with all files in one folder; return it with the files' paths, or ``None``."""
     for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]

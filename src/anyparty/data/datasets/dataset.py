@@ -27,7 +27,8 @@ class Dataset:
         X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
             [n, V, C, H, W] for V views of an object.
         y_train: [n] int64, the index of the row's class in ``classes``; float32 for regression.
-        X_test: test rows in the form of ``X_train``; ``None`` without an official split, which ``split`` then draws.
+        X_test: test rows in the form of ``X_train``; ``None`` without an official split, in which case ``split`` draws
+            test rows.
         y_test: the labels of the test rows in the form of ``y_train``.
         features: the names of the d columns, all different; empty for images.
         classes: the names of the classes, in order; empty for regression.

@@ -66,7 +66,8 @@ def mimic4(paths: Sequence[Path]) -> Fields:
     subject      int64 [n]          optional, the patient
 
     The reader flattens each row: [n, T * c + d + e]. The charts come first, step by step, then the conditions, then the
-    demographics. The blocks "chart", "condition" and "demographic" name their columns, and ``steps`` is T.
+    demographics. In ``Dataset.blocks``, "chart", "condition" and "demographic" are groups of columns; ``Dataset.steps``
+    is T.
     """
     parts = downloads.arrays(paths[0])
     chart, condition, demographic = (_known(parts, name) for name in ("chart", "condition", "demographic"))
@@ -114,8 +115,8 @@ def mosei(paths: Sequence[Path]) -> Fields:
     y_train      float32 [n]
     text_test, audio_test, video_test, y_test: the same for the test rows
 
-    The reader concatenates text, audio and video along the last axis: [n, T, d + e + f]. The blocks "text", "audio" and
-    "video" name their columns.
+    The reader concatenates text, audio and video along the last axis: [n, T, d + e + f]. In ``Dataset.blocks``, "text",
+    "audio" and "video" are groups of columns.
     """
     parts = downloads.arrays(paths[0])
     fields: dict[str, Any] = {}

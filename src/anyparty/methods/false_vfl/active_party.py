@@ -94,8 +94,8 @@ async def learn(
     ``parameters`` are those parameters of the active party's label networks that are trained. In stage 1, ``labels`` is
     ``None``. In stage 2, ``labels`` has the labels [B] and a mask [B] of the known labels.
 
-    In stage 2, u would reveal labels to the passive parties (exactly, if classes have weights). The passive parties'
-    decoders do not learn in stage 2, so they do not need u. The active party therefore sends one number for all samples
+    In stage 2, u would reveal information about labels to the passive parties. The passive parties' decoders
+    do not learn in stage 2, so they do not need u. The active party therefore sends one number for all samples
     in place of u, and scales the gradients that the parties return.
 
     Raises:
@@ -132,7 +132,7 @@ def _of_rows(part: Tensor, row: Tensor) -> Tensor:
 
 
 async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyBatch | None) -> Tensor:
-    """Send each party its rows' samples; return the sum of the parties' log-likelihoods: z [L, B, D] -> [L, B]."""
+    """Send each party the samples of its rows; return the sum of all log-likelihoods: z [L, B, D] -> [L, B]."""
     places = _places(turn, there)
     of_party = {name: z.clone() if len(own) == z.shape[1] else z[:, own] for name, own in places.items()}
     for name in places:
@@ -156,9 +156,10 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 
 
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
-    """Return the gradient, with respect to the followed samples z [N, D], of the weighted log-likelihoods.
+    """Return the gradient of the weighted log-likelihoods with respect to the followed samples: [N, D].
 
-    The weighted log-likelihoods are u log p(x^k | z), with weights u [L, B], summed over samples, rows and parties.
+    A weighted log-likelihood is u log p(x^k | z), with weights u [L, B]. The gradient is that of the sum over samples,
+    rows and parties. A sample is followed if its weight u is not 0; N is the number of followed samples.
     """
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
@@ -183,7 +184,7 @@ async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | No
 
 
 def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
-    """Return, for each party that sends likelihoods, the indices in the batch of the rows for which it sends them."""
+    """Return the indices in the batch of the rows for which each party sends likelihoods, by party."""
     if not turn.mnar:
         return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
     every = torch.arange(len(turn.batch.rows), device=turn.seat.device)

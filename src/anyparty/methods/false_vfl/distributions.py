@@ -3,7 +3,7 @@
 The functions depend only on tensors: they use no channel and no optimizer, and random numbers are passed as noise.
 
 Notation  B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
-          F columns of a party, C outputs. Two names of a symbol are those in the paper and in this file.
+          F columns of a party, C outputs. The table of symbols has the name in the paper, then the name in this file.
 Symbols   x^k    x           a party's block                                             [B_k, F];
           z      z           the latent vector that generates blocks and label           [L, B, D];
           h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
@@ -71,7 +71,7 @@ class Gaussian:
         return -(0.5 * away.square() + self.std.log()).sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
 
     def at(self, noise: Tensor) -> Tensor:
-        """Return a sample of the Gaussian, which is mean + std * noise for standard normal ``noise`` [..., D]."""
+        """Return the sample mean + std * noise, for standard normal ``noise`` [..., D]."""
         return self.mean + self.std * noise
 
 
@@ -283,9 +283,9 @@ class LabelNetworks:
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
         """Return the weights [B] with which the bounds of rows (see ``bound``) are summed to the loss.
 
-        The weight is 0 for rows that are not ``wanted`` [B] bool. In stage 2, ``labels`` (y [B], known [B] bool) is
-        given. The weight is then also 0 for rows without a known label, and it is proportional to the class's weight
-        for all other rows.
+        The mask ``wanted`` [B] marks the rows to sum; all other rows have the weight 0. In stage 2, ``labels`` contains
+        the labels y [B] and a mask [B] of the known labels. The weight is then also 0 for rows without a known label.
+        The weight of all other rows is proportional to the weight of their class.
         """
         if labels is None:
             return wanted / wanted.sum().clamp(min=1)
@@ -301,7 +301,10 @@ def bound(log_w: Tensor) -> Tensor:
 
 
 def followed(log_w: Tensor, negligible: float) -> Tensor:
-    """Return the derivative of ``bound`` by the log-weights, w_l / sum_j w_j, or 0 if below ``negligible``: [L, B]."""
+    """Return the derivative of ``bound`` with respect to the log-weights [L, B], with small derivatives set to 0.
+
+    The derivative is w_l / sum_j w_j. A derivative below ``negligible`` is set to 0.
+    """
     weight = log_w.softmax(dim=0)
     return torch.where(weight < negligible, 0.0, weight)
 
@@ -335,16 +338,17 @@ def label_side(state: State, floor: float) -> LabelNetworks:
 
 
 def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
-    """Return the trainable parameters of the networks ``names``, in the order in which ``state`` has the networks."""
+    """Return the trainable parameters of the networks listed in ``names``, in the order of ``state.modules``."""
     modules = [module for name, module in state.modules.items() if name in names]
     return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
 
 
 def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> Factory:
-    """Return the factory of a party's decoder, with hidden widths ``hidden`` if given.
+    """Return the factory of a party's decoder.
 
-    If ``hidden`` is ``None``, the decoder mirrors an MLP or ResNet encoder. For any other encoder, it has the hidden
-    widths ``otherwise``.
+    If ``hidden`` is given, the decoder is an MLP with these hidden widths. If ``hidden`` is ``None``, the decoder
+    depends on the encoder. For an MLP, it has the encoder's hidden widths in reverse order. For a ResNet, it consists
+    of transposed convolutions. For any other encoder, it is an MLP with the hidden widths in ``otherwise``.
     """
     if hidden is None and isinstance(encoder, MLP):
         return MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
@@ -393,9 +397,10 @@ class SampleStreams(nn.Module):
         """Return standard normal numbers for rows: [L, B, width].
 
         The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K].
-        They depend on the parties for the following reason. If a party alone has a row, it can compute the row's
-        numbers. It must not learn from them the numbers that are used if further parties also have the row. Two rows
-        without an id get equal numbers if the same parties have them. Without a key, the numbers follow from ``seeds``.
+        They depend on the parties for the following reason. If a party alone has a row, this party can compute the
+        row's numbers. These numbers must not reveal the numbers that are used if other parties also have the row. Two
+        rows without an id get equal numbers if the same parties have them. Without a key, the numbers follow from
+        ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)

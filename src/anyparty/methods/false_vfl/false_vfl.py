@@ -186,7 +186,7 @@ class FalseVFL(ABC):
         }
 
     def learns(self, stage: str) -> tuple[str, ...]:
-        """Return the names of the networks that the stage ``stage`` trains."""
+        """Return the names of the networks that one stage trains."""
         return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
 
     def _optimizer(self, seat: PartyContext, stage: str) -> Optimizer:
@@ -291,7 +291,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of rows that the party has, and the mean of z given its block [B_k, D]."""
+        """Return the positions in ``places`` of the party's rows [B_k], and the means of z for them [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -394,7 +394,7 @@ def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
 
 
 def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark that names the parties that no chain of common rows connects to a party with labelled rows."""
+    """Return a remark on the parties without a connection, by common rows, to a party with labelled rows."""
     assert at.observed is not None
     missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
     names = some([blocks[k] for k in missed])

@@ -84,10 +84,10 @@ async def impute(
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Return the party's imputed block, computed from the samples of z and their weights in ``told``.
+    """Return the party's imputed block, computed from the samples of z and the weights of these samples.
 
-    If ``counts`` is true, the weights include the probability that the block is missing. They then belong to the blocks
-    that ``turn.block_noise`` draws, one for each sample of z.
+    ``told`` contains both under the keys "z" and "weight". If ``counts`` is true, the weights include the probability
+    that the block is missing. Each weight then belongs to one sample of the block, drawn by ``turn.block_noise``.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)

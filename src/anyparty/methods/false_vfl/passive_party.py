@@ -16,7 +16,7 @@ Raw blocks and reconstructions stay at their party. Samples are first weighted w
 "followed" samples, those whose u_l is not 0, pass through the networks again, with a graph. This is faster, because
 most samples have negligible weight and the forward pass is only a third of the work (docs/decisions/0010).
 
-If a party is lost during a batch, its factor is missing from the weights, or its gradient from the sum of gradients.
+If a party is lost during a batch, the weights lack the party's factor, or the sum of gradients lacks its gradient.
 
 Notation as in ``distributions``. N is the number of followed samples among a batch's L x B samples.
 """
@@ -112,7 +112,7 @@ class BatchTurn:
 
         Raises:
             Diverged: the party's embeddings are not finite.
-            ConfigError: the party's encoder returns another shape.
+            ConfigError: the output of the party's encoder has a wrong shape.
         """
         if self.seat.me not in self.asked:
             return None

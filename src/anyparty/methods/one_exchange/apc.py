@@ -254,7 +254,7 @@ class Apc:
     # Functions for training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages that the method's parameters require, of those that the module's docstring lists."""
+        """Return the stages that the method's parameters require; the module's docstring describes all stages."""
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
@@ -285,7 +285,7 @@ class Apc:
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Send the party's local embeddings; at the active party, store all parties' until the stage "teach"."""
+        """Send the party's local embeddings; at the active party, store all embeddings until the stage "teach"."""
         await self.sharing.share(net, state, rows, batch, TITLE)
         return None
 

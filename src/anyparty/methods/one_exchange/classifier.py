@@ -143,9 +143,10 @@ class ClassifierStage:
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
         held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
     ) -> Predictions:  # fmt: skip
-        """Return answers to a batch: rows ``held`` [n] get answers from features u [n, M], all other rows get a reason.
+        """Return answers to a batch: some rows get answers from features u [n, M], all other rows get a reason.
 
-        The reason states why a row has no answer. It is ``why`` for rows that at least one party in ``asked`` has.
+        ``held`` [n] contains the indices of the rows with features. The reason states why a row has no answer. If at
+        least one party in ``asked`` has the row, the reason is the text ``why``.
         """
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None

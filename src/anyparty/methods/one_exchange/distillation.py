@@ -44,7 +44,7 @@ class DistillationParameters(Protocol):
 
 
 def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
-    """Return, for ``check``, the method's distance and reduction by name, each with the allowed values."""
+    """Return a method's distance and reduction, each with its allowed values; ``check`` takes this result."""
     return {"distance": (method.distance, ("mse", "mae")), "reduction": (method.reduction, ("sum", "mean"))}
 
 
@@ -82,12 +82,12 @@ class DistillationLoss:
         return whole / len(x)
 
     def _of(self, off: Tensor, distance: Distance) -> Tensor:
-        """Return each row's sum or mean of the squared or absolute values of the differences ``off``: [B, D] -> [B]."""
+        """Return the sum or the mean, for each row, of squared or absolute differences: off [B, width] -> [B]."""
         off = off**2 if distance == "mse" else off.abs()
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of the autoencoder ``name`` on the active party's rows of a batch.
+        """Return the loss of one of the active party's autoencoders on this party's rows of a batch.
 
         ``teacher`` has the embeddings that the autoencoder learns to reproduce, or is ``None``.
         """
@@ -205,7 +205,7 @@ def idle_encoder(seat: PartyContext, title: str) -> str:
 
 
 def place(state: State, modules: Mapping[str, nn.Module]) -> State:
-    """Add networks to a party's state, with an optimizer for each that has trainable parameters; return the state."""
+    """Add networks to a party's state, and an optimizer for each trainable network; return the state."""
     for name, module in modules.items():
         state.modules[name] = module.to(state.seat.device)
         parameters = [p for p in module.parameters() if p.requires_grad]
@@ -215,7 +215,7 @@ def place(state: State, modules: Mapping[str, nn.Module]) -> State:
 
 
 def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> float:
-    """Make an optimizer step of the network ``name`` on the loss that ``loss`` computes; return the value of the loss.
+    """Make an optimizer step of one network on the loss that ``loss`` computes; return the value of the loss.
 
     Raises:
         Diverged: the loss is not a number.
@@ -235,14 +235,14 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
 
 
 def autoencoder(state: State, name: str) -> Autoencoder:
-    """Return a party's autoencoder by name."""
+    """Return the party's autoencoder that has the given name."""
     found = state.modules[name]
     assert isinstance(found, Autoencoder)
     return found
 
 
 def embed(state: State, name: str, x: Tensor) -> Tensor:
-    """Return the embeddings that a trained autoencoder computes: [B, I] -> [B, H]."""
+    """Return the embeddings that a trained autoencoder computes from rows x: [B, I] -> [B, M]."""
     net = autoencoder(state, name)
     net.train(False)
     with torch.no_grad():
@@ -250,7 +250,7 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
 
 
 def embedded(state: State, name: str, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the positions [B_k] in ``places`` of rows that the party has, and these rows' embeddings [B_k, H]."""
+    """Return the positions [n] in ``places`` of the n rows that the party has, and their embeddings [n, M]."""
     if rows.block is None:
         return None
     x, held = rows.block.take(places)

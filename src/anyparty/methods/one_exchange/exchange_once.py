@@ -164,7 +164,7 @@ class RepresentationSharing:
                 await net.send(seat.roster.active, REPRESENTATION.tag, lot)
 
     async def share(self, net: Channel, state: State, rows: Rows, batch: Batch, title: str) -> None:
-        """Send the party's local embeddings of a batch; at the active party, store all parties' for later stages.
+        """Send the party's local embeddings of a batch; at the active party, store all embeddings for later stages.
 
         Raises:
             PartyLost: no passive party's Z_k arrived.
@@ -182,7 +182,9 @@ class RepresentationSharing:
     async def gather(
         self, net: Channel, seat: PartyContext, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
     ) -> Representations:
-        """Wait for passive parties' local embeddings [n_k, z_p] of a batch; return them with the party's own, ``mine``.
+        """Wait for passive parties' local embeddings [n_k, z_p] of a batch, and return the embeddings of all parties.
+
+        ``mine`` contains the local embeddings of the active party itself.
 
         Raises:
             MessageError: a message has an unexpected form, or encodes a number that is not finite.

@@ -258,14 +258,17 @@ def fitting(row_bytes: int) -> int:
 
 
 async def send(net: Channel, to: str, tag: str, name: str, x: Tensor) -> None:
-    """Send x [m, n] as tensor ``name`` in messages of ``fitting`` rows; the last message has fewer rows, perhaps 0."""
+    """Send x [m, n] in several messages, each with a tensor called ``name``.
+
+    Every message has the number of rows that ``fitting`` returns, except the last message, which has fewer, perhaps 0.
+    """
     most = fitting(x.shape[1] * x.element_size())
     for first in range(0, len(x) + 1, most):
         await net.send(to, tag, {name: x[first : first + most]})
 
 
 async def recv(net: Channel, frm: str, tag: str, name: str, expect: TensorSpec) -> Tensor:
-    """Return a tensor [m, n] that ``send`` sent in several messages; -1 in ``expect`` allows any size of a dimension.
+    """Return a tensor [m, n] that ``send`` sent in several messages; -1 in ``expect`` allows a dimension of any size.
 
     Raises:
         MessageError: the number of rows is not the expected one, or a message has too many rows.

@@ -176,7 +176,7 @@ class VFedTrans:
                 raise ConfigError(f"vfedtrans: {role} = {name!r} holds columns or labels; name a party that has none")
 
     def roles(self, roster: Roster, data: str) -> fedsvd.Roles:
-        """Return the role of each party in the decomposition with the data party ``data``."""
+        """Return the role of each party in the decomposition with one data party."""
         return fedsvd.Roles(
             task=roster.active, data=data, server=self.server or roster.active, keys=self.key_generator or data
         )

@@ -3,8 +3,8 @@ Heterogeneous Parties", 2022, Algorithms 1 and 2.
 
 Notation  as in ``schedule``; r counts rounds, and g_k^t is party k's gradient at local iteration t
 Round     The host receives embeddings and returns gradients, or Phi: the heads and the other parties' embeddings. Then
-          every party k makes tau_k local iterations on the same mini-batch, with the other parties' embeddings as at
-          the start of the round                                                                     (Algorithm 1)
+          every party k makes tau_k local iterations on the same mini-batch. It uses the other parties' embeddings
+          from the start of the round                                                                     (Algorithm 1)
 tau_k     as many as the time-out allows: floor(time-out / time of an iteration)
 Update    theta^{t+1} = theta^t - eta_k D_k,   sum_t D_k = sum_t w_k^t g_k^t                               (6), (8)
           SGD w^t = 1; local momentum w^t = (1 - rho^{tau-t}) / (1 - rho); proximal w^t = (1 - eta mu)^{tau-1-t}
@@ -71,8 +71,8 @@ class AdaptiveFlex(Flex):
     """Flex-VFL with learning rates adapted to each party's speed and optimizer.
 
     Attributes:
-        A: A_k of ``adaptive-flex``, one value for all parties or one for each party. By default the rate of the first
-            round is the optimizer's own.
+        A: A_k, the factor of the learning rate A_k / (tau_k wbar_k), for all parties or for each party. By default, the
+            rate of the first round is the optimizer's own rate.
 
     """
 

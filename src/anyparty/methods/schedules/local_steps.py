@@ -37,7 +37,7 @@ class LocalSteps:
                 self.starts[name] = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
     def step(self, name: str) -> None:
-        """Add the proximal term to the gradients of the network ``name``, then make a step of its optimizer."""
+        """Add the proximal term to the gradients of one network, then make a step of this network's optimizer."""
         optimizer = self.state.optimizers.get(name)
         if optimizer is None:  # a user's network without parameters has no optimizer
             return
@@ -86,7 +86,7 @@ class StaleRound:
     def of(
         cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
     ) -> StaleRound:
-        """Prepare a round's data from the embeddings ``there``, the labels y [B] and a mask of ``known`` labels [B]."""
+        """Prepare a round's data from embeddings (``there``), labels y [B] and a mask [B] of the known labels."""
         left = None
         if there.silent or there.late or not known.all():
             left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
@@ -107,7 +107,7 @@ class StaleRound:
         )
 
     def derive(self, now: Tensor | None) -> Tensor | None:
-        """Return the gradient of the loss with respect to the party's present embeddings ``now`` [B_k, H].
+        """Return the gradient of the loss with respect to ``now``, the party's present embeddings [B_k, H].
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters.
 

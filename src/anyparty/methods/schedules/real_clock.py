@@ -58,8 +58,8 @@ class RealClock:
     def turns(self) -> Iterator[int]:
         """Yield the index of each local iteration, from 0, until the time-out has passed.
 
-        The first iteration always takes place. Another iteration follows if it would end before the time-out, provided
-        that it lasts as long as the iteration before.
+        The first iteration always takes place. Another iteration follows if it is expected to end before the
+        time-out. The expected duration is that of the previous iteration.
         """
         began = last = self.now()
         t, took = 0, 0.0
@@ -74,7 +74,10 @@ NUMBER = TensorSpec((), torch.int64)
 
 
 def note(state: State, made: int, seconds: float) -> None:
-    """Store the mean duration of an iteration in this party's last round; if ``made`` is 0, keep the earlier value."""
+    """Store the mean duration of this party's iterations in the last round.
+
+    If no iteration was made (``made`` is 0), the stored duration does not change.
+    """
     if made:
         state.kept[TOOK] = torch.tensor(seconds / made, dtype=torch.float64)
 
@@ -90,7 +93,10 @@ def fits(state: State, clock: RealClock) -> int:
 
 
 async def say(net: Channel, state: State, clock: RealClock) -> None:
-    """Send the active party how many iterations fit into the time-out here; at the active party, do nothing."""
+    """Report to the active party the number of this party's iterations that fit into the time-out.
+
+    At the active party, do nothing.
+    """
     seat = state.seat
     if seat.me != seat.roster.active:
         await net.send(seat.roster.active, FITS.tag, {"fits": torch.tensor(fits(state, clock))})

@@ -43,7 +43,7 @@ ROUND, TIME, MISSED = "round", "time", "missed"
 
 
 def move_on(state: State, by: float) -> None:
-    """Add ``by`` to the time since training began, in time units or, with the real clock, in seconds."""
+    """Advance the time since training began by ``by`` time units or, with the real clock, seconds."""
     state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
 
 
@@ -66,7 +66,7 @@ class Round:
         )
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return, for every party, tau_k, the number of its local iterations in the round ``number``.
+        """Return, for every party, tau_k, the number of its local iterations in a round.
 
         The number is at least 1 for a host, because other parties wait for the host's reply. With the real clock, the
         numbers are not known before the round. The result is then 1 for every party, which means that all parties take
@@ -149,7 +149,7 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make the round's local iterations, the first with the gradient in ``got``; return how many were made."""
+        """Make the round's local iterations, and return their number; ``got`` has the first gradient."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:
@@ -167,7 +167,10 @@ class Round:
         return self.clock.now() if isinstance(self.clock, RealClock) else 0.0
 
     def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
-        """Advance the active party's clock by the duration of the round; a real clock, by the time since ``began``."""
+        """Add the duration of the round to the active party's time.
+
+        With a real clock, the duration is the time since ``began``.
+        """
         if self.seat.me == self.seat.roster.active:
             clock = self.clock
             lasted = clock.now() - began if isinstance(clock, RealClock) else self.schedule.lasts(clock, made, number)
@@ -226,8 +229,8 @@ class RoundExchange:
     def hurries(self) -> bool:
         """True if hosts continue a round without late parties.
 
-        This is the case with the real clock, a schedule in which no party waits for the slowest, and a method that can
-        train without some parties.
+        Three conditions must hold: the clock is a real clock, the schedule lets no party wait for the slowest party,
+        and the method can train without some parties.
         """
         return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
 

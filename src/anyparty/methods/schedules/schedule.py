@@ -124,14 +124,14 @@ class Schedule(Protocol):
     adapts: ClassVar[bool]
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return, by party, tau_k in the round ``number``; a party with 0 iterations does not take part."""
+        """Return, by party, tau_k in a round; a party with 0 iterations does not take part in the round."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return the duration, in time units, of a round in which each party makes the iterations in ``made``."""
+        """Return the duration of a round in time units; ``made`` has each party's number of iterations."""
 
 
 def slowest(clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-    """Return the time after which every party has made its iterations; ``made`` has their numbers by party."""
+    """Return the time that the slowest party needs; ``made`` has each party's number of iterations."""
     return max((tau * clock.takes(party, number) for party, tau in made.items()), default=0.0)
 
 

@@ -113,10 +113,10 @@ class VaflHost:
     def learn(
         self, state: State, rows: Rows, batch: Batch, there: Gathered, whose: str
     ) -> tuple[float | None, Tensor | None]:
-        """Make an optimizer step of the heads; return the loss, and the gradient for the party ``whose``.
+        """Make an optimizer step of the heads; return the loss, and the gradient for one party.
 
-        Loss and gradient are ``None`` if that party's embeddings did not arrive. If there is no row to learn from, the
-        loss is ``None`` and the gradient is zero.
+        ``whose`` is the name of this party. Loss and gradient are ``None`` if its embeddings did not arrive. If there
+        is no row to learn from, the loss is ``None`` and the gradient is zero.
 
         Raises:
             Diverged: the loss is not a number.
@@ -232,7 +232,7 @@ class RealVaflParty(VaflHost):
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: the active party left, or another party left without which the method cannot train.
+            PartyLost: the active party left, or the method cannot train without another party that left.
         """
         if self.seat.me != self.seat.roster.active:
             await self._visit(net, state, rows, batch)
@@ -332,7 +332,7 @@ class RealVaflParty(VaflHost):
             now.ready.extend(sorted(waited[task] for task in done))
 
     def _has_next(self, name: str, rows: Rows) -> bool:
-        """Advance ``epoch.next`` of the party ``name`` to the next mini-batch in which it has rows.
+        """Advance a party's entry in ``epoch.next`` to the next mini-batch in which the party has rows.
 
         Return True if the active party has reached this mini-batch and the party has not left.
         """
@@ -345,7 +345,10 @@ class RealVaflParty(VaflHost):
         return at < len(now.batches) and name not in now.gone
 
     async def _awaited(self, net: Channel, state: State, name: str, rows: Rows) -> Gathered:
-        """Wait for the embeddings of a party's next mini-batch; if the party left, the result's ``silent`` names it."""
+        """Wait for the embeddings of a party's next mini-batch.
+
+        If the party left, its name is in ``silent`` of the result.
+        """
         batch = self.epoch.batches[self.epoch.next[name]]
         return await self.split.gather(net, state, rows, batch, None, [name])
 

@@ -58,10 +58,10 @@ class VirtualClock:
         return [("iteration", self.iteration)]
 
     def check(self, parties: Iterable[str]) -> None:
-        """Raise an error if a setting names a party that is not in ``parties``.
+        """Raise an error if a setting contains the name of a party that is not in ``parties``.
 
         Raises:
-            ConfigError: a setting names such a party; the message names the party and the nearest known name.
+            ConfigError: a name is unknown; the message contains the name and the most similar known name.
         """
         check_names("clock", [*(self.iteration if isinstance(self.iteration, Mapping) else ()), *self.use], parties)
 
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """A cache with the durations of each party's iterations, and their numbers within the time-out."""
+        """A cache of the duration of a party's iteration, and of the number of iterations within the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -120,10 +120,10 @@ class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
 
 
 def check_names(what: str, named: Iterable[str], parties: Iterable[str]) -> None:
-    """Raise an error if ``named`` has a name that is not in ``parties``; ``what`` begins the message.
+    """Raise an error if a name in ``named`` is not in ``parties``; ``what`` begins the message.
 
     Raises:
-        ConfigError: there is such a name; the message contains the name and the nearest known name.
+        ConfigError: a name is unknown; the message contains the name and the most similar known name.
     """
     known = list(parties)
     for name in named:
@@ -157,7 +157,7 @@ def machines(
     Args:
         cpu: [machines, samples], in per cent.
         parties: the parties that get a machine.
-        seeds: seeds of the draw, with the stream "machines".
+        seeds: the source of random numbers; the draw uses the stream "machines".
         average: whether a machine's mean CPU use holds for all rounds (Flex-VFL, section VII-D). If not, each of the
             machine's samples is for one round (section VII-F).
 

@@ -75,7 +75,7 @@ class Gathered:
 
 
 async def share(net: Channel, readers: Sequence[str], mine: ExchangePart | None) -> None:
-    """Send ``mine``, a party's embeddings of a batch, to the hosts ``readers``."""
+    """Send a party's embeddings of a batch (``mine``) to each host listed in ``readers``."""
     for host in readers:
         if mine and host != net.me:
             await net.send(host, "embedding", {"h": mine[1].detach()})
@@ -91,10 +91,10 @@ async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None
 async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
     """Wait for the gradients of the loss with respect to ``h`` [B_k, H] from the hosts that read these embeddings.
 
-    With ``or_none``, a gradient may have 0 rows: its host continued without these embeddings.
+    If ``or_none`` is true, a gradient may have 0 rows, which means that the host continued without these embeddings.
 
     Raises:
-        MessageError: a gradient has another shape.
+        MessageError: a gradient has a wrong shape.
     """
     expect = TensorSpec((-1, *h.shape[1:]) if or_none else tuple(h.shape))
     got: list[Tensor] = []
@@ -151,7 +151,7 @@ async def gather(
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return another host's outputs [B, M, C], a mask [B] of its valid rows, and a mask [K] of the parties it used.
+    """Return another host's outputs [B, M, C], a mask [B] of valid rows, and a mask [K] of the parties used.
 
     If the host was lost, it is added to the silent parties, and its outputs are valid for no row. A row's outputs are
     also invalid if the host used an embedding of a party whose embeddings the active party did not receive. The active

@@ -245,9 +245,10 @@ class FedHSSL(SelfSupervised):
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
-        """Return the loss "within" of step 2, which compares two views with each other and with ``cross`` [B_k, H].
+        """Return the loss of step 2, "within", on the party's rows x [B_k, inputs].
 
-        The module's docstring defines the steps.
+        The loss compares two views of x with each other and with ``cross`` [B_k, H], the representations from the
+        cross-party encoder. The module's docstring defines the steps.
         """
         ends = []
         for number, view in enumerate(self.views(x, batch.own(f"views of {state.seat.me}"))):

@@ -67,8 +67,8 @@ class Laser(Rule):
     Attributes:
         normalize: whether a row's loss is divided by the sum of its weights; the paper's loss is not. With SGD, use a
             learning rate that grows with the number of parties; Adam needs no such change.
-        tasks: the sets of parties in a row's loss. "sample" draws one set of every size; "all" uses all sets. The exact
-            sum over all sets has no sampling variance (Theorem 1 without K sigma_s^2). Its time doubles with every
+        tasks: the sets of parties in a row's loss. "sample" draws one set of every size; "all" uses all sets, which
+            removes the sampling variance (K sigma_s^2 in Theorem 1). With "all", the training time doubles with every
             party, and at most 10 parties are allowed.
         heads: the parties that have a head: "every" party, all parties with "labels", or only the "active" party. With
             "one", one head belongs to no party and reads any set of parties, as in the FALSE-VFL tables.

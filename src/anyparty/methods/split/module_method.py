@@ -47,7 +47,7 @@ class ModuleRule(Rule):
         return replace(super().can, title=self.title)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads (1), and the width of its input: K embeddings, and K numbers for presence."""
+        """Return the number of heads (1), and the width of its input: K embeddings, and one presence flag per party."""
         return 1, roster.K * (width + 1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -59,7 +59,7 @@ class ModuleRule(Rule):
         return losses(fusion.task, fusion.heads(_joined(h, observed)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the module's outputs [B, 1, C] and their validity [B, 1]: rows that at least one party has."""
+        """Return the module's outputs [B, 1, C], and a mask [B, 1] of the rows that at least one party has."""
         return fusion.heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
 
 
@@ -99,9 +99,10 @@ def module_method(of: MakeModule, *, embedding: int = 64, drop: float = 0.0, tit
     """Make a split method from a module.
 
     Args:
-        of: a class of modules, or a function that makes one, called with (K, H, C): the number of parties, the width of
-            an embedding and the number of outputs (classes, or 1 for a regression).  Its ``forward(h, observed)``
-            takes embeddings [B, K, H], zero for absent parties, and presence [B, K] bool; it returns [B, C].
+        of: a class of modules, or a function that makes a module. Its arguments are K, the number of parties; H, the
+            width of an embedding; and C, the number of outputs (classes, or 1 for a regression). The module's
+            ``forward(h, observed)`` takes embeddings [B, K, H], zero for absent parties, and a mask [B, K] of the
+            present parties. It returns outputs [B, C].
         embedding: H, the width of an embedding.
         drop: in training, the probability that a present party is left out of a row, so that the module learns to
             answer without it.

@@ -69,5 +69,5 @@ class Plug(Rule):
         return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predictor's outputs [B, 1, C] and their validity [B, 1]: rows that at least one party has."""
+        """Return the predictor's outputs [B, 1, C], and a mask [B, 1] of the rows that at least one party has."""
         return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)

@@ -122,7 +122,7 @@ class SelfSupervised:
         )  # fmt: skip
 
     def add_targets(self, modules: dict[str, nn.Module], *names: str) -> None:
-        """Add a target network "target_NAME" for each module in ``names``; with SimSiam, do nothing."""
+        """Add a target network "target_NAME" for each name in ``names``; with SimSiam, do nothing."""
         if self.pretrain not in {"byol", "moco"}:
             return
         for name in names:
@@ -150,7 +150,7 @@ class SelfSupervised:
         return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
     def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
-        """Return an optimizer of these modules; the learning rate of the modules that are predictors is constant."""
+        """Return an optimizer for all modules; only the learning rate of the predictors is constant."""
         of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
         predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
         return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),

@@ -9,8 +9,9 @@ addition; it is in no paper on which this package is based.
 Notation  B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y.
           p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except parties
-                   of which no row has been trained on yet. p_n uses the current networks, and passes no gradient.
-                   For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the majority.
+                   whose rows have not been used for training yet. p_n uses the current networks, and passes no
+                   gradient. For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the
+                   majority.
           g_n      the predicted class: argmax_c p_nc, or the winner of a hard vote.
 Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n).
           If each predictor has its own mean (Local, Ensemble, Combinatorial), this loss is computed for each predictor
@@ -55,8 +56,8 @@ class Pseudo:
         sure: τ, the lowest probability at which an answer is used as a label.
         unlabelled_weight: λ, the weight of rows without a label.
         unlabelled_epochs: number of epochs of this stage; by default as many as in training.
-        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training. Larger
-            batches are steadier, because few of their rows have labels.
+        unlabelled_batch_size: number of rows of a batch in this stage; by default as many as in training. If few
+            rows have labels, larger batches make the loss less noisy.
 
     """
 
@@ -162,7 +163,7 @@ class PseudoLabelled(Split):
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return each row's predicted class [B], and a mask [B] of rows in which its probability is at least tau."""
         with torch.no_grad():
-            # as in prediction, leave out the embeddings of parties of which no row has been trained on yet
+            # as in prediction, ignore the embeddings of a party until one of its rows has been used for training
             if fusion.taught is not None and fusion.taught.missed:
                 h, observed = h.clone(), observed.clone()
                 h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster, Task
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch
-from anyparty.methods.split.topology import Hosting, Topology, resolve
 from anyparty.networks.heads import Heads, Sets, TrainedParties
 from anyparty.networks.objective import answers, losses
 
-SOME = 1e-6  # least divisor of a sum over rows, so that a mean over no rows is 0
+SOME = 1e-6  # smallest divisor of a sum over rows, so that a mean over no rows is 0
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
@@ -71,9 +70,9 @@ class Fusion:
         k: the host's index among the K parties; -1 if the host holds no columns.
         taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
             heads.
-        chosen_from: [B*, K] bool. In the stage of pseudo-labels, a loss is over some of B* rows, and this mask has the
-            parties of each of the B* rows. A mean is then over all B* rows, of which those without a loss count as 0.
-            ``None`` in all other stages.
+        chosen_from: [B*, K] bool, used in the stage of pseudo-labels; ``None`` in all other stages. In that stage, only
+            some of B* rows have a loss. This mask marks the parties of each of the B* rows. A mean is taken over all
+            B* rows, and rows without a loss count as 0.
 
     """
 
@@ -127,7 +126,7 @@ class RuleAnswer:
         answered: [B] bool, whether the row has an answer.
         took_part: [B, K] bool, the parties whose blocks the answer uses.
         by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
-        reason: the reason for rows that at least one party has, but that get no answer.
+        reason: the reason why a row that at least one party has gets no answer.
 
     """
 
@@ -174,30 +173,19 @@ class Rule(ABC):
         return None
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the parties k whose embeddings a host with the heads of ``owners`` reads."""
+        """Return the parties k whose embeddings a host reads; ``owners`` are the owners of the host's heads."""
         return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the number of heads, which counts only if heads belong to no party, and the width of a head's input.
+        """Return the number of heads, and the width of a head's input.
 
-        ``width`` is H, the width of an embedding.
+        The number of heads is ignored if each head belongs to a party. ``width`` is H, the width of an embedding.
         """
         return 1, width
 
     def hidden(self, task: Task) -> tuple[int, ...]:  # noqa: ARG002
         """Return the default widths of a head's hidden layers, which are used if the settings do not give any."""
         return ()
-
-    def topology(self, roster: Roster, width: int, hosting: Hosting) -> Topology:
-        """Resolve which parties encode, which host each head, and which hosts read each embedding.
-
-        Raises:
-            ConfigError: the rule's description of its heads does not fit this roster (see ``topology.resolve``).
-        """
-        return resolve(
-            self.can, roster, copies=self.copies(roster), head=self.head(roster, width), owners=self.owners(roster),
-            reads=partial(self.reads, roster), width=width, hosting=hosting,
-        )  # fmt: skip
 
     # Functions for training
 
@@ -206,9 +194,10 @@ class Rule(ABC):
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with a predictor, and a function that marks the sets trained by rows.
+        """Return the number of sets of parties with a predictor, and a function that marks the trained sets.
 
-        A set's predictor gives no answer before a row has trained it. ``None`` means that the rule has no predictors
+        A set's predictor gives no answer before a row has trained it. The function maps observed [B, K] to a mask of
+        the sets that these rows train. ``None`` means that the rule has no predictors
         for sets of parties.
         """
         return None
@@ -285,7 +274,7 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
     """
     mine = has(observed)
     count = mine.sum(dim=0)
-    # ``pseudo_labels`` multiplies this loss by the share of chosen rows, so the divisor is multiplied by it too
+    # ``pseudo_labels`` later multiplies this loss by the share of chosen rows; the divisor here compensates for that
     if fusion.chosen_from is not None:
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
@@ -303,7 +292,7 @@ def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
     """Return a mask [N] of the rows to train on; ``observed`` [N, K] marks the parties that have each row.
 
     Raises:
-        ConfigError: the rule returns a value of another type or shape.
+        ConfigError: the rule returns a value of a wrong type or shape.
     """
     use: object = rule.trains_on(roster, observed)
     if not isinstance(use, Tensor):
@@ -318,8 +307,8 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
     """Return the loss of a batch, a scalar from which embeddings and heads can learn.
 
     Raises:
-        ConfigError: the loss is not a scalar tensor; or ``h`` requires a gradient but the loss has none; or PyTorch
-            computes no gradients here; or the rule has created weights since ``check_rule``.
+        ConfigError: the loss is not a scalar tensor; ``h`` requires a gradient but the loss has none; PyTorch's
+            gradients are disabled, as by ``torch.no_grad``; or the rule has created weights since ``check_rule``.
     """
     loss: object = rule.loss(fusion, h, observed, y, batch)
     if not isinstance(loss, Tensor):
@@ -343,7 +332,7 @@ def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple
     """Return the heads' outputs [B, M, C] and a mask [B, M] of the valid outputs, from h [B, K, H].
 
     Raises:
-        ConfigError: the rule returns values of another type or shape.
+        ConfigError: the rule returns values of a wrong type or shape.
     """
     returned: object = rule.outputs(fusion, h, observed)
     B, C = len(observed), fusion.task.outputs
@@ -383,7 +372,7 @@ def answer_of(
         owners: [M], the owners of the heads of all hosts, if other parties host heads too.
 
     Raises:
-        ConfigError: the rule returns a value of another type or shape.
+        ConfigError: the rule returns a value of a wrong type or shape.
     """
     given = HeadOutputs(
         task=fusion.task,
@@ -423,8 +412,8 @@ def check_rule(rule: object) -> None:
     """Check that an object is a complete rule without weights.
 
     Raises:
-        ConfigError: the object is a class or is not a rule; or one of its attributes is missing or has another type; or
-            it has weights (see ``check_weights``).
+        ConfigError: the object is a class or is not a rule; one of its attributes is missing or has a wrong type; or
+            the rule has weights (see ``check_weights``).
     """
     if isinstance(rule, type):
         raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")
@@ -454,11 +443,13 @@ def check_rule(rule: object) -> None:
 
 
 def check_names(rule: object) -> None:
-    """Check that a rule does not misspell the name of a function of ``Rule``; the default would silently replace it.
+    """Check that a user's rule does not misspell the name of a function of ``Rule``.
+
+    A misspelt function would never be called: the default of ``Rule`` would be called in its place.
 
     Raises:
-        ConfigError: a class of the user has Capabilities, a public function or a property under a name that is not in
-            ``Rule``, but close to a name of ``Rule`` that the rule does not define.
+        ConfigError: the user's class has a public function, property or ``Capabilities`` with a misspelt name. A name
+            counts as misspelt if it is similar to a name in ``Rule`` that the user's class does not define.
     """
     own = [each for each in type(rule).__mro__ if not f"{each.__module__}.".startswith(("anyparty.", "builtins."))]
     given = {name: value for each in reversed(own) for name, value in vars(each).items() if not name.startswith("_")}
@@ -503,7 +494,7 @@ def check_weights(rule: object) -> None:
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) for each attribute of an object and its classes, and for each item of their containers."""
+    """Yield (name, value) for each attribute of an object and its classes, and for each item of such a container."""
     slots = [name for kind in type(rule).__mro__ for name in getattr(kind, "__slots__", ()) if len(name) > 1]
     own = {name: getattr(rule, name, None) for name in slots} | _own(rule)
     for name, value in chain(own.items(), *(vars(kind).items() for kind in type(rule).__mro__[:-1])):

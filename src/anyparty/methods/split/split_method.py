@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import ClassVar
 
@@ -41,7 +41,7 @@ from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
-from anyparty.methods.split.topology import Hosting, Topology
+from anyparty.methods.split.topology import Hosting, Topology, resolve
 from anyparty.networks.encoders import Factory, build
 from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
 
@@ -136,7 +136,10 @@ class Split:
                               f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        self._topologies[roster] = found = rule.topology(roster, self.embedding, self.hosting)
+        self._topologies[roster] = found = resolve(
+            rule.can, roster, copies=rule.copies(roster), head=rule.head(roster, self.embedding),
+            owners=rule.owners(roster), reads=partial(rule.reads, roster), width=self.embedding, hosting=self.hosting,
+        )  # fmt: skip
         return found
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
@@ -148,7 +151,11 @@ class Split:
         return StackedMLP(count, (width, *hidden, task.outputs))
 
     def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
-        """Return the ``Fusion`` of this host's own heads, or of ``heads``, a copy of the heads of another ``host``."""
+        """Return the ``Fusion`` of this host's heads.
+
+        If ``heads`` is given, it is a copy of another host's heads, and the result is the ``Fusion`` of this copy.
+        ``host`` is then the name of the other host.
+        """
         seat, topology = state.seat, state.topology
         taught: nn.Module | None = None
         assert topology is not None
@@ -281,7 +288,7 @@ class Split:
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label, ``None`` without such rows; compute the loss's gradients.
+        """Return the loss of the rows with a known label, and compute its gradients; ``None`` if no label is known.
 
         The gradients are stored in ``grad`` of the embeddings ``h`` [B, K, H] and of the heads' parameters.
 

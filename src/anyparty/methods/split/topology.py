@@ -91,8 +91,8 @@ def resolve(
 ) -> Topology:  # fmt: skip
     """Return the topology that a rule describes for these parties, and check it.
 
-    With ``hosting="labelers"``, a party that owns a head hosts it if this party holds labels. The active party hosts
-    all other heads. If heads have owners, there are as many heads as owners, and the number in ``head`` is ignored.
+    With ``hosting="labelers"``, a head's owner hosts the head if the owner holds labels. The active party hosts all
+    other heads. If heads have owners, there are as many heads as owners, and the number in ``head`` is ignored.
 
     Args:
         can: the capabilities of the rule.
