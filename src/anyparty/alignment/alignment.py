@@ -181,8 +181,8 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
 def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
     """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
-    The cells of a row are those of the party ``first``; if this party lacks the row, they are those of the first table
-    with the row. A column becomes text if cells of another table do not fit the type of the column.
+    The cells of a row come from the table of party ``first``. If this party lacks the row, they come from the first
+    table with the row. A column becomes text if cells of another table do not fit the column's type.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):

@@ -284,7 +284,7 @@ class ListPlan:
         return {name: length - self.start[name] for name, length in self.lengths.items()}
 
     def kept_tokens(self) -> NDArray[np.uint8]:
-        """Return the tokens of all entries except those in ``left_out``, party by party: [sum of sizes, 32]."""
+        """Return the tokens of all entries that are not in ``left_out``, party by party: [sum of sizes, 32]."""
         assert self.tokens is not None
         mask, begin = np.ones(len(self.tokens.points), dtype=np.bool_), 0
         for name, length in self.lengths.items():

@@ -312,7 +312,7 @@ def is_cut(path: Path) -> bool:
 
 
 def has_model(path: Path) -> bool:
-    """Return True if the model in the folder of the record ``path`` belongs to the recorded run.
+    """Return True if the model in the folder of a record file belongs to the recorded run.
 
     The record shows this by the status "done", or by its field ``best_epoch``. This field is set when the model is
     written, and stays if the run fails later. The result is also True if the record cannot be read.

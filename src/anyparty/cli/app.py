@@ -1,4 +1,4 @@
-"""The application of the command line: it collects all commands, and defines those that train and predict."""
+"""The application of the command line: it collects all commands, and defines the commands that train and predict."""
 
 from __future__ import annotations
 

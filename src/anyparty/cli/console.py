@@ -139,7 +139,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
-    """Reject an output file that ``check_output`` would reject, or that is a table of the run in the folder ``run``."""
+    """Reject an output file that ``check_output`` would reject, or that is a table of the run."""
     from anyparty.api.runs import settings_of
 
     own = () if out is None else settings_of(run).parties.values()

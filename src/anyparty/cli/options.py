@@ -92,7 +92,7 @@ def search_modules_in(*folders: Path) -> None:
 
 
 def allowed_modules(allow_code: list[str] | None) -> list[str]:
-    """Return the modules of ``--allow-code``; if there are any, let Python search the current folder for them."""
+    """Return the modules given with ``--allow-code``; let Python search the current folder for these modules."""
     if allow_code:
         search_modules_in()
     return allow_code or []

@@ -269,7 +269,7 @@ class FederationSettings(Settings):
 
 
 class _Named(BaseModel):
-    """Base class of settings groups that name a component, such as a method, and give its keyword parameters."""
+    """Base class of settings groups with the name of a component, such as a method, and its keyword parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

@@ -187,10 +187,11 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 
 def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserError] = ConfigError) -> Any:
-    """Check the type of the argument ``name``, and return its ``value`` with sequences converted to tuples.
+    """Check the type of an argument's value, and return the value with sequences converted to tuples.
 
     Raises:
-        UserError: the value does not have the type of ``adapter``. The error is of the class ``raises``.
+        UserError: the value does not have the type of ``adapter``. The error is of the class ``raises``, and its
+            message has the argument's ``name``.
     """
     try:
         return adapter.validate_python(value, strict=True)

@@ -129,7 +129,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def take(path: Path, otherwise: str) -> FileLock:
-    """Acquire an exclusive lock on the file ``path`` without waiting, and return the lock.
+    """Acquire an exclusive lock on a file without waiting, and return the lock.
 
     The method ``release`` frees the lock. If the process dies, the operating system frees the lock.
 

@@ -109,7 +109,7 @@ def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seed
 
     All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 gets at least one row,
     because validation metrics, early stopping and test scores need one. Rows without a label, and rows that no party
-    holds, are not usable for validation or test. A method may still learn from them.
+    holds, are not usable for validation or test. A method may still learn from such rows.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3
@@ -292,7 +292,7 @@ class _OwnRows:
         return part
 
     def by_time(self) -> Part:
-        """Return each row's part [n]: the latest rows are test rows, those before them validation, the rest training.
+        """Return each row's part [n]: the latest rows are test rows, the preceding rows validation, the rest training.
 
         Rows with the same time are in the same part.
 

@@ -40,7 +40,7 @@ TIMEOUT_S = 30.0
 def download(
     url: str, to: Path, *, sha256: str = "", progress: bool = True, timeout_s: float = TIMEOUT_S, verify: bool = True
 ) -> Path:
-    """Download a file and return its path ``to``, where the file appears only when it is complete and verified.
+    """Download a file to the path ``to`` and return the path; the file appears only when it is complete and verified.
 
     An incomplete download is kept in the file ``to`` + ".part", and the next call requests only the missing bytes. If
     another process is downloading the same file, the call waits.
@@ -167,7 +167,7 @@ def check(path: Path, sha256: str) -> None:
 
 
 def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Return the arrays that ``make`` reads from the files ``paths``, from the cache if they are there.
+    """Return the arrays that ``make`` reads from files; if the cache has these arrays, read them from the cache.
 
     The cache identifies a file by its path, size and modification time. An error while writing to the cache is ignored.
     """
