@@ -361,7 +361,7 @@ def hold_out(model: Model, federation: Federation) -> None:
 
 
 def _with_tables(folder: Path) -> Config:
-    """Return a run's settings; raise an error unless they name a table file for every party."""
+    """Return a run's settings; raise an error unless they contain the path of a table for every party."""
     config = settings_of(folder)
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:

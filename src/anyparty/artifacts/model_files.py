@@ -191,7 +191,7 @@ class ModelSummary:
     def make(self, source: Path, given: Method | None = None) -> Method:
         """Return the model's method: ``given``, or a built-in method with the saved parameters.
 
-        ``source`` is the model's folder, which error messages name.
+        ``source`` is the model's folder, for error messages.
 
         Raises:
             NotGiven: the method is user-defined, and ``given`` is ``None``.

@@ -60,7 +60,7 @@ DataFolder = Annotated[
 
 
 class HomeExpandingGroup(typer.core.TyperGroup):
-    """The group of all commands; it replaces ``~`` by the home folder where a shell does not.
+    """The group of all commands; it replaces each ``~`` that the shell has left in an argument by the home folder.
 
     Shells replace ``~`` only at the start of a word, and not in ``--run=~/x``, ``--set run.folder=~/x`` or
     ``--table bank=~/x.csv``.

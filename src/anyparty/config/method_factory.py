@@ -219,7 +219,7 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
 
 
 def scheduled(method: Method, config: Config) -> Method:
-    """Wrap a method in the schedule of the settings; return the method itself if the settings do not name a schedule.
+    """Wrap a method in the schedule of the settings; return the method itself if the settings have no schedule.
 
     Raises:
         ConfigError: the schedule or its clock is invalid, or the method is not a split method that can have a schedule.

@@ -101,8 +101,8 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
 
     Raises:
         CodeNotAllowed: the user has not allowed the reference.
-        ConfigError: the reference is malformed or names a module of the standard library; the module cannot be imported
-            or lacks the name; or the object is of another kind, or is defined in another module.
+        ConfigError: the reference is malformed or refers to a module of the standard library; the module cannot be
+            imported or lacks the name; or the object is of another kind, or is defined in another module.
     """
     module = check_reference(reference, setting, allowed, kind)
     fails = f"{setting}: cannot import factory {reference!r}"
@@ -125,7 +125,7 @@ def check_reference(reference: str, setting: str, allowed: AllowedCode, kind: Co
 
     Raises:
         CodeNotAllowed: the user has not allowed the reference.
-        ConfigError: the reference is malformed, or names a module of the standard library.
+        ConfigError: the reference is malformed, or refers to a module of the standard library.
     """
     fails = f"{setting}: cannot import factory {reference!r}"
     module, _, name = reference.partition(":")

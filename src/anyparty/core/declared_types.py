@@ -24,7 +24,7 @@ HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def of_type(hint: Any, value: Any, what: str) -> Any:
-    """Convert the value of a parameter to the type ``hint`` that its method declares, and return it.
+    """Convert the value of a parameter to the type ``hint``, which its method declares, and return the result.
 
     Raises:
         ConfigError: the value has another type, or contains a value that no file can store. The message begins with

@@ -105,7 +105,7 @@ def writing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yield a temporary path, and rename the file written there to ``path`` at the end.
 
     The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
-    records name a table's categories, and errors may name ids.
+    records contain a table's categories, and errors may contain ids.
 
     Raises:
         StorageError: the disk is full, or the folder is not writable.

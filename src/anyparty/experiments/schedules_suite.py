@@ -360,7 +360,7 @@ class SchedulesSuite(Suite):
         return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
 
     def _searched(self, wanted: Sequence[str]) -> list[str]:
-        """Return the algorithms whose learning rates must be searched before the algorithms ``wanted`` can be run.
+        """Return the algorithms whose learning rates must be searched before the algorithms in ``wanted`` can be run.
 
         An algorithm with ``rate_of`` is replaced by the algorithm whose rate it uses.
         """

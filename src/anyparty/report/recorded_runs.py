@@ -45,7 +45,7 @@ STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run as its records describe it.
+    """A run, built from its records.
 
     Attributes:
         name: the run's name in the report.

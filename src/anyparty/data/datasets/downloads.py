@@ -1,7 +1,7 @@
 """Download files, resume interrupted downloads, reject files with a wrong checksum, and read published formats.
 
-The package pooch was considered. It cannot resume a download, so this code would still be needed as pooch's downloader.
-Pooch would also add five packages.
+The package pooch was considered. It cannot resume a download, so this module would still need its own code for
+downloads. Pooch would also add five packages.
 
 No reader unpickles data. A malformed file raises ValueError, OSError or EOFError, which ``load`` converts to a
 TableError.

@@ -195,7 +195,7 @@ def check_place(place: Path) -> None:
 
 
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
-    """Write the files that a site needs in addition to FLARE's.
+    """Write the files that a site needs in addition to FLARE's files.
 
     The files are written again at each start of the site, because they contain the kit's path.
 
