@@ -256,3 +256,18 @@ def test_a_path_of_windows_in_double_quotes(tmp_path, path):
     (tmp_path / "case.toml").write_text(f'[parties.shop]\ntable = "{path}"\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"write / for each .* or use single quotes"):
         settings.load(tmp_path / "case.toml")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ({"bank": {"decimal": ","}}, "file: decimal applies to a file, and the table of party 'bank' is a data frame"),
+        ({"shop": {"limits": {"x": "half"}}}, "file: there is no setting 'limits' of a file.* separator, decimal"),
+    ],
+)
+def test_a_file_setting_without_effect_is_an_error(tmp_path, file, message) -> None:
+    bank = pl.DataFrame({"id": range(40), "y": [k % 2 for k in range(40)], "x": [f"{k},5" for k in range(40)]})
+    bank.select("id", z="x").write_csv(tmp_path / "shop.csv")
+    tables = {"bank": bank, "shop": tmp_path / "shop.csv"}
+    with pytest.raises(ConfigError, match=message):
+        Federation.from_tables(tables, label="y", file=file)

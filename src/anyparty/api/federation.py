@@ -12,7 +12,7 @@ data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -34,10 +34,11 @@ from anyparty.core.storage import user_path
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.splits import PARTS, UNUSED, assign, restricted
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
-from anyparty.errors import ConfigError, remark, some
+from anyparty.errors import ConfigError, nearest, remark, some
 from anyparty.tables import summary
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.data_frames import ID, LABEL, tables_of_arrays
+from anyparty.tables.file_content import FileSettings
 from anyparty.tables.preprocessing import MANY_LEVELS
 from anyparty.tables.readers import check_not_forked, located
 from anyparty.tables.table import Table, of_each, read_table, without_blank_notes
@@ -160,6 +161,7 @@ class Federation:
             ("dates", dates or {}),
         ):
             check_parties(each, tables, what)
+        _check_file_settings(file or {}, tables)
         lacking = [name for name in tables if name not in ids]
         if lacking:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
@@ -482,6 +484,19 @@ class Federation:
             watch=watch,
             progress=progress,
         )
+
+
+def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Any]) -> None:
+    """Check that each setting in ``file`` exists and is that of a party whose table is a file."""
+    known = [field.name for field in fields(FileSettings)]
+    for party, asked in file.items():
+        unknown = [name for name in asked if name not in known]
+        if unknown:
+            raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}; the "
+                              f"settings are {', '.join(known)}")  # fmt: skip
+        if asked and not isinstance(tables[party], str | Path):
+            raise ConfigError(f"file: {next(iter(asked))} applies to a file, and the table of party {party!r} is a "
+                              "data frame or an array: remove the setting, or give the file")  # fmt: skip
 
 
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:

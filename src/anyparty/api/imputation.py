@@ -201,8 +201,8 @@ def impute(
     Only the party that owns the columns gets the result.
 
     With ``cells``, the function instead imputes empty cells of the rows that the party has. It then also uses those
-    cells of the same row that are not empty.  Only numeric cells are imputed: categories, of which missing is a level of its
-    own, dates and texts stay empty (``Imputation.left``).  No other party learns which rows have empty cells.
+    cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay empty,
+    and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 

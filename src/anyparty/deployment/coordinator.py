@@ -67,18 +67,18 @@ def init(
     site: Mapping[str, Any] | None = None,
     requests: bool = False,
 ) -> dict[str, Path]:
-    """Write one start-up kit for each party that the settings name; return the kits' folders by party.
+    """Write one start-up kit for each party in the settings; return the kits' folders by party.
 
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
     key and requests a certificate from the active party (module ``flare.provisioning``).
 
     ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 
-    If the settings name a party's table, the table's path is written into the party's kit.  A job never contains the
+    If the settings have the path of a party's table, the path is written into the party's kit. A job never contains the
     path.
 
     Raises:
-        ConfigError: no active party is named, or the folder already holds a federation.
+        ConfigError: the settings have no active party, or the folder already holds a federation.
     """
     resolved = settings.load(config)
     active = resolved.federation.active
@@ -109,9 +109,9 @@ def train(
     callback ``watch`` is called during the training, and the trackers in the settings record it, if the active party's
     kit is on this machine.
 
-    If ``config`` is the settings file in a run's folder, code that it names is imported only from the modules that
-    ``allow_code`` lists. A settings file that the user wrote needs no permission. Each party's own kit determines which
-    code may be imported at that party.
+    If ``config`` is the settings file in a run's folder, user-defined code is imported only from the modules in
+    ``allow_code``. A settings file that the user wrote needs no permission. Each party's own kit determines which code
+    may be imported at that party.
 
     Parties that missed epochs are reported as warnings.
 
@@ -189,7 +189,7 @@ def _check_untrained(folder: Path, record: Path) -> None:
 
 
 def _unnamed(folder: Path, resolved: Config) -> list[str]:
-    """Return the federation's parties that the settings do not name, and warn that they take part nevertheless."""
+    """Return the federation's parties that the settings lack, and warn that these parties take part nevertheless."""
     more = [name for name in flare.about(folder).get("parties", ()) if name not in resolved.parties]
     if more:
         remark(f"the settings do not name {some(more)}, but all parties of the federation in {folder} take part: to "
@@ -245,7 +245,8 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
         record: the active party's ``record.json``, which it writes after every checkpoint.
         job: FLARE's name for the job.
         ended: a future that is done when the job has ended.
-        watch: the callback. It gets an epoch only after the record has been written, and it gets no batches.
+        watch: the callback. Its epoch hooks are called only after the record has been written. Its batch hooks are
+            never called.
 
     """
     heard = _Reported(watch)
@@ -262,7 +263,7 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
 
 @dataclass
 class _Reported:
-    """The events that a callback has received so far."""
+    """The events that a callback has already received."""
 
     watch: Callback
     aligned: bool = False
@@ -272,7 +273,7 @@ class _Reported:
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """Report to the callback the events in the record ``said`` that the callback has not received yet."""
+        """Report the new events of a record to the callback: those that the callback has not received yet."""
         aligning = said.get("aligning", [])
         if aligning and aligning != self.aligning and not self.aligned:
             self.aligning = aligning
@@ -293,7 +294,7 @@ class _Reported:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
     def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return ``{"back": parties}`` with the parties that rejoined before the epoch ``each``, or an empty dict.
+        """Return the parties that rejoined before an epoch, as ``{"back": parties}``; without such parties, ``{}``.
 
         A party that was absent when the run stopped, and present when the run was resumed, has rejoined, too.
         """
@@ -307,7 +308,7 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # a stage is unknown if a lost record described it
+        self.stage = stage if stage in stages else ""  # the record with the description of this stage may be lost
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 

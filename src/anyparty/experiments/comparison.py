@@ -3,7 +3,7 @@
 The test rows are scored in two ways: with the blocks that the missing rate leaves (``present`` is null), and with each
 number of present parties (``present`` is this number).  A block is a party's columns of a row.  If the method does not
 answer a row, the row is scored with a constant answer: the class frequencies of the training rows, or in a regression
-their mean.  ``coverage`` is the share of rows that the method itself answered.
+the mean label of these rows. ``coverage`` is the share of rows that the method itself answered.
 """
 
 from __future__ import annotations

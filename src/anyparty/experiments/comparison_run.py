@@ -38,7 +38,7 @@ from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
 
-SETS_PER_COUNT = 8  # at most so many sets of n parties are scored, for each number n
+SETS_PER_COUNT = 8  # for each number n of parties, the maximum number of sets of n parties that are scored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ def held_out_scores(model: Model, full: Federation, masked: Federation) -> dict[
 
 
 def party_sets(names: Sequence[str], count: int) -> Iterator[tuple[str, ...]]:
-    """Yield all sets of ``count`` parties, or ``SETS_PER_COUNT`` random but fixed ones if there are more.
+    """Yield all sets of ``count`` parties, or ``SETS_PER_COUNT`` of them, drawn with a fixed seed, if there are more.
 
     >>> list(party_sets(["a", "b", "c"], 2))
     [('a', 'b'), ('a', 'c'), ('b', 'c')]

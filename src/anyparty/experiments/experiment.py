@@ -76,8 +76,8 @@ def run(
             the training is cut.  Data sets, methods and seeds are not cut.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         device: device on which networks train, by its name in PyTorch, such as "cuda".
-        data_dir: folder of the data sets. By default they are read from the folder that the environment variable
-            ``ANYPARTY_DATA`` names, or from the cache, or else are downloaded.
+        data_dir: folder of the data sets. By default they are read from the folder in the environment variable
+            ``ANYPARTY_DATA`` or from the cache, or they are downloaded.
         folder: folder of the records; by default runs/bench/NAME with the name of the suite. If the suite shows the
             runs of another suite, NAME is the name of that suite.
         console: console for the progress bar; ``None`` shows none.
@@ -130,7 +130,7 @@ def run(
 
 
 def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
-    """Return facts about the runs, by name, which the last lines of the page show.
+    """Return facts about the runs, by name, for the last lines of the page.
 
     ``jobs`` is the number of parallel runs, or ``None`` if this call executed no run.
     """

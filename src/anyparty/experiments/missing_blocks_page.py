@@ -161,7 +161,7 @@ def _score_table(
 
 
 def _shown(cell: Cell | None, best: Container[str]) -> str:
-    """Return the text of a table cell: our mean and spread, in bold if its method is one of the ``best``.
+    """Return the text of a table cell: our mean and spread, in bold if the cell's method is in ``best``.
 
     The mark ▲ or ▼ is added if our number differs from the paper's by more than the sum of both spreads.
     """
@@ -311,7 +311,7 @@ def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
 
 
 def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
-    """Return a text with the number of configurations in ``at``, and the seeds that each configuration has."""
+    """Return a text with the number of the given configurations, and the seeds that each configuration has."""
     seeds = results.comparable_seeds(compared)
     each = [seeds[place] for place in at]
     return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"

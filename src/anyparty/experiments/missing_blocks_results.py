@@ -154,7 +154,7 @@ def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
 
 
 def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
-    """Return our means, and the paper's means ``theirs`` for the keys that our means have.
+    """Return our means, and the paper's means for the same keys; ``theirs`` has all means of the paper.
 
     Each of our means is over the seeds that all methods with the same configuration have.
     """

@@ -135,7 +135,7 @@ class RunRows:
         return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
 
     def draw_train(self, mechanism: str) -> DrawnMask:
-        """Return a random mask of the training rows of each party and, if labels are scarce, of the labelled rows."""
+        """Return a random mask of each party's training rows; if few rows have labels, also of the labelled rows."""
         how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
         if scarce is not None:
             how = ScarceLabels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
@@ -165,7 +165,7 @@ def load_rows(run: MissingBlocksRun, data_dir: Path | None) -> RunRows:
 
 
 def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callback | None = None) -> Model:
-    """Train the model of a run on the blocks that ``drawn`` leaves, and return the model.
+    """Train the model of a run on the blocks that are present in the mask ``drawn``, and return the model.
 
     Raises:
         AnypartyError: the run failed.
@@ -212,7 +212,7 @@ class MissingBlocksMethod(Settings):
     Attributes:
         title: title in tables and figures.
         name: the method's name in the registry of methods.
-        when: by training mechanism, the settings that replace these settings if blocks are missing by this mechanism.
+        when: by training mechanism, changes of these settings that apply only to runs with this mechanism.
         batch_size: number of rows of a batch, in place of the data set's batch size.
         labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
             further party with all labels and no columns.
@@ -241,7 +241,7 @@ class MissingBlocksMethod(Settings):
 
 
 class LabelledRows(Settings):
-    """The number ``n`` of labelled training rows, and the number ``aligned`` of those that all parties hold."""
+    """The number ``n`` of labelled training rows; all parties hold ``aligned`` of these rows."""
 
     n: int
     aligned: int
@@ -308,7 +308,7 @@ class MissingBlocksSuite(Suite):
 
     @property
     def home(self) -> str:
-        """The name of the folder in runs/bench that has the runs: the name of the suite ``runs_of``, or ``name``."""
+        """The folder in runs/bench that has the runs: ``runs_of`` or, if this is empty, the suite's own name."""
         return self.runs_of or self.name
 
     @property

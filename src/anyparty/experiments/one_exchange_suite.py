@@ -62,7 +62,7 @@ class OneExchangeRun(SuiteRun):
         """Train and score the method; return the record with the score, the costs and the duration.
 
         Raises:
-            ConfigError: the data set has too few rows, or it lacks a column that the suite names.
+            ConfigError: the data set has too few rows, or it lacks a column of the suite.
         """
         torch.set_num_threads(1)  # one thread for each run, because runs execute in parallel
         data = datasets.load(self.dataset, data_dir=data_dir, progress=False)
@@ -85,7 +85,7 @@ def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
     The held-out rows depend on the seed alone, so they are the same for every number of aligned rows.
 
     Raises:
-        ConfigError: the data set has too few rows, or it lacks a column that the suite names.
+        ConfigError: the data set has too few rows, or it lacks a column of the suite.
     """
     settings, rng = run.settings, Seeds(run.seed).numpy("rows")
     rows = settings["rows"] or run.aligned

@@ -35,7 +35,7 @@ class Cell:
     measures: Mapping[str, Mapping[int, float]]
 
     def __getitem__(self, name: str) -> Any:
-        """Return the fact ``name`` of the cell."""
+        """Return the cell's fact with this name."""
         return self.facts[name]
 
     def matches(self, **facts: Any) -> bool:
@@ -72,7 +72,7 @@ def mean_spread(values: Sequence[float]) -> MeanSpread:
 
 
 def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
-    """Return the records grouped by the fields ``names`` of their runs; the keys are tuples of the fields' values."""
+    """Group the records by some fields of their runs; the keys of the result are tuples of the fields' values."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records.values():
         groups.setdefault(tuple(record["run"][name] for name in names), []).append(record)

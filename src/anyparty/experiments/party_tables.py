@@ -31,7 +31,7 @@ def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
 
 
 def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Mechanism:
-    """Return the mechanism of missingness that a text names.
+    """Convert a text to a mechanism of missingness.
 
     The text is a name in ``defined``, a number p for MCAR(p), or the name of a built-in mechanism.
 
@@ -49,10 +49,10 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
 def draw(
     mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Mechanism | None = None
 ) -> DrawnMask:
-    """Return a random mask of the rows that each party has, drawn by the mechanism ``how`` or ``mechanism``.
+    """Return a random mask of the rows that each party has, drawn by a mechanism of missingness.
 
-    If ``how`` is ``None``, the mechanism is the one that the text ``mechanism`` names. ``name`` is "train" or "test".
-    The result is the same for all methods with the same seed.
+    The mechanism is the object ``how`` or, if ``how`` is ``None``, the mechanism with the name ``mechanism``. ``name``
+    is "train" or "test". The result is the same for all methods with the same seed.
     """
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
@@ -94,7 +94,7 @@ def tables(
 
 
 def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS, task: str = "auto") -> Federation:
-    """Return the federation of the tables ``frames``; the party ``at``, which has the labels, is the active party."""
+    """Build a federation from the parties' tables; the active party ``at`` has the labels."""
     parties = {
         name: {"scale": scale} | ({"label": "label"} if name != at and "label" in frame.columns else {})
         for name, frame in frames.items()

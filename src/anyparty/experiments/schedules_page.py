@@ -230,7 +230,7 @@ Record = Mapping[str, Any]
 def runs_at(
     suite: SchedulesSuite, records: Records, dataset: str, case: str, method: str, rate: float, latency: float
 ) -> Iterator[Record]:
-    """Yield an algorithm's records, one for each seed, from which its results at a learning rate and a latency follow.
+    """Yield an algorithm's records at a learning rate and a latency, one record for each seed.
 
     In a schedule with rounds, the records of the suite's ``search_latency`` apply to all latencies.
     """

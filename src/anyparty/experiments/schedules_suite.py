@@ -145,7 +145,7 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return, by party, the A_k with which the party's learning rate is ``rate`` if the party's machine is idle.
+    """Return, by party, the constant A_k of the paper that gives the learning rate ``rate`` on an idle machine.
 
     Flex-VFL with a fixed rate eta satisfies the paper's equation (14) in every round if eta = A_k / (tau wbar), by
     section VII-F. Here tau is the greatest possible number of local iterations, and wbar is the greatest weight of

@@ -107,7 +107,7 @@ class SuiteDataset(Settings):
     """Settings of one data set in a suite.
 
     Attributes:
-        heavy: whether this data set is run only if the user names it.
+        heavy: whether this data set is run only if the user selects it explicitly.
         differs: sentences that state where the suite differs from the published experiment on this data set; only pages
             with this data set show them.
 
@@ -158,7 +158,7 @@ class Suite(BaseModel, ABC):
         """Return the suite with additional methods of the user, which ``names`` lists as "module:name".
 
         Raises:
-            ConfigError: suites of this kind do not accept further methods, or a name does not name a method.
+            ConfigError: suites of this kind do not accept further methods, or there is no method with one of the names.
         """
         if names:
             raise ConfigError(f"suite {self.name!r} takes no method of your own, such as {names[0]!r}: it compares "
@@ -172,7 +172,7 @@ class Suite(BaseModel, ABC):
         """Yield the selected runs ordered by seed, so that a stopped suite has complete tables for fewer seeds.
 
         Raises:
-            ConfigError: the selection names a data set or a method that the suite does not have.
+            ConfigError: the selection contains a data set or a method that the suite does not have.
         """
 
     def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
@@ -194,12 +194,12 @@ class Suite(BaseModel, ABC):
 
 
 def select(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the names in ``wanted``, in the order of the suite's names ``known``; all known names if none is wanted.
+    """Return the names in ``wanted``, in the order of ``known``; return all names in ``known`` if ``wanted`` is empty.
 
     ``what`` describes the names in an error, such as "method".
 
     Raises:
-        ConfigError: a wanted name is not known; the message suggests the nearest known name.
+        ConfigError: a name in ``wanted`` is not in ``known``; the message suggests the nearest known name.
     """
     names = list(known)
     for name in wanted or ():

@@ -2,9 +2,9 @@
 
 Runs that differ only in their seed belong to one *variant*.  Each variant is compared with one reference variant over
 the seeds that both variants have, and only if their test rows are equal.  If models were scored again, the ids and the
-labels of the rows show whether the test rows are equal, and a run whose model was not scored again takes no part in
-differences.  If no model was scored again, the recorded scores are compared.  The test rows then count as equal if the
-tables are equal and the settings that choose the test rows are equal.  A recorded score that covers only some test rows
+labels of the rows show whether the test rows are equal, and no differences are computed for a run whose model was not
+scored again. If no model was scored again, the recorded scores are compared. The test rows then count as equal if the
+tables are equal and the settings that choose the test rows are equal. A recorded score that covers only some test rows
 is neither drawn nor compared.
 """
 
@@ -172,7 +172,7 @@ def _method_of(runs: Sequence[RecordedRun], name: str) -> str:
 
 
 def _estimate(run: RecordedRun, scores: RunScores, metric: str) -> Estimate | None:
-    """Return a run's score with all parties: the loaded model's, with an interval, or else the recorded one.
+    """Return a run's score with all parties: the loaded model's score with an interval, otherwise the recorded score.
 
     A recorded score is used only if it covers all test rows.  The result is ``None`` if the run has neither score.
     """
@@ -241,7 +241,7 @@ def _recorded_only(run: RecordedRun, scores: RunScores) -> str | None:
 
 
 def _recorded_cell(run: RecordedRun, scores: RunScores, metric: str) -> str:
-    """Return a recorded score as text; if some test rows have no answer, the text gives the share that has one."""
+    """Return a recorded score as text; if some test rows have no answer, the text gives the share of answered rows."""
     if _recorded_only(run, scores) != metric or run.evaluation is None:
         return "–"
     overall = run.evaluation["overall"]

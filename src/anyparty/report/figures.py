@@ -192,7 +192,7 @@ def draw_set_scores(
 
 
 def _mark_constant(axis: Axes, value: float, row: int) -> None:
-    """Draw a line at the score of the constant prediction, unless it is NaN, with its label at the height ``row``."""
+    """Draw a line at the score of the constant prediction, with a label at the height ``row``; draw nothing for NaN."""
     if math.isfinite(value):
         axis.axvline(value, zorder=0, **DASHED)
         axis.annotate("no party", (value, row), xytext=(4, 0), ha="left", va="center", **SMALL)
@@ -260,7 +260,7 @@ def draw_recorded_scores(by_count: Mapping[str, Mapping[str, Any]], metric: str,
 
 
 def _labelled_lines(axis: Axes, values: Mapping[str, float]) -> None:
-    """Draw a dashed line at the height of each value that is not NaN; only the highest has its label above it."""
+    """Draw a dashed line with a label for each value except NaN; the label is above the highest line, else below."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     highest = max(finite.values(), default=0.0)
     for place, (name, value) in enumerate(finite.items()):

@@ -66,22 +66,22 @@ def write(
 
     Args:
         paths: folders of runs or of federations, or files of records, as ``find_runs`` takes them.
-        out: the folder for index.html and figures, or a file that ends in .html or .htm.  An earlier page there is
-            overwritten, and its figures that the new page does not have are removed.
+        out: the folder for index.html and figures, or a file that ends in .html or .htm. An earlier page is
+            overwritten. Figures of the earlier page are deleted if the new page does not have them.
         metric: the metric to show; by default accuracy, or RMSE for a regression.  If models are loaded, the metric is
             computed for every set of parties.  If not, it must be a recorded metric.
         model: whether to load models and score them again, if their tables can be read; by default only with one run.
             ``methods`` and ``encoders`` imply ``model=True``.  With ``model=False`` the page is made only from records,
             and no method or encoder is imported.
-        methods: by run (its name on the page, or its folder), the trained method, if it is user-defined and the
-            settings do not name it.  If the method is not given, the page shows the run's recorded scores.
-        encoders: by run and by party, the factory of a network that the settings do not name.
+        methods: by run (its name on the page, or its folder), the trained method, if it is user-defined and not in the
+            run's settings. If the method is not given, the page shows the run's recorded scores.
+        encoders: by run and by party, the factory of a network, if the factory is not in the run's settings.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:
         ModelError: a path holds no run, or a method differs from the trained one.
         ConfigError: the metric does not fit the task, or is not recorded and no model is loaded; ``out`` is
-            neither a folder nor an HTML file; or ``methods`` or ``encoders`` name a run that is not on the page.
+            neither a folder nor an HTML file; or ``methods`` or ``encoders`` contain a run that is not on the page.
         StorageError: the page cannot be written.
     """
     page, folder = _place(user_path(out))

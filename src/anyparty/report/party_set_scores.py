@@ -84,7 +84,7 @@ class ModelWithTestRows:
         return answered
 
     def answers_for_all(self, asked: Iterable[str]) -> LabelledPredictions:
-        """Return predictions of all test rows with the parties in ``asked``, or else constant predictions."""
+        """Return predictions of all test rows by some parties; rows without an answer get the constant prediction."""
         chosen = frozenset(asked)
         if chosen:
             answers = LabelledPredictions.of(self.predict(chosen), self.y, None)
@@ -163,7 +163,7 @@ class PartySetScores:
         tested: the model and its test rows.
         metric: the metric's name in ``METRICS``.
         resamples: [R, n] int64, indices of the test rows in each resample.
-        computed: by set of parties, the metric's values so far: [1 + R], on all test rows, then on each resample.
+        computed: a cache of values by set of parties: [1 + R], the metric on all test rows, then on each resample.
     """
 
     tested: ModelWithTestRows
@@ -193,7 +193,7 @@ class PartySetScores:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals to show; it depends on the score of all parties or, if it is 0, of the empty set."""
+        """The number of decimals to show, from the score of all parties or, if that is 0, of the empty set."""
         return decimal_places(
             self.metric, float(self.values(self.all_parties)[0]) or float(self.values(frozenset())[0])
         )

@@ -108,7 +108,7 @@ class RecordedRun:
 
     @property
     def method_in_settings(self) -> bool:
-        """True if the settings name the method; false if the method was passed as a Python object."""
+        """True if the method is in the settings; false if the method was passed as a Python object."""
         return _method_in_settings(self.settings)
 
     @property
@@ -125,8 +125,8 @@ def find_runs(paths: Iterable[Path | str] | Path | str) -> list[RecordedRun]:
     """Return the runs that are recorded at one or several paths.
 
     A path is a run's folder, a federation's folder with parties' kits on this machine, the file of a party's record, or
-    the folder of that file.  The records of a federation's kits are merged into one run; so are all parties' records
-    that are given by their paths.
+    the folder of that file. The records of a federation's kits are merged into one run. All records of parties that are
+    given by their paths are merged into one run, too.
 
     Raises:
         ModelError: a path holds no run, or the parties' records belong to different runs.
@@ -200,12 +200,12 @@ def _declared(values: Mapping[str, Any]) -> tuple[MessageSpec, ...]:
 
 
 def _method_in_settings(settings: Mapping[str, Any]) -> bool:
-    """Return True if the settings name the method, False if it was passed as a Python object."""
+    """Return True if the method is in the settings, False if it was passed as a Python object."""
     return not str(settings.get("method", {}).get("name", "")).startswith("own: ")
 
 
 def _modules(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of the modules with user code that the settings name."""
+    """Return the names of the modules with user code to which the settings refer."""
     groups = [settings.get("method", {}), settings.get("encoder", {})]
     groups += [party.get("encoder", {}) for party in settings.get("parties", {}).values()]
     return sorted({str(group["factory"]).partition(":")[0] for group in groups if "factory" in group})

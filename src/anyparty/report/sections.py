@@ -169,7 +169,7 @@ def _by_message(run: RecordedRun, known: Mapping[str, Sequence[MessageSpec]]) ->
 
 
 def _matching(declared: Sequence[MessageSpec], *, frm: bool, to: bool) -> Sequence[MessageSpec]:
-    """Return the declarations that fit a direction, or all if none fits.
+    """Return the declarations that fit a direction, or all declarations if no declaration fits.
 
     ``frm`` is true if the active party sends the message, ``to`` is true if the active party receives it.
     """
@@ -217,7 +217,7 @@ def _all_flows(run: RecordedRun) -> PageTable:
 
 
 def remarks_section(run: RecordedRun) -> list[Section]:
-    """Make the section with the run's warnings and remarks, of which only the first are open; empty without remarks."""
+    """Make the section with the run's warnings and remarks; only the first ones are unfolded. Empty without remarks."""
     section = partial(Section, id="remarks", title="Warnings and remarks")
     shown, rest = run.remarks[:MAX_OPEN_NOTES], run.remarks[MAX_OPEN_NOTES:]
     more = [Section(id="more-remarks", title=f"{len(rest)} more", text=rest)] if rest else []
@@ -253,7 +253,7 @@ FEW_ROWS = 30
 
 
 def scores_section(run: RecordedRun, scores: RunScores) -> Section:
-    """Make the section with scores by number of parties: new scores of the model if any, else recorded scores."""
+    """Make the section with scores by number of parties: the model's new scores, or else the recorded scores."""
     return _recorded_scores(run, scores) if scores.sets is None else _model_scores(scores.sets)
 
 

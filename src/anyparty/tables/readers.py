@@ -163,7 +163,7 @@ class RawTable:
 
     Attributes:
         name: the source's name for messages: the file's name, or "data frame".
-        cells: the cells. Those of a CSV file are text; other sources keep their types.
+        cells: the cells. The cells of a CSV file are text; cells of other sources keep their types.
         columns: the names of all columns, also of those that ``cells`` lacks because they are not needed.
         read_as: the recognised format, in words.
         decimal: the decimal mark of numbers in text.
@@ -188,8 +188,8 @@ def read(
 ) -> RawTable:  # fmt: skip
     """Return the cells of a file, of a folder or pattern of files, of standard input ("-") or of a data frame.
 
-    The columns ``drop`` of a CSV or Parquet file are not kept in memory, nor are columns that are not in ``only``, if
-    it is given.  Any other source may keep these columns.
+    ``drop`` lists columns to leave out; ``only``, if given, lists the only columns to keep.  If the source is a CSV or
+    Parquet file, the other columns are not kept in memory.
 
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.
@@ -372,7 +372,8 @@ def _from_csv(
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        file = CsvFile.of(content, settings, party, whole=True)  # read again: only the first bytes are UTF-8
+        # recognise the encoding again: the file is not UTF-8 after its first bytes
+        file = CsvFile.of(content, settings, party, whole=True)
         cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
     columns = tuple(name for name in file.header if name)

@@ -188,7 +188,7 @@ COMMANDS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Run the command that this process's arguments name; print each answer, or the error, as a line of JSON."""
+    """Run the command in this process's arguments; print each answer, or the error, as a line of JSON."""
     kit, command, arguments = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     out = sys.stdout
     try:

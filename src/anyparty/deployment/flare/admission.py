@@ -1,7 +1,7 @@
 """FLARE components that report connections and admit each party only once; functions that limit what FLARE does.
 
-Every kit's ``local/resources.json`` names the components.  ``site_process`` shows the lines that the components print,
-which start with ``MARK``.  The kit's ``site.log`` has these lines and all other output.
+The components are listed in ``local/resources.json`` of every kit. ``site_process`` shows the lines that the components
+print, which start with ``MARK``. The kit's ``site.log`` has these lines and all other output.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
-EVICTION_S = 30.0  # seconds after a party's second connection in which its registration is rejected
+EVICTION_S = 30.0  # seconds in which a party's registrations are rejected after it opened a second connection
 CHECK_S, AWAY_S = 5.0, 15.0  # seconds between checks; seconds until a closed connection is reported
-CLOSED_S = 60.0  # seconds after the rejection of a party's second site in which no site of it is admitted
+CLOSED_S = 60.0  # after a party's second site is rejected, no site of the party is admitted for this many seconds
 log = logging.getLogger(__name__)
 
 
 def say(sentence: str) -> None:
     """Print a line for the terminal of ``anyparty party start``, in one write."""
-    print(
-        f"{MARK}{sentence}\n", end="", flush=True
-    )  # print writes its own line end separately, so other output could come between text and line end
+    # print writes its own line end separately, so other output could come between the text and the line end
+    print(f"{MARK}{sentence}\n", end="", flush=True)
 
 
 class Evictions(logging.Handler):
@@ -64,7 +63,7 @@ class Evictions(logging.Handler):
 class AdmissionController(FLComponent):  # type: ignore[misc]
     """At the server: reports connections, and rejects a second site of a party whose first site is connected.
 
-    It also writes the differences of the parties' clocks to the kit's clocks.json, for ``anyparty doctor``.
+    The controller also writes the differences of the parties' clocks to the kit's clocks.json, for ``anyparty doctor``.
 
     When a second site of a party connects, FLARE closes the first site's connection.  The first site then reconnects,
     FLARE closes the second site's connection, and so on.  The site that registers right after such a closure is
@@ -95,14 +94,14 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
                 engine = fl_ctx.get_engine()
                 engine.job_runner.update_abnormal_finished_jobs(
                     [], fl_ctx
-                )  # ends jobs that an earlier server left as running
+                )  # ends jobs of an earlier server process, which FLARE still lists as running
                 threading.Thread(target=self._check_often, args=(engine,), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._reject_second(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # if it registered with an earlier process of the server
+            if _peer(fl_ctx) not in self.told:  # the party registered with an earlier process of the server
                 self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
@@ -252,7 +251,7 @@ class Unaudited(frozenset[str]):
     """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
 
     def __new__(cls, every: Iterable[str]) -> Unaudited:
-        """Return the set of unaudited commands: ``every``, which FLARE itself excludes, and the polling commands."""
+        """Return the unaudited commands: those in ``every``, which FLARE itself excludes, and the polling commands."""
         return super().__new__(cls, every)
 
     def __contains__(self, command: object) -> bool:

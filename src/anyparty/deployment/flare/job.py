@@ -85,7 +85,7 @@ class FlareCarrier:
         return f"{'server' if party == self.active else party}.{self.job}"
 
     def listen(self, endpoint: ReliableEndpoint) -> None:
-        """Pass each arriving packet to ``endpoint``; FLARE calls it on its own threads."""
+        """Pass each arriving packet to ``endpoint``; FLARE calls ``endpoint.arrived`` on FLARE's own threads."""
         parties = {self.address(name): name for name in (endpoint.me, *endpoint.sessions)}
 
         def arrived(request: Message) -> None:
@@ -113,7 +113,7 @@ class JobOutcome:
         error: the type of the error that ended the job at this party; empty after success.
         sentence: the error's message.
         result: the result of the party's work, if it can be written as JSON.
-        gone: by name of each other party that left, or that this party gave up on, the reason.
+        gone: by name of each lost party, the reason: the party left, or this party no longer waits for the lost party.
         traffic: by receiving party, the numbers of messages, bytes and repeated packets that this party sent.
 
     """
@@ -172,7 +172,7 @@ class JobRun:
     ) -> tuple[ReliableEndpoint, dict[str, Any]]:
         """Do the party's work once; return the endpoint, and the result or the error.
 
-        The caller may call this again at a passive party that was cut off from the active party.
+        After a passive party was cut off from the active party, the caller may call this function again.
         """
         site = self.site
         carrier = FlareCarrier(self.core, self.job, site.active)
@@ -199,8 +199,7 @@ def farewell(error: str, stop_reason: str = "") -> str:
     """Return the reason that a leaving party sends to the other parties.
 
     The reason names at most the type of an error, because the error's message may hold data.  If the site or the job
-    was stopped on purpose, the party sends ``stop_reason`` in place of the error, because the error only follows from
-    the stop.
+    was stopped on purpose, the party sends ``stop_reason`` in place of the error, because the stop caused the error.
     """
     if stop_reason:
         return stop_reason

@@ -80,12 +80,12 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """The launcher of a passive party's job processes."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
-        """Start a job's process; if the site stopped before the job ended, reuse the job's first tokens."""
+        """Start a job's process; if the site was restarted during the job, pass the job's first access tokens again."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
-        if note.exists():  # the server's process of the job knows the party by its first token
+        if note.exists():  # the job's process at the server identifies the party by the first token
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
             words |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:

@@ -199,9 +199,9 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
 
     The files are written again at each start of the site, because they contain the kit's path.
 
-    With these files, jobs may name only the two classes of the module ``job`` and bring no code.  The site's files
-    cannot be read remotely, no log leaves the site, and only warnings are logged.  ``own`` is the content of the site's
-    settings file, which is written only if ``own`` is given.
+    With these files, a job may contain no code, and may start only the two classes of the module ``job``. The site's
+    files cannot be read remotely, no log leaves the site, and only warnings are logged. ``own`` is the content of the
+    site's settings file, which is written only if ``own`` is given.
 
     Raises:
         ConfigError: ``kit`` is not a kit, or jobs cannot be started from its path.
@@ -433,7 +433,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _members(path: Path, file: Path) -> dict[str, bytes]:
-    """Return the contents of a ZIP file's members by name; ``file`` is the path that error messages name."""
+    """Return the contents of a ZIP file's members by name; ``file`` is the path to show in error messages."""
     _bytes_of(path)
     try:
         with zipfile.ZipFile(path) as zipped:

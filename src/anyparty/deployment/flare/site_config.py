@@ -25,9 +25,8 @@ PartFunction = Callable[..., Awaitable[Any]]
 class SiteConfig(ReadingSettings):
     """The settings that one organisation has written for its own site.
 
-    The party knows its table best: its settings for reading the table (``separator``, ``decimal``, ``quote``,
-    ``encoding``, ``sheet``, ``types``, ``missing``, ``limits``, ``dates``) replace a job's settings for reading the
-    table.
+    The party's settings for reading its table (``separator``, ``decimal``, ``quote``, ``encoding``, ``sheet``,
+    ``types``, ``missing``, ``limits``, ``dates``) replace a job's settings for reading the table.
 
     Attributes:
         party: the party's name in the federation.
@@ -38,11 +37,11 @@ class SiteConfig(ReadingSettings):
         folder: the folder for checkpoints and records; relative to the kit.
         parts: the kinds of work that the site accepts, each with a function as ``module:function``.  A job's arguments
             go to ``await function(site, config, net, **asked)``.  Any other work is refused.
-        encoders: encoder factories, as ``module:function``, that a job may name for this party.  The code is imported
-            and runs at this site.  Any other factory is refused.
-        methods: user-defined methods, as ``module:name``, that a job may name.  Their code is imported and runs at this
-            site.  Any other user-defined method is refused.
-        id: the id column for alignment, or several columns; by default the column that a job names.
+        encoders: encoder factories, as ``module:function``, that a job may use for this party. The code is imported and
+            runs at this site. Any other factory is refused.
+        methods: user-defined methods, as ``module:name``, that a job may use. Their code is imported and runs at this
+            site. Any other user-defined method is refused.
+        id: the id column for alignment, or several columns; by default the id column in the job's settings.
         columns: the columns that a job may read, as features or label; by default all columns that the job does not
             drop.
         threads: the number of threads for PyTorch; by default all.

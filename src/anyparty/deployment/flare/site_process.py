@@ -166,7 +166,7 @@ def at_kit(place: Path) -> list[Any]:
 
 @needing("flare", "a federation of processes")
 def end(found: Sequence[Any], timeout_s: float = 5.0) -> list[Any]:
-    """Terminate processes, kill those that do not end in time, and return those that are left."""
+    """Terminate processes, kill those that do not end in time, and return those that are still running."""
     import psutil  # noqa: PLC0415 - comes with FLARE
 
     for ask in ("terminate", "kill"):
@@ -199,7 +199,7 @@ AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
 
 @dataclass
 class Admission:
-    """The server's decision to admit or reject a site, according to the site's output over all tries."""
+    """A record of whether the server admitted or rejected a site in one of the site's tries to connect."""
 
     admitted: bool = False
     rejected: bool = False

@@ -1,4 +1,4 @@
-"""Store what one party knows of the alignment of rows, and reuse it until a party's table changes.
+"""Store one party's knowledge of the alignment of rows, and reuse this alignment until a party's table changes.
 
 A random number, which is the same at all parties, identifies each alignment.  A party whose table has changed since
 the alignment reports no number, and then all parties make a new alignment.  They also make a new alignment if the
@@ -124,7 +124,7 @@ class StoredAlignment:
 
 
 def kinds_in(path: Path) -> dict[str, Kind]:
-    """Return the kind of each column of the aligned table; empty if no alignment is stored, or it lacks the kinds."""
+    """Return the kind of each column of the aligned table; empty if no alignment is stored, or if it has no kinds."""
     try:
         return StoredAlignment.read(path).kinds
     except ModelError:
@@ -149,10 +149,10 @@ async def aligned(
 
     If all parties have stored the same alignment, it is used.  If not, the parties make a new one.
 
-    A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
-    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties; by
-    default, all parties are online.  A stored alignment can be used while parties are offline.  ``apart`` allows
-    parties that have no row in common, as in prediction.
+    A passive party aligns only its rows with at least one cell or a label. The active party aligns all its rows,
+    because it may ask for a prediction of a row that only other parties know. ``there`` lists the online parties; by
+    default, all parties are online. A stored alignment can be used while parties are offline. ``apart`` allows parties
+    that have no row in common, as in prediction.
 
     If a new alignment is interrupted, the next call continues it from the folder ``state_folder(path)``. The folder is
     deleted at the end, except with ``incremental``: the next alignment then processes only new ids. ``progress`` is
@@ -205,8 +205,8 @@ async def _observed(
 ) -> Tensor | None:
     """Return at the active party which party has which row, [N, K]; return ``None`` at the other parties.
 
-    The value is True if party k knows a cell of row n.  ``aligned`` [N] marks the rows that this party aligned, and
-    ``told`` [N] marks the rows of which this party knows a cell.  A label holder may have aligned rows without a cell.
+    The result is True if party k has at least one cell of row n. ``aligned`` [N] marks the rows that this party
+    aligned, and ``told`` [N] marks its rows with at least one cell. A label holder may have aligned rows without cells.
     """
     both = [name for name in roster.labelers if name in roster.blocks]
     if net.me != roster.active:
@@ -270,7 +270,7 @@ async def _agree_on_alignment(
 
 
 async def welcome(number: Tensor, net: Channel, name: str) -> None:
-    """Check that the party ``name``, which rejoins a run, has stored the run's alignment, and confirm it to the party.
+    """Check that a party that rejoins a run has stored the run's alignment, and send the party a confirmation.
 
     Raises:
         AlignmentError: the party has another alignment.

@@ -67,7 +67,7 @@ def check_columns(site: SiteSettings, id: str | Sequence[str], label: str | None
 
 
 def with_own_reading(site: SiteSettings, config: Config) -> Config:
-    """Return a job's settings, with the party's own settings for how its table is read in place of the job's."""
+    """Return a job's settings in which the party's own settings for reading its table replace those of the job."""
     own: dict[str, Any] = getattr(site, "reading", {})
     party = config.parties.get(site.party, PartySettings()).model_copy(update=own)
     return config.model_copy(update={"parties": config.parties | {site.party: party}}) if own else config
@@ -76,11 +76,11 @@ def with_own_reading(site: SiteSettings, config: Config) -> Config:
 def encoder_at(site: SiteSettings, config: Config) -> Factory:
     """Return the factory of the party's encoder.
 
-    A job's settings may name user-defined code as the encoder's ``factory``.  Importing code runs it.  Therefore only
-    code that the party's own settings list as ``encoders`` is imported.
+    In a job's settings, the encoder's ``factory`` may refer to user-defined code. Importing code runs it. Therefore
+    only code that the party's own settings list as ``encoders`` is imported.
 
     Raises:
-        ConfigError: the job names code that is not listed, or the code cannot be imported.
+        ConfigError: the job refers to code that is not listed, or the code cannot be imported.
     """
     _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
     return config.allowing(getattr(site, "encoders", ())).encoder_of(site.party)

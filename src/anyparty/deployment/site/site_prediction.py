@@ -1,7 +1,7 @@
 """Run one party's share of a prediction at its own site, with its own table and its own share of the model.
 
-The rows to predict are in the parties' tables, or in other files that the parties' own settings name (``new``). The
-rows are aligned privately, as for training.  The active party gets predictions for the rows of its own table only,
+The rows to predict are in the parties' tables. A party's own setting ``new`` can replace its table by another file. The
+rows are aligned privately, as for training. The active party gets predictions for the rows of its own table only,
 because it does not know the ids of any other rows.
 
 Every party that has sent a message writes ``predictions.json``, also if the prediction failed.  The file has the
@@ -71,7 +71,7 @@ class StoredPart:
 
         Raises:
             ConfigError: the party's settings do not allow the user-defined method or encoder, or ``config`` does not
-                name it.
+                contain it.
             ModelError: no model was trained here, or files are damaged.
         """
         about, me = ModelSummary.load(site.folder / "model.json"), site.party
@@ -104,7 +104,7 @@ async def predict_at_home(
         ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
             training.
         TableError: the party's table cannot be used.
-        PredictionError: ``asked`` names an unknown party, or no party in ``asked`` that has columns is online.
+        PredictionError: ``asked`` contains an unknown party, or all parties with columns in ``asked`` are offline.
         ConfigError: the job's settings or the active party's request do not fit this party.
         PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """

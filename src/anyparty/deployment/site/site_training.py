@@ -73,8 +73,8 @@ class SiteParty:
         """Return the party, with its table read from the file and its run prepared.
 
         Raises:
-            ConfigError: the party's own settings do not name a table. Or the job's settings lack a label, name an
-                unknown party, or name code or a column that the party's own settings do not allow.
+            ConfigError: the party's own settings have no table. Or the job's settings have no label, an unknown party,
+                or code or a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)
@@ -96,8 +96,8 @@ def roster_of(site: SiteSettings, config: Config) -> Roster:
     """Return the parties as the job's settings and the site's settings describe them; no table is read.
 
     Raises:
-        ConfigError: the job's settings lack a label, name a label that no party has, or name a party that the site does
-            not know.
+        ConfigError: the job's settings have no label, a label that no party has, or a party that is unknown to the
+            site.
     """
     for name in config.parties:
         if name not in site.parties:
@@ -225,12 +225,12 @@ def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, s
 
 
 async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
-    """Save the party's share of the model; the active party also saves the marks (SHA-256) of all other shares.
+    """Save the party's share of the model; the active party also saves the hashes (SHA-256) of all other shares.
 
     Return the parties that were lost before they had saved their share, with the reasons; empty at a passive party.
 
-    Nothing is awaited between writing the weights and writing the files that name them, so that a crash between
-    the two is unlikely.
+    The weights and the files with their hashes are written without an await in between, so that a crash in between is
+    unlikely.
     """
     site, run = home.site, home.run
     leads = site.party == site.active

@@ -52,7 +52,7 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """Return the features of this driver: FLARE sends heartbeats over its connections, and it has no TLS."""
+        """Return the features of this driver: its connections have heartbeats of FLARE, and no TLS."""
         return {DriverCap.SEND_HEARTBEAT.value: True, DriverCap.SUPPORT_SSL.value: False}
 
     @staticmethod
