@@ -138,8 +138,8 @@ class TestScarceLabels:
         assert before.keys() == masks - {"MCAR 2", "MCAR 5"}
         assert (len(before), len(masks)) == (4, 6)
         says(f"{METHODS}/false_vfl.md", f"is ahead of PlugVFL in {ahead} of {len(better)} pairs",
-             f"with four of the six training masks, it is {min(before.values(), key=float)} to "
-             f"{max(before.values(), key=float)} points ahead. With MCAR 2 and MCAR 5, it is "
+             f"It leads with four of the six training masks, by {min(before.values(), key=float)} to "
+             f"{max(before.values(), key=float)} points. With MCAR 2 and MCAR 5, it is "
              f"{-gaps['MCAR 2']:.1f} and {-gaps['MCAR 5']:.1f} points behind")  # fmt: skip
         printed = [cells("false-tables/hapt", f"false-vfl-{k}", "paper_mean") for k in (1, 2)]
         paper = [max(each[cell] for each in printed) for cell in better]

@@ -201,8 +201,8 @@ def impute(
     Only the party that owns the columns gets the result.
 
     With ``cells``, the function instead imputes empty cells of the rows that the party has. It then also uses those
-    cells of the same row that are not empty.  Only numeric cells are imputed: a missing category is a level of its own,
-    and stays empty.  No other party learns which rows have empty cells.
+    cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay empty,
+    and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 

@@ -230,7 +230,7 @@ def impute(
         typer.Option(
             "--cells",
             help="Fill in empty cells of numeric columns in rows that the party has, instead of rows that it lacks. "
-            "Empty cells of categories stay empty.",
+            "Empty cells of categories, dates and texts stay empty.",
         ),
     ] = False,
     allow_code: AllowCode = None,
@@ -302,7 +302,7 @@ def _imputation_summary(filled: Imputation) -> str:
         return text
     text = f"{filled.gaps:,} empty cells of numbers filled in, in the {n:,} rows that {party} has, {columns}"
     if filled.left:
-        text += f"; {filled.left:,} empty cells of categories stay empty: a missing category is a level of its own"
+        text += f"; {filled.left:,} empty cells of categories, dates and texts stay empty: only numbers are imputed"
     if filled.blank:
         text += f"; {filled.blank:,} rows without any cell are unchanged; without --cells they are filled in"
     return text

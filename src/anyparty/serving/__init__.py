@@ -38,7 +38,7 @@ def _server() -> Any:
 
 
 def application(place: Path | str, **settings: Any) -> FastAPI:
-    """Build the prediction service of the model in the folder ``place`` as an ASGI application.
+    """Build the prediction service of the model in a folder, as an ASGI application.
 
     ``anyparty.serving.http_server.application`` describes the keyword arguments in ``settings``.
     """
@@ -47,7 +47,7 @@ def application(place: Path | str, **settings: Any) -> FastAPI:
 
 
 def serve(place: Path | str, **settings: Any) -> None:
-    """Serve predictions of the model in the folder ``place`` over HTTP until Ctrl-C.
+    """Serve predictions of the model in a folder over HTTP, until Ctrl-C.
 
     ``anyparty.serving.http_server.serve`` describes the keyword arguments in ``settings``.
     """

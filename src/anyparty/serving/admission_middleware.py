@@ -94,7 +94,7 @@ OPEN_PATHS = ("/health",)  # requests to this path need no token, for process mo
 
 
 class RequestRefused(Exception):  # noqa: N818 - it leads to an answer, so it is not named an error
-    """The refusal of a request, which the middleware answers with a status and a sentence."""
+    """An exception for a refused request; the client gets the exception's HTTP status and text."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)

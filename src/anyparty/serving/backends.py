@@ -1,7 +1,7 @@
 """The two backends of the prediction service: a run with all parties in one process, or a federation.
 
-A run in one process suits a team that has the tables of all parties, and a trial of the service.  In a federation, the
-service runs at the active party.
+A run in one process is for a team that has the tables of all parties, and for trying out the service.  In a federation,
+the service runs at the active party.
 
 A training replaces the model.  A training or a prediction may replace the alignment at all parties.  A running service
 still uses the former alignment, and refuses parties that have the new alignment.  ``StalenessCheck`` detects this and
@@ -90,7 +90,7 @@ def open_federation(
 
     Args:
         path: the federation's folder, or the active party's kit: the folder from which that party starts.
-        table: the active party's current table; by default the table that the party's settings name.
+        table: the active party's current table; by default the table in the party's settings.
         config: settings of the training, if its method or encoders are user code.
         delays: delays and timeouts of jobs.
 
@@ -118,10 +118,10 @@ def open_federation(
 def _aligned_table(
     site: SiteConfig, config: Config | None, alignment: alignment_cache.StoredAlignment, current: Table, *, own: bool
 ) -> tuple[Table | None, str]:
-    """Return the table that was aligned and an empty text, or ``None`` and a warning if that table is lost.
+    """Find the table that was aligned; return this table and an empty text, or ``None`` and a warning.
 
-    The aligned table is ``current`` or, if the caller passed another table (``own`` is False), the table that the
-    settings name.
+    ``current`` is examined first. If ``current`` is not the table from the settings (``own`` is False), the table from
+    the settings is examined next.
     """
     effect = "so every id is answered from the active party's block alone"
     if alignment.fits(current):
@@ -137,7 +137,7 @@ def _aligned_table(
 
 
 def _job_settings(site: SiteConfig, config: Config | None) -> str:
-    """Return the settings that a job carries, as TOML: ``config``, or only the parties' names if it is ``None``."""
+    """Return a job's settings as TOML: ``config``, or only the parties' names if ``config`` is ``None``."""
     if config is not None:
         return config.to_toml()
     return tomli_w.dumps({"federation": {"active": site.active}, "parties": {name: {} for name in site.parties}})
@@ -190,7 +190,7 @@ class StalenessCheck:
             task.cancel()
 
 
-OBSERVER = "the service"  # a member of the hub that never waits, so that waiting parties are not reported as a deadlock
+OBSERVER = "the service"  # an additional member of the hub; as it never waits, the hub never reports a deadlock
 
 
 def load_run(
@@ -200,7 +200,7 @@ def load_run(
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame; by default the tables that the run's settings name.
+        tables: by party, a file name or data frame; by default the tables in the run's settings.
         allow_code: modules that the run's settings may import, such as ``("my_methods",)``.
 
     Raises:

@@ -68,7 +68,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
 async def _run_in(
     loop: asyncio.AbstractEventLoop, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel
 ) -> T:
-    """Run ``work(channel)`` on another thread's event loop ``loop``, and return its result.
+    """Run ``work(channel)`` on the event loop of another thread, and return the result.
 
     On cancellation, cancel ``work`` and wait until it has ended.
     """

@@ -54,7 +54,7 @@ class FrameStream:
     sent: int = 0
 
     def put(self, frm: str, to: str, tag: str, tensors: Tensors) -> None:
-        """Write a message of the party ``frm`` to the party ``to``, without waiting.
+        """Write a message from one party to another, without waiting.
 
         Raises:
             PartyLost: the process at the other end of the stream does not read, or the stream is closed.
@@ -90,7 +90,7 @@ class FrameStream:
 
 
 def encode_text(text: str) -> dict[str, Tensor]:
-    """Convert text to the content of a message: a tensor of its UTF-8 bytes, by the name "text"."""
+    """Convert text to the content of a message: a tensor called "text" with the UTF-8 bytes."""
     return {"text": torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)}
 
 
@@ -211,7 +211,7 @@ class IpcChannel:
     _ended: str = ""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Send a message; return False if the message was dropped, so that the receiver will not answer."""
+        """Send a message; return False if the message was dropped, in which case no answer will come."""
         try:
             self.frames.put(self.me, to, tag, tensors)
         except PartyLost:
@@ -219,7 +219,7 @@ class IpcChannel:
         return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return the next message with the tag ``tag`` from the party ``frm``; raise ``PartyLost`` if it is lost."""
+        """Return the next message with a tag from a party; raise ``PartyLost`` if the party is lost."""
         queue = self._queues[frm, tag]
         lost = frm in self._lost or self._ended
         item = queue.get_nowait() if not queue.empty() else None if lost else await queue.get()

@@ -293,7 +293,7 @@ class JobManager:
             await asyncio.gather(reading, running, return_exceptions=True)
 
     def _rejoined(self, peers: PeerGroup, party: str) -> None:
-        """Accept a party of the job ``peers`` again after the party's process was restarted."""
+        """Accept a party of a job again after the party's process was restarted."""
         self.predictor.breaker.reset(party)
         peers.rejoin(party)
 

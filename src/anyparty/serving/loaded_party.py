@@ -94,7 +94,7 @@ class LoadedParty:
         return {name: digest.numpy().tobytes().hex() for name, digest in self.hashes.items() if known.get(name, True)}
 
     def expected_hashes(self, party: str) -> dict[str, Tensor]:
-        """Return the hashes that the party ``party`` must have, by name.
+        """Return the hashes, by name, that a party must have.
 
         Only the active party knows the hashes of the other parties' parts of the model.
         """
@@ -127,10 +127,11 @@ class LoadedParty:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowIndex:
-    """The rows that a request to the active party may name, by id.
+    """An index, by id, of the rows for which the active party accepts requests.
 
     Attributes:
-        places: by id, written as in ``Table.ids``: the index of its row among the M rows that can be requested.
+        places: for each id, the index of its row among the M rows that can be requested. The ids have the form of
+            ``Table.ids``.
         id_columns: [M, m] the m id columns of these rows, with the types of a table.
         own: [M] int64, the active party's own row number; -1 if it does not hold the row or all its cells are empty.
         aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
@@ -244,11 +245,11 @@ def load_party(
     Args:
         site: the party's own settings.
         config: settings of the training, if its method or encoders are user code.
-        source: the party's table; by default the table that the party's settings name.
+        source: the party's table; by default the table in the party's settings.
 
     Raises:
         ModelError: the party's folder has no trained model, a file is incomplete or belongs to another model, or the
-            settings name no table.
+            settings do not contain a table.
         TableError: the table is invalid.
 
     """
@@ -276,7 +277,7 @@ def load_party(
 def build_index(
     known: PartyAlignment, blocks: int, aligned: Table | None, current: Table, normalize: tuple[str, ...] = ()
 ) -> RowIndex:
-    """Return an index by id of the rows that a request to the active party may name.
+    """Return an index, by id, of the rows for which the active party accepts requests.
 
     Args:
         known: the active party's view of the alignment.

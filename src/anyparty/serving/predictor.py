@@ -3,8 +3,8 @@
     id ── RowIndex ──▶ rows ── PeerGroup: ask the connected parties ──▶ the method's own ``predict``
 
 A request is sent to every party that holds one of the requested rows and may take part.  A party that is offline,
-hangs, leaves or sends an invalid message is left out, and the answer names it.  If no other party is connected, the
-answer uses only the active party's block.
+hangs, leaves or sends an invalid message is left out, and the answer lists this party.  If no other party is connected,
+the answer uses only the active party's block.
 """
 
 from __future__ import annotations

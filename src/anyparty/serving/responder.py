@@ -114,7 +114,7 @@ class TrafficLog:
 
 
 HOST_SHARE = 0.7  # share of a request's time for which a passive party that hosts heads waits for other parties
-MAX_REQUESTS = 256  # maximum number of requests that a passive party computes at the same time or refuses in one job
+MAX_REQUESTS = 256  # maximum number of concurrent requests, and of refused requests in one job, at a passive party
 log = logging.getLogger(__name__)
 
 
@@ -231,7 +231,7 @@ class Responder:
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
         guarded = ContractChannel(
             channel, party.roster, party.method.can.messages, bounds=None
-        )  # None, because the multiplexer checks values against bounds
+        )  # without bounds, because the multiplexer already checks them
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

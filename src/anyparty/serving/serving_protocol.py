@@ -36,13 +36,13 @@ MAX_EARLY = 256  # maximum number of stored messages of requests that this party
 RECEIVE_TIMEOUT_S = 600.0  # a receive is restarted after this time, before the transport gives up on a silent party
 
 BUSY_LOOP_S = 0.02  # if the event loop notices a deadline more than this time late, the event loop was busy
-BUSY_LOOP_TURNS = 16  # the most turns of the event loop that a message needs from a socket to a request's queue
+BUSY_LOOP_TURNS = 16  # maximum number of event-loop turns until a message from a socket is in a request's queue
 
 Route = tuple[str, str]  # (sender, tag)
 
 
 def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[Route]:
-    """List the routes (sender, tag) on which the party ``me`` may receive the messages ``declared``.
+    """List the routes (sender, tag) on which the party ``me`` may receive messages; ``declared`` describes them.
 
     >>> from anyparty.core.types import MessageSpec, Party
     >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
@@ -217,7 +217,7 @@ class RequestChannel:
         await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Return the next message with the tag ``tag`` from the party ``frm``, if it arrives before the deadline."""
+        """Return the next message with a tag from a party, if this message arrives before the deadline."""
         try:
             tensors = await self._next((frm, tag))
             message = f"message {tag!r} from {frm!r} to {self.me!r}"
@@ -316,8 +316,8 @@ class RowRequest:
 
     Attributes:
         number: the request's number, which increases with each request.
-        rows: [B] int64, the positions of the B requested rows in the alignment.  ``NO_ROW`` for a row outside the
-            alignment and, in the message to a party, for a row that this party does not hold.
+        rows: [B] int64, the positions of the B requested rows in the alignment.  ``NO_ROW`` marks a row outside the
+            alignment; in the message to a party, it also marks a row that this party does not hold.
         allowed: the parties whose blocks may take part.
         within_s: how long the active party waits, in seconds.
         observed: [B, K] bool, True if party k holds the row; only hosts of heads receive it.
@@ -401,7 +401,7 @@ def hello(hashes: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 async def receive_hello(channel: Channel, frm: str, hashes: Mapping[str, Tensor]) -> Sequence[str]:
-    """Wait for the hello message of the party ``frm``; return the names of its hashes that differ from ``hashes``."""
+    """Wait for a party's hello message; return the names of the hashes that differ from the expected ``hashes``."""
     got = await channel.recv(frm, HELLO, {"marks": TensorSpec((len(hashes), 32), torch.uint8)})
     differs = (got["marks"] != torch.stack(list(hashes.values()))).any(dim=1).tolist()
     return [name for name, other in zip(hashes, differs, strict=True) if other]

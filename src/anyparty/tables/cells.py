@@ -144,7 +144,7 @@ def is_number(series: pl.Series) -> bool:
 
 
 def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -> str:
-    """Return a quotation of the first ``most`` cells that the mask ``bad`` marks, with their row numbers.
+    """Quote the first cells for which the mask ``bad`` is True, with their row numbers; ``most`` limits their number.
 
     Rows are counted from 1 below the header. ``start`` is the number of the table's rows that precede ``series``.
 
@@ -157,7 +157,7 @@ def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -
 
 
 def without(series: pl.Series, marks: Collection[str]) -> pl.Series:
-    """Replace by null each cell that equals one of the texts ``marks``, compared as text or as a number.
+    """Replace by null each cell that equals a text in ``marks``, compared as text or as a number.
 
     >>> without(pl.Series(["-999", "7", "refused ", "-999.0"]), ["-999", "refused"]).to_list()
     [None, '7', None, None]
@@ -203,7 +203,7 @@ def _cast_text(series: pl.Series) -> pl.Series:
 INVISIBLE = re.compile(
     "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
-SEARCHED = 5000  # a column with more levels than this is not searched for different spellings
+SEARCHED = 5000  # in a column with more levels, the spellings of levels are not compared
 SHOWN = 6  # the largest number of groups of spellings in a note
 
 
@@ -232,7 +232,9 @@ def merged(levels: pl.Series) -> pl.Series:
 
 
 def several(levels: pl.Series) -> str:
-    """Return a list of levels that differ only in their spelling, with numbers of cells; "" without such levels.
+    """List, as text, the levels that differ only in their spelling, each with its number of cells.
+
+    The result is "" if there are no such levels.
 
     >>> several(pl.Series(["Yes", "yes", "YES", "no", "no"]))
     "'YES' (1), 'Yes' (1), 'yes' (1)"
@@ -249,7 +251,7 @@ def several(levels: pl.Series) -> str:
 
 
 def counted(counts: Iterable[tuple[str, int]]) -> str:
-    """Return a list of texts with their numbers of cells; invisible characters are shown as escapes."""
+    """List texts, each with its number of cells; invisible characters are shown as escapes."""
     listed = list(counts)
     more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
     return ", ".join(f"{visible(text)} ({count:,})" for text, count in listed[:12]) + more

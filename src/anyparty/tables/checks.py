@@ -27,7 +27,7 @@ UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the colu
 FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
 VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
 FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
-MANY = 3  # the largest number of columns that a sentence names
+MANY = 3  # the largest number of column names in a sentence
 
 
 def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
@@ -64,8 +64,8 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
 def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
     """Return a sentence on text columns in which a point was read as decimal, but may separate thousands.
 
-    A column is reported if it contains whole numbers, and every point may separate thousands: three digits follow it,
-    and one to three digits precede it, of which the first is not zero.
+    A column is reported if it contains whole numbers, and every point may separate thousands, as in 1.234. Such a point
+    has three digits after it and one to three digits before it, and the first digit is not zero.
     """
     notes = []
     for column in inferred.iter_columns():

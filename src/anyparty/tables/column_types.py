@@ -26,13 +26,13 @@ Kind: TypeAlias = Literal["numeric", "categorical", "date", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 NUMERIC_SHARE = 0.9  # a text column with at least this share of numbers is a numeric column with mistakes in it
-FEW_TEXTS = 2  # up to this many distinct texts among more than FEW_LEVELS distinct numbers may mark missing cells
-MORE_TEXTS, MOSTLY = 5, 0.8  # MORE_TEXTS replaces FEW_TEXTS if at least the share MOSTLY of cells are numbers
-MANY_LEVELS = 50  # text is not categorical if its distinct values exceed this number, and half the number of cells
+FEW_TEXTS = 2  # in a column of numbers, up to this many distinct texts may stand for missing cells
+MORE_TEXTS, MOSTLY = 5, 0.8  # MORE_TEXTS replaces FEW_TEXTS if the share of numbers is at least MOSTLY
+MANY_LEVELS = 50  # text is not categorical if it has more than max(MANY_LEVELS, number of cells / 2) distinct values
 FEW_LEVELS = 20  # text with at most this many distinct values is categorical, whatever its notation
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
-UNIT = (  # a fixed list, because letters as in 7A and 7B are codes; k stands for thousands, M for millions
+UNIT = (  # only known units, because other letters belong to codes such as 7A; k means thousands, M means millions
     r"([%‰]|°[CF]?|[kKM]|[kmµ]?g|[kcmµ]?m[²³23]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
@@ -119,8 +119,8 @@ def feature(
         rules: the rules by which the party's cells are read.
 
     Raises:
-        TableError: the column has no name or an unusable type; it has numbers, and a cell that is infinite or not a
-            number; or its text looks like quantities that are not plain numbers, or like dates in doubtful order.
+        TableError: the column has no name or an unusable type; a cell in a column of numbers is infinite or not a
+            number; or the text looks like quantities with a notation, such as units, or like dates in doubtful order.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -150,7 +150,8 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
 
     If a column has empty cells and also the texts None or NA, these texts become levels, because they may mean
     something else than an empty cell. At prediction, the same texts are levels as in training. If
-    ``rules.merge_spellings``, levels are converted to lower case, without invisible characters and repeated spaces.
+    ``rules.merge_spellings`` is true, levels are converted to lower case, and invisible characters and repeated spaces
+    are removed.
     """
     levels, raw = cells.as_level(column), column.cast(pl.String).str.strip_chars()
     found, literals = raw.is_in(LITERALS), rules.literals.get(column.name, ())
@@ -215,7 +216,8 @@ def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureCol
 def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str) -> str:
     """Return a note on the cells of a text column that were read as numbers although they have marks, such as 5 %.
 
-    The note also counts marks of missing cells. It is "" if there are no cells of either kind.
+    The note also counts cells with a sign for a missing value, such as a dash. The note is "" if the column has neither
+    kind of cell.
 
     Args:
         column: [n] the cells.
@@ -235,7 +237,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers if ``bad`` marks a cell that is not one; ``why`` replaces the error's usual advice."""
+    """Reject a column of numbers if the mask ``bad`` is True for a cell; ``why`` replaces the error's usual advice."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:
@@ -246,7 +248,7 @@ def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limi
 
 
 def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn:
-    """Raise the error for a column of numbers in which the mask ``limits`` [n] marks limits such as <25, or ranges."""
+    """Raise the error for limits (such as <25) and ranges in a column of numbers; ``limits`` is their mask [n]."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
         f"{cells.party_setting(where, 'limits', column.name, 'half')} to read <25 as 12.5, >90 as 90 "
@@ -437,7 +439,7 @@ def _as_category(where: str, name: str) -> str:
 
 
 def missing_offer(name: str, texts: pl.Series, where: str) -> str:
-    """Return the advice to list a few texts of a column in the setting ``missing``, if they mean an empty cell."""
+    """Return advice for texts that may mean an empty cell: the user can list them in the setting ``missing``."""
     found = [text for text, _ in cells.value_counts(texts.drop_nulls())[:MORE_TEXTS]]
     return f"; if they mean an empty cell, write {cells.party_setting(where, 'missing', name, found)}"
 
@@ -481,10 +483,10 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """Return a list of the few texts among many distinct numbers or dates, because they may mark missing cells.
+    """List, as text, the few texts in a column of numbers or dates, because they may stand for missing cells.
 
-    Up to two texts are listed, or up to five if most cells are numbers. The result is ``None`` if there are more texts,
-    or if the numbers have few distinct values.
+    The result is ``None`` if there are more than two distinct texts (more than five if most cells are numbers), or if
+    the numbers or dates have few distinct values.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"

@@ -1,4 +1,4 @@
-"""Recognise the dialect of a CSV file, and read all its cells as text. Errors name the line of a mistake in the file.
+"""Recognise the dialect of a CSV file, and read all its cells as text. Errors give the line number of a mistake.
 
 The dialect is the encoding, the separator, the quotation mark, the line ends and the decimal mark.
 """
@@ -61,7 +61,7 @@ class Dialect:
 
 
 def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whole: bool = False) -> Dialect:
-    """Return the dialect of a CSV file, as recognised; ``settings`` replace what is recognised.
+    """Recognise the dialect of a CSV file; values in ``settings`` replace recognised values.
 
     Args:
         content: the file.
@@ -160,7 +160,7 @@ def _is_western(text: str) -> bool:
 
 
 def _in_runs(text: str) -> bool:
-    """Return whether most non-ASCII characters stand beside another one, as in Chinese, Japanese and Korean text."""
+    """Return whether most non-ASCII characters are adjacent to others, as in Chinese, Japanese and Korean text."""
     odd = re.findall(r"[^\x00-\x7f]+", text)
     return 2 * sum(len(run) for run in odd if len(run) > 1) > sum(map(len, odd))
 
@@ -216,10 +216,11 @@ def _quote(text: str, separator: str) -> str:
 
 
 def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) -> str:
-    """Return the decimal mark: ``settings.decimal`` if it is set, or else "," if a whole column shows it, or else ".".
+    """Return the decimal mark: the value of ``settings.decimal`` if given, else the mark that the columns show.
 
-    A column shows a decimal comma if all its cells may be numbers with one, and a comma cannot separate thousands. The
-    comma is not accepted if it is the separator of cells, or if the points of another column cannot separate thousands.
+    The mark is "," if a column shows a decimal comma, else ".". A column shows a decimal comma if two conditions hold:
+    every cell can be read as a number with a decimal comma, and some comma cannot separate thousands. The comma is not
+    accepted if it separates cells, or if another column shows a decimal point.
     """
     if settings.decimal is not None or dialect.separator == ",":
         return settings.decimal or "."
@@ -305,7 +306,8 @@ class CsvFile:
     def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
         """Read cells as text, so that errors can quote them as they are in the file.
 
-        The columns ``drop`` are checked like all other columns, but are never held in memory as a whole.
+        ``drop`` lists columns to leave out. They are checked like all other columns, but are never in memory as a
+        whole.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.

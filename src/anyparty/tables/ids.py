@@ -22,7 +22,10 @@ SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
 _DIGITS = 15  # the number of digits that a spreadsheet keeps
-_RARE, _FEWEST = 0.05, 20  # in _FEWEST rows or more, ids of a type with at most the share _RARE are reported
+_RARE, _FEWEST = (
+    0.05,
+    20,
+)  # if at least _FEWEST rows have ids, ids of a rare type (at most the share _RARE) are reported
 
 
 @dataclass(frozen=True)
@@ -262,7 +265,7 @@ def _mean(column: pl.Series) -> pl.Expr:
 
 
 def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
-    """Reject different whole numbers as labels of one id, because they may be classes, of which there is no mean."""
+    """Reject different whole numbers as labels of one id, because classes do not have a mean."""
     numbers = label.cast(pl.Float64, strict=False).drop_nulls().drop_nans()
     if len(numbers) < label.count() or (numbers != numbers.floor()).any():
         return

@@ -23,7 +23,7 @@ from anyparty.tables.reading_rules import NumberFormat, ReadingRules, with_forma
 
 MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts that mean that a row has no label
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
-SPELLED = 1000  # with more distinct texts, the column holds numbers or free text: spellings are not merged
+SPELLED = 1000  # in a column with more distinct texts, spellings are not merged: it holds numbers or free text
 VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
 LETTERS = {"t", "f", "y", "n", "j"}  # letters for yes and no, whose case has no meaning
 WORDS = """
@@ -32,7 +32,7 @@ WORDS = """
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
-SMALL = 5  # a possible mark of a missing label causes an error if at most one in SMALL labels has it
+SMALL = 5  # a possible mark of a missing label causes an error if its share of the labels is at most 1 / SMALL
 
 
 def class_key(text: str) -> str:
@@ -123,7 +123,10 @@ def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, train
 
 
 def _without_missing(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Return labels with null for marks of missing labels, unless the user declares the mark as a class; and notes."""
+    """Replace marks of missing labels by null, except marks that the user declared as classes.
+
+    Return the labels, and notes on the replaced marks.
+    """
     if column.dtype.is_float():
         column = column.fill_nan(None)
     declared = {class_key(text) for text in rules.missing.get(column.name, ())}
@@ -161,7 +164,10 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
 
 
 def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
-    """Replace each label by the class whose texts include it, as written or else without regard to spelling."""
+    """Replace each label by the class that the setting ``classes`` assigns to this text.
+
+    Labels and texts are compared first as written, then without regard to spelling.
+    """
     of = {class_key(text): name for name, texts in classes.items() for text in texts}
     of |= {tidy(text): name for name, texts in classes.items() for text in texts}
     text = column.cast(pl.String) if cells.is_text(column) else cells.as_level(column)
@@ -265,7 +271,10 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
 
 
 def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
-    """Return an error text for labels that mix several words for yes and no, and the rarest label; "" without a mix."""
+    """Return an error text for labels that mix several words for yes and no, and the rarest label.
+
+    Both results are "" if the labels are not such a mixture.
+    """
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
         return "", ""
     folded = {fold(name) for name in counts}

@@ -37,7 +37,7 @@ Impute: TypeAlias = Literal["mean", "median"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-MANY_LEVELS = 256  # the most levels of one categorical column; rarer ones are grouped, so that memory stays bounded
+MANY_LEVELS = 256  # maximum number of levels of a categorical column; rarer levels are grouped, to limit memory
 HASHES = 256  # the number of numeric columns that a column of free text becomes
 RARE = "(rare)"  # the level of the rare categories
 CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # minimum and maximum, because a mean may be rounded
+            constant = low == np.nanmax(numbers, axis=0)  # compare minimum and maximum, because rounding changes a mean
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -177,7 +177,7 @@ class Categorical(BaseModel):
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
 
     def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Replace the missing cells of a column that had the same category in all training rows by this category."""
+        """Fill the missing cells of a column that had a single category in all training rows with this category."""
         known = zip(self.columns, self.levels, strict=True)
         constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
         return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())

@@ -4,7 +4,7 @@ A model stores these reading rules, so that prediction reads cells as training d
 
 Marks of numbers are percent signs, currencies, marks between thousands, decimal commas and limits. A column has one
 format: one decimal mark and at most one unit. Cells in another format are not numbers, because their meaning would be a
-guess. ``39,400`` is read with a mark between thousands if every comma of the column can be one.
+guess. The comma in ``39,400`` separates thousands if every comma in the column can separate thousands.
 
 Dates: a column has one order: year-first, day-first or month-first. The cells show the order if only one order makes
 all cells dates. If the cells allow two orders that give different dates, the user must choose. A date with the name of

@@ -18,7 +18,7 @@ from anyparty.tables.table import Table
 from anyparty.tables.target import MANY_CLASSES, AskedKind
 
 WIDE = 12  # if a party has more columns, only its columns with a remark are shown
-TALL = 48  # if parties with at most WIDE columns have more in total, only their columns with a remark are shown
+TALL = 48  # if the parties with at most WIDE columns together have more columns, only columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
 # Outliers are more than FAR interquartile ranges from the median of at least FEWEST numbers. They are rare if they are
 # at most the share RARE of all numbers.
@@ -81,7 +81,10 @@ def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
 
 
 def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
-    """Return a remark on a few numeric labels far from all others, which dominate a squared error; "" without them."""
+    """Return a remark on a few numeric labels far from all others; "" if there are no such labels.
+
+    Such labels would dominate a squared error.
+    """
     numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
     known = numbers.drop_nulls()
     classes = kind == "auto" and known.n_unique() <= MANY_CLASSES and (known == known.floor()).all()
@@ -161,7 +164,7 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
 
 
 def _suspicion(known: pl.Series, party: str) -> str:
-    """Return a remark on numbers or dates that may be identifiers or marks of missing cells; "" without them."""
+    """Return a remark on numbers or dates that may be identifiers or mark missing cells; "" for other numbers."""
     if _may_be_identifiers(known):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
     return _outlier_remark(known, "cell", f", or list them in parties.{cells.key(party)}.missing")
@@ -178,7 +181,7 @@ def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
     """Return a remark on a few numbers or dates far from all others, which may mark missing cells, as 9999 does.
 
     Dates that often mark a missing cell (``DATES``) are reported if all other dates are far from them. ``noun`` is the
-    word for a value in the remark. ``setting`` names a remedy other than to leave the cells empty.
+    word for a value in the remark. ``setting`` describes an alternative to empty cells, for the remark.
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
@@ -220,8 +223,8 @@ def _frequent_marks(numbers: pl.Series) -> pl.Series:
 def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
     """Return the mask of ``numbers`` that are more than ``FAR`` interquartile ranges from the median of ``others``.
 
-    The interquartile range is computed from ``others``. If ``others`` are fewer than ``FEWEST``, or their range is 0,
-    no number is far.
+    The interquartile range is computed from ``others``. If there are fewer than ``FEWEST`` others, or their
+    range is 0, no number is far.
     """
     low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
     measured = len(others) >= FEWEST and high > low

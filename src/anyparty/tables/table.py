@@ -92,7 +92,7 @@ class Table:
         return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``position`` [N], the index of the party's own row for each aligned row, but -1 for blank rows."""
+        """Return ``position`` [N], the party's row index for each aligned row, with -1 in place of blank rows."""
         if not self.blank.any():
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
@@ -164,7 +164,8 @@ def read_table(
     Raises:
         TableError: the source cannot be read, a column is missing, or ids, features or labels are not usable.
     """
-    made = readers.read(source, party, file, () if isinstance(drop, str) else set(drop) - {part_by})
+    needed = None if expect is None else {*id_names(id), *expect, *(each for each in (label, part_by) if each)}
+    made = readers.read(source, party, file, () if isinstance(drop, str) else set(drop) - {part_by}, needed)
     raw, available = made.cells, list(made.columns)
     where = f"party {party!r}, {made.name}"
     _check_name_sizes(available, where, max_cell_bytes)
@@ -243,7 +244,7 @@ def _copy(column: pl.Series) -> pl.Series:
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
-    """Return the tables of the parties ``names``, or report the errors of all tables at once.
+    """Return the tables of several parties, or report the errors of all tables at once.
 
     Raises:
         TableError: one or more tables cannot be used, with the reason for each.
@@ -272,7 +273,7 @@ def _check_named(
     source: Source,
     scored: bool,
 ) -> None:
-    """Reject settings that name a missing column, or give a column two roles.
+    """Reject settings that contain the name of a missing column, or give a column two roles.
 
     The error for a missing column gives a hint, which depends on ``source`` and ``scored``. ``scored`` is True if the
     labels are needed to score a model.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
-MANY_VALUES = 1000  # classes are rejected if they are more than this number, and more than half of the labels
+MANY_VALUES = 1000  # an error is raised if there are more than max(MANY_VALUES, number of labels / 2) classes
 SHOWN = 3  # the number of classes that the description of a task lists
 TINY = 1 / LARGEST  # the smallest standard deviation that numeric labels may have
 MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity, not classes
@@ -152,7 +152,9 @@ def _apart(low: float, high: float) -> tuple[str, str]:
 
 
 def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
-    """Return a line on the task, with the setting for the other kind of task if the labels [n] allow both.
+    """Describe the task in one line.
+
+    If the labels [n] also allow the other kind of task, the line contains the setting for that kind.
 
     >>> y = pl.Series("y", [*range(1, 11), None])
     >>> described(infer_task(y, party="bank"), y)

@@ -107,7 +107,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str, name: str = "") -> None:
-    """Load tensors into a module, whose parameters must have the same shapes; errors call the module ``name``.
+    """Load tensors into a module whose parameters have the same shapes; ``name`` denotes the module in errors.
 
     Raises:
         ModelError: the names or shapes of the tensors differ from the names or shapes in the module.
@@ -251,9 +251,8 @@ class Checkpoints:
 def _position(about: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
-    Earlier versions counted the best epoch from 0. The first versions lacked the fields in ``SINCE``, and chose the
-    epoch without them. With the values in ``SINCE``, a run that the first versions saved resumes as it would have done
-    in the first versions.
+    Earlier versions counted the best epoch from 0. Checkpoints of the first versions lack the fields in ``SINCE``. With
+    the values in ``SINCE``, a run resumed from such a checkpoint chooses its best epoch as the first versions did.
 
     Raises:
         ValidationError: a field has a wrong type.

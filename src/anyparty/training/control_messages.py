@@ -155,7 +155,7 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Mo
 
 
 async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Moment) -> None:
-    """Let a party rejoin at the stage and epoch ``now`` with its own last checkpoint; called at the active party.
+    """Let a party rejoin with its own last checkpoint; ``now`` is the stage and epoch. Called at the active party.
 
     Raises:
         ConfigError: the party's settings differ.
@@ -296,7 +296,7 @@ async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
 
 
 def foreign_marks(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
-    """Return the parties whose current part of the model, by its mark, is not the part that training saved."""
+    """Return the parties whose part of the model has another mark than the part that training saved."""
     return [name for name, mark in said.items() if known.get(name) != mark]
 
 

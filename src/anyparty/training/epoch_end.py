@@ -1,7 +1,7 @@
 """Decisions after an epoch: which weights to keep, whether to stop early, and which parties are gone or rejoin.
 
 Epochs are compared by the metric of the settings.  Accuracy and F1 change in steps: if few rows are positive, many
-epochs have the same value, the first of them before the network has learnt anything.  Therefore
+epochs have the same value.  The first of these epochs may come before the network has learnt anything.  Therefore
 
 - epochs with the same metric are compared by the task's smooth score: the log loss, or the RMSE of a regression;
 - all values of the metric up to the value of the best constant answer count as the same value;
@@ -30,7 +30,7 @@ from anyparty.training.control_messages import EpochDecision
 from anyparty.training.party_run import Criterion, PartyRun, untaught
 from anyparty.transport.contract import is_dropped
 
-SHORT = 5  # no remarks up to this many scored epochs, because the first of a few epochs may well be the best
+SHORT = 5  # after at most this number of scored epochs, no remark is made: the first of few epochs may be the best
 
 
 OWN_LOSS = Criterion(metric="loss")  # the epochs of a stage with a loss of its own are compared by this loss
@@ -68,7 +68,7 @@ def judge(
 
 
 def doubts(criterion: Criterion, progress: RunPosition, stage: str) -> Iterator[str]:
-    """Yield remarks if the choice of the epoch whose weights are kept is doubtful, after the stage named ``stage``."""
+    """Yield remarks after a stage if its best epoch, whose weights are kept, is a doubtful choice."""
     metric = criterion.metric
     records = [each for each in progress.history if each["stage"] == stage and "validation" in each]
     judged = [float(each["validation"][metric]) for each in records if metric in each["validation"]]
@@ -109,8 +109,8 @@ async def verdict(
 
     The active party makes the decision and sends it; every other party receives it.
 
-    No party rejoins after the ``last`` epoch of a stage, because the networks of a party that rejoins
-    could not catch up.
+    No party rejoins after the last epoch of a stage (``last`` is true), because the party could not train its networks
+    further.
     """
     if part.leads:
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()

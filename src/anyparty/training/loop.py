@@ -48,7 +48,7 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
     Raises:
         ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
-        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        PartyLost: a party left or did not answer in time, and the training cannot continue without this party.
         MessageError: a received message does not match its declaration.
         Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
@@ -177,7 +177,10 @@ def _weights(state: State) -> StoredStages:
 
 
 def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: int) -> StoredStages:
-    """Return the mean of the weights over the last quarter of a stage's epochs so far; empty before that quarter."""
+    """Return the mean of the weights over those finished epochs that belong to the last quarter of a stage.
+
+    ``epochs`` is the number of the stage's epochs. The result is empty before the last quarter.
+    """
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
     before = progress.averaged if mean else 0  # a party that was absent starts again with an empty mean
     progress.averaged = before + 1
@@ -366,9 +369,9 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
         torch.zeros(1, device=device).item()  # fails for a device that does not compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
-        if "with arguments from the" in why:  # the message continues with a page about PyTorch's builds
+        if "with arguments from the" in why:  # replace the message, which contains a page about PyTorch's builds
             why = "PyTorch has no such device on this machine"
-        if why.startswith("Expected one of"):  # the message continues with about twenty types of devices
+        if why.startswith("Expected one of"):  # replace the message, which lists about twenty types of devices
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device
@@ -380,9 +383,9 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Predict the rows ``wanted`` [n] as one party, together with the parties ``asked``.
+    """Run one party's side of a prediction; at the active party, return the predictions, else ``None``.
 
-    The active party gets the predictions in the order of ``wanted``; all other parties get ``None``.  If the model was
+    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  If the model was
     trained with class weights, ``Predictions.unweighted`` makes the probabilities fit the classes' shares of the
     training rows.
     """

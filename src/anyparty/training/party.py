@@ -113,7 +113,7 @@ async def take_part(
         TableError: the party's table cannot be used.
         ConfigError: the parties' settings differ, or do not fit the task or the method.
         AlignmentError: a stage has no rows to train on.
-        PartyLost: a party that the training cannot continue without left, or did not answer in time.
+        PartyLost: a party left or did not answer in time, and the training cannot continue without this party.
         MessageError: a received message does not match its declaration.
         Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
@@ -233,7 +233,7 @@ def public(task: Task) -> dict[str, Any]:
 
 
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
-    """Send the setup again to the party ``name``, which rejoins; called at the active party."""
+    """Send the setup again to a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
         # The party sends its mask of labelled rows again.  The active party has it already, and drops it here.
@@ -241,7 +241,7 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:
-    """Send the party ``name`` the use of each row; a label holder also gets the task and which party has which row."""
+    """Send a party the use of each row; a label holder also gets the task and which party has which row."""
     use, task, observed = setup
     assert task is not None
     assert observed is not None

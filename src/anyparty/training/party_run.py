@@ -45,13 +45,13 @@ class Membership(Protocol):
         """Return the lost parties whose new process waits to rejoin the run."""
 
     def admit(self, name: str) -> None:
-        """Readmit the party ``name``, which was gone."""
+        """Readmit a party that was gone."""
 
     def lose(self, name: str, why: str) -> None:
-        """Remove the party ``name`` from the run, and send it the reason ``why``."""
+        """Remove a party from the run, and send the party the reason (``why``)."""
 
     def stop_reason(self) -> str:
-        """Return the reason given with a request to this party to stop the run, or "" without such a request."""
+        """Return the reason why this party was asked to stop the run; "" if it was not asked."""
 
 
 class StaticMembership:
@@ -115,7 +115,7 @@ class Attendance:
         cls, history: Sequence[Mapping[str, Any]], quiet: Collection[str], parties: Sequence[str],
         unsaved: Mapping[str, str], unfinished: Mapping[str, str],
     ) -> Attendance:  # fmt: skip
-        """Return the counted absences in a run's history; ``quiet`` names the local stages, which send no messages."""
+        """Count the absences in a run's history; ``quiet`` lists the local stages, which send no messages."""
         absences: list[Mapping[str, str]] = [e.get("absent") or {} for e in history if e["stage"] not in quiet]
         missed = {name: sum(name in absent for absent in absences) for name in parties}
         return cls(
@@ -125,7 +125,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a warning for each party that missed epochs; it also says if the party's model was not saved."""
+        """Return a warning for each party that missed epochs, also if the party's part of the model was not saved."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:
@@ -338,7 +338,7 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Return the mask of labelled rows, [N] bool, received from the party ``name``, which hosts heads."""
+    """Receive a host's mask of labelled rows, and return this mask: [N] bool."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 

@@ -35,8 +35,8 @@ DTYPES = frozenset({
 class Header:
     """The identity of a message.
 
-    ``frm`` is the sender and ``to`` the receiver.  ``number`` counts, from 0, the messages whose four other fields are
-    equal.
+    ``frm`` is the sender and ``to`` the receiver.  ``number`` is the index, from 0, of the message among the messages
+    with the same run, sender, receiver and tag.
     """
 
     run: str
@@ -73,7 +73,7 @@ def encode(header: Header, tensors: Tensors, *, most_bytes: int = MOST_BYTES) ->
 
 
 def check_form(tensors: Tensors, what: str) -> None:
-    """Check that tensors can be sent over any channel; ``what`` names the message in errors.
+    """Check that tensors can be sent over any channel; ``what`` describes the message in errors.
 
     Raises:
         MessageError: a dtype cannot be sent, or the tensors' names and shapes do not fit into a header.
@@ -85,7 +85,9 @@ def check_form(tensors: Tensors, what: str) -> None:
             raise MessageError(f"{what}: {name!r} should be a tensor, got a {type(tensor).__name__}")
         if tensor.dtype not in DTYPES:
             raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which cannot be sent between parties")
-    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # far below the limit: not checked
+    if (
+        sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8
+    ):  # far below the limit: no exact check is needed
         return
     end = sum(tensor.nbytes for tensor in tensors.values())
     described = {name: {"dtype": "BOOL", "shape": list(tensor.shape), "data_offsets": [end, end]}
@@ -97,7 +99,7 @@ def check_form(tensors: Tensors, what: str) -> None:
 
 
 def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES) -> Message:
-    """Convert the bytes of ``encode`` back to a message; ``source`` names the sender in errors.
+    """Convert the bytes of ``encode`` back to a message; ``source`` describes the sender in errors.
 
     Raises:
         MessageError: the data are truncated, too large or of another format, or have trailing bytes or a wrong header.
@@ -135,7 +137,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _header(metadata: object, source: str) -> Header:
-    """Convert the metadata of a message to its header; ``source`` names the sender in errors.
+    """Convert the metadata of a message to its header; ``source`` describes the sender in errors.
 
     Raises:
         MessageError: the metadata does not have exactly the five fields, or a value is invalid.

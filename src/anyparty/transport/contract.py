@@ -35,8 +35,8 @@ from anyparty.transport.codec import check_form
 from anyparty.transport.ledger import Ledger
 
 FACTOR = 1000.0
-LEAST = 1.0  # the smallest bound, because numbers below it do no harm
-MOST = 1e8  # larger numbers are always rejected
+LEAST = 1.0  # the lowest bound, because numbers below 1 do no harm
+MOST = 1e8  # the highest bound on the absolute value of a received number
 FEW = 8  # the median is used if at least this number of messages is recorded
 PER_DOUBLING = 4  # histogram bins for each factor of two, to compute the median
 
@@ -175,7 +175,7 @@ class ContractChannel:
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        # also if all parties are in one process, so that a method does not fail later on a network
+        # check this even in one process, so that the method does not fail when it is used over a network
         check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)
@@ -213,8 +213,8 @@ class ContractChannel:
         The run ends if the sender is the active party, or if there is no function ``lose`` to exclude a party.
 
         Raises:
-            ExtremeMessage: always, if the run ends.
-            PartyLost: always, if the sender is excluded.
+            ExtremeMessage: the run ends.
+            PartyLost: the sender is excluded.
         """
         if self.lose is None or frm == self.roster.active:
             rate = "lower the learning rate if training diverges, or " if self.training else ""

@@ -33,7 +33,7 @@ class MemoryHub:
     departures: list[str] = field(default_factory=list)  # the parties that left, in the order in which they left
 
     def channel(self, me: str) -> MemoryChannel:
-        """Return the channel of the party ``me``."""
+        """Return the channel of one party."""
         return MemoryChannel(me, self)
 
     def wake(self, lane: Lane) -> None:
@@ -110,7 +110,7 @@ def play(
     If the function of one party fails, the functions of all other parties are cancelled, and the first error is raised.
 
     Args:
-        parts: by party, its coroutine function, which has the party's channel as argument.
+        parts: each party's coroutine function, by party. The function's argument is the party's channel.
         wrap: a function that receives a party's channel and returns the channel that the party uses.
     """
     hub = MemoryHub(tuple(parts))

@@ -28,8 +28,8 @@ from torch import Tensor
 from anyparty.errors import MessageError, PartyLost
 from anyparty.transport.codec import MOST_HEADER_BYTES
 
-MOST_LETTERS = 100_000  # maximum number of characters: enough for receipts of all tags of a party
-MOST_REASON = 2000  # maximum number of characters of a reason in ``bye`` or ``gone``
+MOST_LETTERS = 100_000  # maximum length of an envelope in characters; receipts for all tags of a party fit in
+MOST_REASON = 2000  # maximum length, in characters, of the reason in the field ``bye`` or ``gone``
 PIECE_BYTES = 1 << 20  # messages are cut into pieces of this size, so that a slow line shows progress
 
 
@@ -42,7 +42,7 @@ class Envelope:
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
         acks: by tag, the number of the next message that the sender of the envelope expects.  It has received all
             earlier messages of the tag.
-        parts: by tag, the count of leading pieces that have arrived of the next message, which ``acks`` names.
+        parts: by tag, the number of leading pieces that have arrived of the message whose number is in ``acks``.
         ask: the number of this receipt request, from 1; 0 if the packet is not a request.  A receipt request asks for
             an immediate report of all messages and pieces that have arrived.
         answers: in a report of all messages and pieces that have arrived, the number of the receiver's latest receipt
@@ -123,10 +123,10 @@ KINDS = {name: type(value) for name, value in DEFAULTS.items()}
 Item = dict[str, Tensor] | MessageError | PartyLost
 Key = tuple[str, int]  # (tag, number) of a message
 LONG_AGO = float("-inf")
-MOST_ON_THE_WAY = 64 << 20  # ``send`` waits while more bytes to a party are unacknowledged
+MOST_ON_THE_WAY = 64 << 20  # ``send`` waits while the number of unacknowledged bytes to a party exceeds this limit
 WINDOW = 1024  # maximum number of unread messages of a tag
 MOST_TAGS = 256
-HELD_MESSAGES = 2  # the budget is this number of messages of the maximum size: one is read, one arrives
+HELD_MESSAGES = 2  # a sender's budget has room for this number of maximum-size messages
 OVERHEAD_BYTES = 1024  # the memory that a message, a tensor or a piece takes in addition to its own bytes
 
 
@@ -225,11 +225,12 @@ class Incoming:
         coroutine reads this message at once, and then has the chance to read the stored messages.
 
         Raises:
-            MessageError: the sender continues to send although there is no room; ``source`` names it in the error.
+            MessageError: the sender continues to send although there is no room; ``source`` describes the sender in the
+                error.
         """
         key = (envelope.tag, envelope.number)
         if envelope.pieces == 1 and len(data) > most_bytes + MOST_HEADER_BYTES:
-            return data  # not stored, because ``decode`` rejects it by its size
+            return data  # do not store the message: ``decode`` rejects it, because it is too large
         if envelope.piece in self.pieces.get(key, ()) or self._is_beyond_window(envelope):
             return None
         limit = most_bytes + MOST_HEADER_BYTES
@@ -329,10 +330,10 @@ def check_piece(envelope: Envelope, data: bytes, most_bytes: int, source: str) -
     """Check the size of a piece: all pieces but the last have ``PIECE_BYTES``, and the message is not too large.
 
     Raises:
-        MessageError: the size is wrong; ``source`` names the sender in the error.
+        MessageError: the size is wrong; ``source`` describes the sender in the error.
     """
     if envelope.pieces == 1:
-        return  # accept it here, because ``decode`` rejects a message that is too large
+        return  # ``decode`` checks the size of a message of one piece
     limit = most_bytes + MOST_HEADER_BYTES
     which = f"piece {envelope.piece + 1} of {envelope.pieces} of message {envelope.tag[:80]!r} no. {envelope.number}"
     if (envelope.pieces - 1) * PIECE_BYTES >= limit:

@@ -74,7 +74,7 @@ class ReliableEndpoint:
         self.patience, self.clock, self._stop_reason = patience or Timeouts(), clock, stop_reason
         self.sessions = {name: Session(name, self.patience) for name in names if name != me}
         self.incarnation = uuid.uuid4().hex[:8]
-        self.refused: Counter[str] = Counter()  # by unknown sender, the number of its packets, which are dropped
+        self.refused: Counter[str] = Counter()  # number of packets from each unknown sender; such packets are dropped
         self._lock = threading.Condition()
         self._bye = ""
         self._rest_s = min(LONGEST_REST_S, self.patience.receipt_s, self.patience.retry_s, self.patience.silent_s / 10)
@@ -101,7 +101,7 @@ class ReliableEndpoint:
         return accepted
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return the next message with the tag ``tag`` from the party ``frm``; wait until it arrives.
+        """Return the next message with a tag from a party; wait until the message arrives.
 
         The tensors are not compared with ``expect`` here; ``ContractChannel`` checks their names, shapes and numbers.
 
@@ -154,17 +154,17 @@ class ReliableEndpoint:
             return self._session(to).backlog
 
     def collect(self, frm: str, tag: str, given: list[Item], wake: Callable[[], object]) -> Callable[[], None]:
-        """Append the next message of a sender and tag to ``given``, or the error that explains why none will come.
+        """Append to ``given`` the next message of a sender and tag, or an error if no message will come.
 
         If neither a message nor an error is available yet, another thread appends it later and calls ``wake``.
 
         Returns:
-            A function that ends the wait.  If a message has been appended by then, the message is not lost: the next
-            receive gets it.
+            A function that ends the wait.  This function also puts all messages in ``given`` back into the inbox, so
+            that a later receive gets them.
         """
 
         def give(item: Item) -> None:
-            # Append under the lock, so that ``withdraw`` finds the item here and not in the queue of an event loop.
+            # Append now, under the lock: a call queued in an event loop would come too late for ``withdraw``.
             given.append(item)
             wake()
 
@@ -178,7 +178,7 @@ class ReliableEndpoint:
                 session.waiting[tag] = PendingReceive(give, self.clock())
 
         def withdraw() -> None:
-            with self._lock:  # ``session`` stays that of the old incarnation if ``frm`` has been readmitted
+            with self._lock:  # if ``frm`` was readmitted, ``session`` is still the old one
                 session.waiting.pop(tag, None)
                 session.incoming.put_back(tag, given)
 
@@ -186,9 +186,9 @@ class ReliableEndpoint:
 
     @contextlib.contextmanager
     def _blocked_by(self, to: str) -> Iterator[None]:
-        """Record during a ``with`` block that ``send`` waits for the party ``to``.
+        """Record during a ``with`` block that ``send`` waits for a party.
 
-        The endpoint gives up on a silent party only while a coroutine waits for it in ``send`` or ``recv``.
+        The endpoint gives up on a silent party only while a coroutine waits for that party in ``send`` or ``recv``.
         """
         with self._lock:
             session = self._session(to)
@@ -200,7 +200,7 @@ class ReliableEndpoint:
                 session.blocked_since.remove(since)
 
     def leave(self, why: str = "its part is done") -> None:
-        """Wait until all messages have arrived, or no more arrive; then send a farewell and stop the endpoint's thread.
+        """Wait until all sent messages have arrived or a timeout ends, send a farewell, and stop the endpoint's thread.
 
         ``why`` is the reason that the farewell gives to the other parties.
         """
@@ -229,7 +229,7 @@ class ReliableEndpoint:
         return self
 
     def lose(self, name: str, why: str) -> None:
-        """Give up on the party ``name`` for the reason ``why``: exchange no more messages with it."""
+        """Give up on a party, and exchange no more messages with this party; ``why`` is the reason."""
         with self._lock:
             self._session(name).lose(why)
             self._lock.notify_all()
@@ -251,9 +251,9 @@ class ReliableEndpoint:
             self._lock.notify_all()
 
     def is_cut_off_from(self, name: str) -> bool:
-        """Return True if the party ``name`` has given up on this party or is out of reach.
+        """Return True if the party called ``name`` has given up on this party or is out of reach.
 
-        The party ``name`` may then readmit a new process of this party.
+        The other party may then readmit a new process of this party.
         """
         with self._lock:
             session = self._session(name)
@@ -280,7 +280,7 @@ class ReliableEndpoint:
     # ---- arriving packets, on the carrier's threads
 
     def arrived(self, frm: str, text: object, data: bytes) -> None:
-        """Process a packet with the envelope ``text``; the carrier guarantees that the party ``frm`` has sent it."""
+        """Process a packet from the party ``frm``; the carrier guarantees that this party has sent the packet."""
         if frm not in self.sessions:
             self.refused[frm] += 1
             return

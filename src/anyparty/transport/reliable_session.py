@@ -252,7 +252,8 @@ class Session:
     def _ask(self, now: float, *, instead: bool) -> int:
         """Return the number of the receipt request to send now; 0 if no request is to be sent.
 
-        If a message is sent now (``instead``), it replaces the request, because its receipt is also a sign of life.
+        If a message is sent now (``instead`` is true), no request is needed, because the message's receipt is also a
+        sign of life.
         """
         patience = self.patience
         every = patience.silent_s / 5 if self.last_heard is not None else min(0.5, patience.silent_s / 5)
