@@ -116,7 +116,7 @@ def compare(
 
 
 def announcement(methods: Sequence[ComparedMethod], rates: Sequence[float], seeds: Sequence[int], tune: int) -> str:
-    """Say in a sentence which methods, missing rates and seeds a comparison runs, and how many runs this makes."""
+    """Return a sentence with a comparison's methods, missing rates, seeds and number of runs."""
     consecutive = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
     groups = {
         "method": ", ".join(each.label for each in methods),
@@ -160,7 +160,7 @@ def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
 ) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
-    """Try configurations with one seed; return, by method and missing rate, the one with the best validation score.
+    """Try configurations with one seed; return, by method and missing rate, the one configuration with the best score.
 
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
@@ -216,7 +216,7 @@ TRAIN_OBJECTS = {"encoder", "optimizer", "schedule", "clock"}
 
 
 def _metric(federation: Federation, metric: str | None) -> str:
-    """Return the metric of tables and figures: the requested one, or accuracy, or RMSE for a regression.
+    """Return the metric of tables and figures: the requested metric; by default accuracy, or RMSE for a regression.
 
     Raises:
         ConfigError: the metric is unknown or does not fit the task.
