@@ -140,7 +140,7 @@ class Predictor:
         self._no_peers = Multiplexer(_NoChannel(me), ())
 
     def best_peers(self) -> PeerGroup | None:
-        """Return the peer group with the most connected parties (the newest in a tie); ``None`` if there is no group."""
+        """Return the peer group with the most connected parties (in a tie, the newest); ``None`` without a group."""
         groups = self.peer_groups
         return max(groups, key=lambda group: (len(group.connected), groups.index(group)), default=None)
 
