@@ -343,18 +343,19 @@ class Federation:
         notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
-    def split(self, settings: TrainSettings) -> NDArray[np.int8]:
+    def split(self, settings: TrainSettings | None = None) -> NDArray[np.int8]:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
-        The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
-        rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
+        The seed in ``settings``, by default the federation's training settings, determines the split, and
+        ``config.split`` describes it. Training then keeps only the rows that ``settings.rows`` selects: rows that any
+        party, the active party or every party holds.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
                 cannot be used.
         """
-        active = self.roster.active
+        settings, active = settings or self.config.train, self.roster.active
         plan = self.config.split.plan(settings, self.config.federation.task)
         position, seeds = self.alignment.position[active], Seeds(settings.seed)
         use = assign(self.tables[active], position, self.observed, plan, seeds)
