@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
-from anyparty.tables.column_types import FEW_LEVELS, date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import DATE_CELL, NOT_A_NUMBER
+from anyparty.tables.reading_rules import NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 
@@ -115,7 +115,7 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
     """Report a column of categories [n] in which at least half of the cells are numbers, or dates; "" otherwise."""
     for what, found in (
-        ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(DATE_CELL)),
+        ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(NOTATIONS["dates"][0])),
     ):  # fmt: skip
         if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
             rest = [each for each, _ in cells.value_counts(text.filter(~found))]
