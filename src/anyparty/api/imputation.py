@@ -57,7 +57,7 @@ class Imputation:
         drawn: [S, n, F], the samples that ``table(samples=True)`` shows. Each category has one level, and each boolean
             column one boolean, drawn at random. If ``None``, ``table`` shows ``samples``.
         own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
-            rows are those that the party lacks.
+            party lacks the n rows.
         whole: the party's original table; ``None`` if it was not given.
         places: [n], the index of each row in ``whole``; -1 if ``whole`` does not have the row.
 

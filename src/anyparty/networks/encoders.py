@@ -73,7 +73,7 @@ class ResNet:
         shape: channels, height, width.
         widths: the number of channels of each group of residual blocks. The first convolution has as many channels as
             the first group.
-        depths: the number of residual blocks in each group; the default is that of ResNet-18.
+        depths: the number of residual blocks in each group; the default has the numbers of ResNet-18.
 
     """
 

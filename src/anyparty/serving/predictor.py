@@ -39,8 +39,8 @@ class RowPrediction:
 
     Attributes:
         id: the requested id; a number or a composite id has the names and types of the table's id columns.
-        prediction: the most probable class, or the predicted number; ``None`` without an answer.
-        probabilities: the probabilities by class; ``None`` for regression and without an answer.
+        prediction: the most probable class, or the predicted number; ``None`` if there is no answer.
+        probabilities: the probabilities by class; ``None`` for regression, or if there is no answer.
         took_part: the parties whose blocks were used.
         asked: the parties that hold the row and may take part.
         silent: the parties in ``asked`` that did not answer in time, with the reason.
@@ -140,7 +140,7 @@ class Predictor:
         self._no_peers = Multiplexer(_NoChannel(me), ())
 
     def best_peers(self) -> PeerGroup | None:
-        """Return the newest of the peer groups with the most connected parties; ``None`` without a group."""
+        """Return the peer group with the most connected parties (in a tie, the newest); ``None`` without a group."""
         groups = self.peer_groups
         return max(groups, key=lambda group: (len(group.connected), groups.index(group)), default=None)
 

@@ -280,7 +280,7 @@ def party_setting(where: str, setting: str, column: str, value: str | Iterable[s
     'parties.shop.types = {zip = "categorical"} (in Python: types={\'shop\': {\'zip\': \'categorical\'}})'
 
     Args:
-        where: the beginning of a message, which names the party.
+        where: the beginning of a message, which contains the party's name.
         setting: the name of the setting, such as "missing".
         column: the name of the column.
         value: the value, a text or several texts.

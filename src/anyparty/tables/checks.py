@@ -113,7 +113,7 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 
 
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
-    """Report a column of categories [n] in which at least half of the cells are numbers, or dates; "" otherwise."""
+    """Return a report if at least half of the cells of a column of categories look like numbers, or dates; else ""."""
     for what, found in (
         ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(NOTATIONS["dates"][0])),
     ):  # fmt: skip
@@ -238,7 +238,7 @@ def far_from_training(
 
 
 class OddColumn(NamedTuple):
-    """Cells of one column that differ from those of the training rows.
+    """Cells of one column that differ from the cells of the training rows.
 
     Attributes:
         cells: [n] the prepared column.
@@ -253,12 +253,12 @@ class OddColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class RowRemarks:
-    """Remarks on the rows of one party's table, for answers that name single rows.
+    """Remarks on the rows of one party's table, to accompany the answers for these rows.
 
     Attributes:
         party: the party.
         always: remarks on columns that are empty in the whole table.
-        columns: the columns in which some cells differ from those of training.
+        columns: the columns in which some cells differ from the training rows.
     """
 
     party: str
@@ -266,7 +266,7 @@ class RowRemarks:
     columns: tuple[OddColumn, ...] = ()
 
     def of(self, row: int) -> tuple[str, ...]:
-        """Return the remarks on a row of the table, by its index; a row of -1 has no cells."""
+        """Return the remarks on the row with the given index; the index -1 stands for a row without cells."""
         if row < 0:
             return (f"the table of {self.party!r} has no cell in this row",)
         said = (f"column {each.cells.name!r} is {each.cells[row]!r}, {each.reason}" for each in self.columns

@@ -396,7 +396,7 @@ def date_setting(name: str, where: str) -> str:
 
 
 def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
-    """Describe the order in which dates were read, with a cell of ``text`` [n] that shows it, and its date."""
+    """Describe the order in which dates were read, with an example: a cell from ``text`` [n], and its date."""
     numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
     row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
     return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
@@ -433,7 +433,7 @@ def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.Dat
 
 
 def or_category(name: str, texts: pl.Series, where: str) -> str:
-    """Return the advice for a column with a few cells that do not fit the others: correct them, or read categories."""
+    """Return the advice for a few unusual cells in a column: correct the cells, or read the column as categories."""
     offer = missing_offer(name, texts, where)
     return f": correct them, leave them empty, or {_as_category(where, name)}{offer}"
 
@@ -487,7 +487,7 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """List, as text, the few texts in a column of numbers or dates, because they may stand for missing cells.
+    """List, as text, the few texts in a column of numbers or dates, because these texts may stand for missing cells.
 
     The result is ``None`` if there are more than two distinct texts (more than five if most cells are numbers), or if
     the numbers or dates have few distinct values.

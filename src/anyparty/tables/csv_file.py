@@ -318,7 +318,7 @@ class CsvFile:
             rows = self._parsed(names, whole=whole)
             kept = rows.select(by_name(*(name for name in names if name not in drop)), *_ROW_MARKS)
             frame = kept.collect(engine="auto" if whole else "streaming")
-        except pl.exceptions.ComputeError:  # find the line, because the error of polars does not name it
+        except pl.exceptions.ComputeError:  # find the line number, because the error of polars does not contain it
             self._check_long_rows(len(names))
             self._check_quotes()
             raise

@@ -200,7 +200,7 @@ class FileSettings:
         separator: the character between two cells of a CSV file.
         decimal: the decimal mark of numbers in a CSV file, "." or ",".
         quote: the character around cells of a CSV file that contain the separator.
-        encoding: the text encoding of a CSV file, as Python names it, such as "cp1252" or "utf-16".
+        encoding: the text encoding of a CSV file, by its name in Python, such as "cp1252" or "utf-16".
         sheet: the sheet of a workbook, by name or by number from 1.
 
     Raises:

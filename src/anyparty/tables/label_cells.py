@@ -2,7 +2,7 @@
 
 Two spellings are one class if they differ in case, surrounding or repeated spaces, invisible or compatibility
 characters, the composed or decomposed form of Unicode, or in how a whole number is written. Spellings that may be two
-classes are not merged. ``check_classes`` rejects them, and names the settings that decide whether they are one class.
+classes are not merged. ``check_classes`` rejects them with an error that lists the settings for such spellings.
 """
 
 from __future__ import annotations

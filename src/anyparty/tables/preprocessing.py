@@ -5,8 +5,8 @@ and free text (``HashingVectorizer``). scikit-learn is imported only in function
 second. In a categorical column, missing cells are a level of their own. A category that did not occur in training
 becomes zeros. A date becomes several numbers, such as its year, which are then treated as numeric columns.
 
-Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
-class. Loading the file therefore creates only objects of the classes below.
+Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not contain names
+of Python classes. Loading the file therefore creates only objects of the classes below.
 """
 
 from __future__ import annotations
@@ -475,7 +475,7 @@ class Prepare(BaseModel):
             yield from checks.empty_now(frame)
 
     def row_remarks(self, table: Table) -> checks.RowRemarks:
-        """Compare each row of a table with the training rows, for answers that name single rows."""
+        """Compare each row of a table with the training rows; return remarks to accompany the answers."""
         return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
 
     @property
@@ -486,7 +486,7 @@ class Prepare(BaseModel):
 
     @property
     def _spreads(self) -> dict[str, tuple[float, float]]:
-        """The mean and standard deviation of each numeric column that varied in training; empty without scaling."""
+        """The mean and standard deviation of each numeric column that varied in training; empty if scaling is off."""
         if self.numeric.mean is None or self.numeric.scale is None:
             return {}
         spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)

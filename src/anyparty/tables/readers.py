@@ -1,4 +1,6 @@
-"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line.
+"""Read a file or a data frame into a polars frame of raw cells.
+
+Errors contain the file's name and, if known, the line number.
 
 A forked process cannot read tables, because polars would wait for ever. A fork copies a process without its threads. If
 polars had started its threads before the fork, the child waits for threads that do not exist. Python forks by default

@@ -140,7 +140,7 @@ class Attendance:
 
         Raises:
             Incomplete: a party present at the end did not save all its files, or too few parties took part.  The
-                message names the parties, the missing parts and the next step.
+                message lists the parties, the missing parts and the next step.
         """
         said = [*self._failed(), *self._too_few(require)]
         if said:

@@ -338,7 +338,7 @@ def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Row
 
     If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The joint
     embeddings of these rows are already known. To score answers in place of the loss, the active party would need
-    messages from the passive parties, which may be offline by then.
+    messages from the passive parties, which may be offline during this stage.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -208,7 +208,7 @@ class RepresentationSharing:
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
 
-        The n rows are those of ``places`` for which a passive party's embeddings arrived. The mask marks the parties
+        The n rows are the rows at ``places`` for which a passive party's embeddings arrived. The mask marks the parties
         whose embeddings of a row arrived. For rows outside these n, the active party has only its own embeddings.
         """
         roster = state.seat.roster

@@ -145,8 +145,8 @@ class VFedTrans:
         """Make the active party's students and classifier; the other parties have no network.
 
         Raises:
-            ConfigError: the active party has no columns; there is no data party; or ``key_generator`` or ``server``
-                names an unknown party, or one that holds columns or labels.
+            ConfigError: the active party has no columns; there is no data party; or ``key_generator`` or ``server`` is
+                unknown, or holds columns or labels.
         """
         roster = seat.roster
         distillation.active_block(roster, TITLE)

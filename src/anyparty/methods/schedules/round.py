@@ -188,7 +188,8 @@ class ExchangeResult:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
         theirs: the gradients with respect to the party's embeddings that other hosts sent.
-        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot do so.
+        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute
+            it.
         without: the hosts that continued without this party.
         late: at a host, the parties that were too late for the round.
         rate: the party's learning rate in this round, if the active party sets it.
