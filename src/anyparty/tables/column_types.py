@@ -37,6 +37,7 @@ UNIT = (  # only known units, because other letters belong to codes such as 7A; 
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
+MONTH = rf"(?i:{'|'.join(reading_rules.MONTHS)})[A-Za-z]*"
 # Each notation of quantities in text: its name, its pattern, and advice for the user. Unlike identifiers, quantities
 # may repeat.
 NOTATIONS = {
@@ -67,7 +68,10 @@ NOTATIONS = {
     ),
     "numbers that are known as limits": (r"^[<>≤≥~]=?\s*[+-]?\d+([.,]\d+)?$", "write a number for each limit"),
     "dates": (
-        r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ].*)?$",
+        (
+            r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})|"
+            rf"\d{{1,2}}[ -]{MONTH}[ -]\d{{4}}|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
+        ),
         "write a number instead, such as days before a day of your choice",
     ),
 }
@@ -279,7 +283,7 @@ def _not_numbers(
     notation = notation_of(text) if values > FEW_LEVELS else None
     what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
     if notation is None and marks is None:
-        dated = text.str.contains(reading_rules.DATE_CELL)
+        dated = text.str.contains(NOTATIONS["dates"][0])
         what, bad = "dates", (~dated).fill_null(value=False)
         marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
