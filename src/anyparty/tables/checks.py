@@ -210,7 +210,7 @@ def empty_now(frame: pl.DataFrame) -> Iterator[str]:
 def far_from_training(
     frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]], *, few: bool = True
 ) -> Iterator[str]:
-    """Yield a warning about columns whose numbers mostly lie far from the training mean, perhaps in another unit.
+    """Yield a warning about columns whose numbers mostly lie far from the training mean; their unit may have changed.
 
     Args:
         frame: the prepared columns, Float64 for numbers.

@@ -117,7 +117,7 @@ def feature(
 
     Args:
         column: the cells as in the file.
-        kind: the declared kind; ``None`` infers it.
+        kind: the declared kind; if ``None``, the kind is inferred.
         where: party and file, the beginning of an error.
         trained: whether a trained model fixes the kind, so that the user cannot change it.
         rules: the rules by which the party's cells are read.
@@ -341,7 +341,7 @@ def as_dates(
     else:
         read = reading_rules.with_order(text, order)
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
-            read = iso  # year-first, because such a date has only one meaning
+            read = iso  # read as year-first, because a date with the year first has only one meaning
     if read.bad.any():
         why = advice or f"Expected dates{or_category(name, text.filter(read.bad), where)}"
         if known:

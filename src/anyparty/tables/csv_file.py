@@ -24,7 +24,7 @@ from anyparty.errors import TableError, some
 from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
 
 SEPARATORS = (",", ";", "\t", "|")
-SAMPLE = 50  # the number of lines on which the separators are tried
+SAMPLE = 50  # the number of lines from which the separator is recognised
 # Letters of Western Europe. Text in other encodings rarely has only these letters if it is decoded as cp1252.
 _WESTERN = re.compile(r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]")
 _MARKS = frozenset("“”„‘’‚–—…•€£¥§°²³¹µ½¼¾«»©®™ªº¿¡´·±%‰×\xa0")

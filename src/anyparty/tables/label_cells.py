@@ -293,7 +293,7 @@ _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0",
 
 
 def _suspicious(counts: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
-    """Yield each class that may mark missing labels, and whether it is rare and at least two other classes remain."""
+    """Yield each class that may mark missing labels, and True if the class is rare among at least three classes."""
     total = sum(counts.values())
     for name, count in counts.items():
         others = [other for other in counts if other != name]

@@ -193,7 +193,7 @@ class Laser(Rule):
         return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each head's outputs for the mean over all observed parties [B, M, C], and their validity [B, M]."""
+        """Return each head's outputs [B, M, C] for the mean embedding of a row, and a mask [B, M] of valid outputs."""
         mean = mean_over(h, observed).unsqueeze(1)
         if self.heads == "one":
             return fusion.heads(mean), observed.any(dim=1, keepdim=True)
