@@ -71,7 +71,7 @@ class LabelledPredictions:
         scores: [n, C] the predicted probabilities or, in a regression, numbers, as in ``Predictions``.
         y: [n] labels: int64 index of the class, or float64 number in the label's own units.
         answered: [n] bool, rows with an answer.
-        unseen: the number of classes that did not occur in training. They are the last classes of the task.
+        unseen: the number of classes that did not occur in training. These classes are the last classes of the task.
     """
 
     task: Task
@@ -118,7 +118,7 @@ def trained(task: Task, unseen: int) -> Task:
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
-    """Return each class's F1 [C] float64 from labels and answers [m]; NaN if neither of them contains the class."""
+    """Return each class's F1 [C] float64 from labels and answers [m]; NaN for a class in neither."""
     hits = torch.bincount(y[y == chosen], minlength=C)
     both = torch.bincount(y, minlength=C) + torch.bincount(chosen, minlength=C)
     return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn) = 2 P R / (P + R)
@@ -160,7 +160,7 @@ def _rank(p: Tensor, c: int) -> Tensor:
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(a positive row scores above a negative row) + P(equal scores) / 2; NaN if either kind has no rows."""
+    """Return P(a positive row scores above a negative row) + P(equal scores) / 2; NaN if all rows are of one kind."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -220,7 +220,7 @@ METRICS: dict[str, Metric] = {
 
 
 def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
-    """Return the name of the metric that compares epochs or models, and whether greater values are better.
+    """Return the name of the metric by which epochs or models are compared, and whether greater values are better.
 
     The default metric is log_loss for classification, and rmse for regression.
 

@@ -53,7 +53,7 @@ def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
 
 
 def any_length(module: nn.Module, *names: str) -> None:
-    """Let a module load buffers whose lengths differ from its own; ``names`` lists these buffers."""
+    """Let ``load_state_dict`` accept saved buffers of any length; ``names`` lists these buffers of the module."""
 
     def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
         for name in names:
@@ -87,7 +87,7 @@ class VectorMemory(nn.Module):
         any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
-        """Store a vector for each id: vectors [n, M]; ``took_part`` [n, K] marks the parties whose data it depends on.
+        """Store vectors [n, M], one for each id; ``took_part`` [n, K] marks the parties whose data a vector uses.
 
         All vectors that were stored earlier are discarded.
         """

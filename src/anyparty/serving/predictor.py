@@ -46,8 +46,8 @@ class RowPrediction:
         silent: the parties in ``asked`` that did not answer in time, with the reason.
         aligned: whether the row is in the alignment; if not (a new customer), only the active party holds it.
         predictor: description of the predictor that was used.
-        reason: why there is no prediction; ``None`` with a prediction.
-        remarks: sentences on the active party's own cells of the row that differ from training, or are all empty.
+        reason: why there is no prediction; ``None`` if there is a prediction.
+        remarks: sentences on the active party's cells in this row, if they differ from training or are all empty.
 
     """
 
@@ -200,7 +200,7 @@ class Predictor:
     async def _predict_chunk(
         self, ids: Sequence[RequestedId], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> list[RowPrediction]:
-        """Return predictions of the B rows with these ids, which are at ``places`` [B] of the index."""
+        """Return predictions for B rows; ``places`` [B] are the positions of these rows in the index."""
         party, index = self.party, self.index
         may = torch.tensor([name in allowed for name in party.roster.blocks])
         observed = index.present(places, self._k)  # [B, K], True if party k holds the row
@@ -272,7 +272,7 @@ class Predictor:
         return _OpenRequest(channel, peers.multiplexer, needed, waited, full_wait)
 
     def _report(self, request: _OpenRequest, predictions: Sequence[RowPrediction]) -> None:
-        """Update the circuit breaker by the answers to a request, and pass the outcome to ``on_outcome``."""
+        """Report to the circuit breaker which parties answered a request, and pass the outcome to ``on_outcome``."""
         channel = request.channel
         answered = [name for name in request.waited if name in channel.responded and name not in channel.silent]
         for name in answered:

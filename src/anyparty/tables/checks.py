@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
-from anyparty.tables.column_types import FEW_LEVELS, date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import DATE_CELL, NOT_A_NUMBER
+from anyparty.tables.reading_rules import NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 
@@ -114,9 +114,8 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
     """Return a report if at least half of the cells of a column of categories look like numbers, or dates; else ""."""
-    for what, found in (
-        ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(DATE_CELL)),
-    ):  # fmt: skip
+    numbers, dates = text.cast(pl.Float64, strict=False).is_not_null(), text.str.contains(NOTATIONS["dates"][0])
+    for what, found in (("numbers", numbers), ("dates", dates)):
         if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
             rest = [each for each, _ in cells.value_counts(text.filter(~found))]
             return (
@@ -211,7 +210,7 @@ def empty_now(frame: pl.DataFrame) -> Iterator[str]:
 def far_from_training(
     frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]], *, few: bool = True
 ) -> Iterator[str]:
-    """Yield a warning about columns whose numbers mostly lie far from the training mean, perhaps in another unit.
+    """Yield a warning about columns whose numbers mostly lie far from the training mean; their unit may have changed.
 
     Args:
         frame: the prepared columns, Float64 for numbers.

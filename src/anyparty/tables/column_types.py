@@ -37,6 +37,7 @@ UNIT = (  # only known units, because other letters belong to codes such as 7A; 
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
+MONTH = rf"(?i:{'|'.join(reading_rules.MONTHS)})[A-Za-z]*"
 # Each notation of quantities in text: its name, its pattern, and advice for the user. Unlike identifiers, quantities
 # may repeat.
 NOTATIONS = {
@@ -67,7 +68,10 @@ NOTATIONS = {
     ),
     "numbers that are known as limits": (r"^[<>≤≥~]=?\s*[+-]?\d+([.,]\d+)?$", "write a number for each limit"),
     "dates": (
-        r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ].*)?$",
+        (
+            r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})|"
+            rf"\d{{1,2}}[ -]{MONTH}[ -]\d{{4}}|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
+        ),
         "write a number instead, such as days before a day of your choice",
     ),
 }
@@ -113,7 +117,7 @@ def feature(
 
     Args:
         column: the cells as in the file.
-        kind: the declared kind; ``None`` infers it.
+        kind: the declared kind; if ``None``, the kind is inferred.
         where: party and file, the beginning of an error.
         trained: whether a trained model fixes the kind, so that the user cannot change it.
         rules: the rules by which the party's cells are read.
@@ -201,7 +205,8 @@ def _of_text(
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
     elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
-        return as_categories(column, where, rules, trained=False)  # 1,2 may be a list of answers, and 1 200 a code
+        # the numbers may be codes such as 1 200, or lists of answers such as 1,2
+        return as_categories(column, where, rules, trained=False)
     return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
 
 
@@ -279,7 +284,7 @@ def _not_numbers(
     notation = notation_of(text) if values > FEW_LEVELS else None
     what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
     if notation is None and marks is None:
-        dated = text.str.contains(reading_rules.DATE_CELL)
+        dated = text.str.contains(NOTATIONS["dates"][0])
         what, bad = "dates", (~dated).fill_null(value=False)
         marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
@@ -337,7 +342,7 @@ def as_dates(
     else:
         read = reading_rules.with_order(text, order)
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
-            read = iso  # year-first, because such a date has only one meaning
+            read = iso  # read as year-first, because a date with the year first has only one meaning
     if read.bad.any():
         why = advice or f"Expected dates{or_category(name, text.filter(read.bad), where)}"
         if known:
@@ -401,7 +406,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some times have a time zone, or if only training or only the column has time zones."""
+    """Reject a column if only some of its times have a time zone, or if its times do not match training in this."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():

@@ -81,7 +81,7 @@ class FileContent:
 
 
 def content_of(path: Path, party: str) -> FileContent:
-    """Return a file's format, recognised by its first bytes whatever its name, and its decompressed content.
+    """Recognise a file's format by its first bytes, not by its name; return the format and decompressed content.
 
     Raises:
         TableError: the file is empty or is not a table.
@@ -180,7 +180,7 @@ def _not_a_table(head: bytes) -> tuple[str, str] | None:
 
 
 def utf_16(head: bytes) -> str | None:
-    """Return the Unicode encoding if a byte order mark shows it, or UTF-16 if every second byte is mostly zero."""
+    """Return the encoding that a byte order mark shows, or UTF-16 if most bytes at even or at odd places are zero."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -276,7 +276,7 @@ class Prepare(BaseModel):
         Args:
             table: the party's table, n rows.
             rows: [m] the indices of the party's training rows.
-            scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
+            scale: whether to standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
             max_levels: the largest number of categories of a column; if there are more, the rarest become one category.
 
@@ -352,8 +352,8 @@ class Prepare(BaseModel):
             TableError: a column is missing, or holds text in place of numbers.
 
         Warns:
-            AnypartyWarning: cells differ from the cells of the training rows, such as categories that training never
-            saw.
+            AnypartyWarning: cells differ from the cells of the training rows, such as categories that did not
+            occur in training.
         """
         return self.features(table, new=new).x
 

@@ -75,7 +75,7 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
 
     Args:
         text: the cells.
-        decimal: the decimal mark; ``None`` recognizes it.
+        decimal: the decimal mark; if ``None``, the mark is recognized.
     """
     formats = [NumberFormat(decimal=mark, unit=_unit(text)) for mark in ([decimal] if decimal else BODY)]
     read = [with_format(text, each) for each in formats]
@@ -115,7 +115,8 @@ def _unit(text: pl.Series) -> str:
 def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
     """Return whether both decimal marks are possible, and the cells do not show which mark is meant.
 
-    1.234 beside 12,345 is ambiguous. 1.234 with a unit is ambiguous too, because prices rarely have three decimals.
+    1.234 is ambiguous in a column that also contains 12,345. 1.234 with a unit is ambiguous too, because prices rarely
+    have three decimals.
     """
     if any(each.bad.any() for each in read) or all((each.numbers == next(iter(read)).numbers).all() for each in read):
         return False
@@ -256,9 +257,10 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
 
 
 def orders_of(text: pl.Series) -> dict[Order, Moments]:
-    """Return the cells as read in each order that makes at least nine of ten cells dates; the best order is first.
+    """Read the cells as dates in each possible order, and return the results; the best order is first.
 
-    Orders that give the same dates as a better order are left out.
+    An order is possible if it makes at least nine of ten cells dates. Orders that give the same dates as a better order
+    are left out.
     """
     known = text.drop_nulls()
     if not known.head(100).str.contains(DATE_CELL).any() and not known.str.contains(DATE_CELL).any():
@@ -331,10 +333,11 @@ class ReadingRules(BaseModel):
     Attributes:
         missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
         task: the requested kind of task. For "regression", all labels are numbers.
-        classes: by class, the label texts that mean it, without regard to case; ``None`` recognizes the classes.
+        classes: by class, the label texts that stand for the class, without regard to case; if ``None``, the classes
+            are recognized.
         limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
         dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
-        decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.
+        decimal: the decimal mark of numbers in text; if ``None``, the mark of each column is recognized.
         merge_spellings: whether categories that differ only in their spelling are one category.
         formats: by column, the format of numbers with marks, as recognized in training.
         date_formats: by column, how dates are written, as recognized in training.
@@ -378,7 +381,7 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 
 
 def classes(values: Any) -> Any:
-    """Convert the setting ``classes``, a list or a mapping from each class to its label texts, to such a mapping.
+    """Convert the setting ``classes`` to a mapping from each class to its label texts; the setting may be a list.
 
     >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
     ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})

@@ -189,7 +189,7 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Send the plan of a stage, if this is the active party, or receive it at another party; return the plan.
+    """At the active party, send the plan of a stage; at other parties, receive the plan. Return the plan.
 
     The plan contains the rows to train on, the index of the set of parties that have each row, the validation rows and
     the training rows to score.

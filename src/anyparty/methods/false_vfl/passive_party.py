@@ -91,7 +91,7 @@ class BatchTurn:
         return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
-        """Return standard normal numbers of the party's private stream ``name`` of this step: [L, rows, width]."""
+        """Return standard normal numbers from a private random stream for this step: [L, rows, width]."""
         return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
 
     def block_noise(self, rows: int, width: int) -> Tensor:
@@ -159,7 +159,7 @@ class BatchTurn:
         if self.mnar:  # with MNAR, z covers all rows of the batch, so n = B
             held[:] = False
             held[home.held] = True
-        # ``place`` is a row's index among the rows that the party has, or among those that it lacks
+        # ``place`` is a row's index among the rows that the party has, or among the rows that the party lacks
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:

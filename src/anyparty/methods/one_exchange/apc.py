@@ -176,7 +176,7 @@ class Apc:
         return ClassifierStage.of(self, TITLE, self._fitted_to if self.classify_on == "either" else None)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return the traffic of each passive party's message by equation (6)."""
+        """Compute the traffic of each passive party's message with equation (6)."""
         if not self.exchanges:
             return []
         return [

@@ -1,6 +1,6 @@
 """Distillation: a student network on the active party's block learns to reproduce a teacher's embeddings.
 
-APC-VFL uses it as equation (5), and VFedTrans as local representation distillation.
+APC-VFL uses distillation in equation (5), and VFedTrans as local representation distillation.
 
 Notation  B rows, B_t rows that the teacher knows, I width of the block, M width of the student's embedding, M' width of
           the teacher's embedding.
@@ -89,7 +89,7 @@ class DistillationLoss:
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
         """Return the loss of one of the active party's autoencoders on this party's rows of a batch.
 
-        ``teacher`` has the embeddings that the autoencoder learns to reproduce, or is ``None``.
+        ``teacher`` has the embeddings that the autoencoder learns to reproduce; ``None`` if there is no teacher.
         """
         assert rows.block is not None
         x, held = rows.block.take(batch.rows)

@@ -133,7 +133,7 @@ class VFedTrans:
         return ClassifierStage.of(self, TITLE)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return the traffic of the decomposition with each data party by equation (10) of the APC-VFL paper."""
+        """Compute the traffic of each data party's decomposition with equation (10) of the APC-VFL paper."""
         return [
             costs.FormulaTraffic(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
             for name, count in ran.shared.items()

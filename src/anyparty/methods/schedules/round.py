@@ -1,7 +1,7 @@
-"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; one iteration: P-BCD).
+"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; P-BCD has one iteration).
 
-    exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or if labels are shared Phi: the
-               heads and the other parties' embeddings
+    exchange   send the embeddings of a mini-batch to the hosts; receive gradients; if labels are shared, receive Phi:
+               the heads and the other parties' embeddings
     iterate    tau_k times: encode the same rows, compute the gradient with the other parties' embeddings unchanged,
                and take an optimizer step
 

@@ -82,7 +82,8 @@ class VaflHost:
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
         """Return received embeddings for the parties in ``asked``, and stored embeddings for all other parties.
 
-        ``fresh`` has the received embeddings. The stored embeddings of a party are those that it sent last.
+        ``fresh`` has the received embeddings. The stored embeddings of a party are the embeddings that the party sent
+        last.
 
         Raises:
             PartyLost: a party in ``asked`` left, and the method cannot train without that party.

@@ -92,7 +92,7 @@ class Split:
         return self.rule.can
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return each passive party's traffic of embeddings and gradients by equation (9) of the APC-VFL paper."""
+        """Compute each passive party's traffic (embeddings, gradients) with equation (9) of the APC-VFL paper."""
         topology = self.topology(ran.roster)
         ran = replace(ran, observed=topology.heard(ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
