@@ -28,7 +28,7 @@ def test_init_asks_in_a_terminal(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     answers = iter(["bank.csv shop.csv", "customer", "town"])
     monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda _: True})())
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
-    from anyparty.cli.commands import init  # noqa: PLC0415
+    from anyparty.cli.init import init  # noqa: PLC0415
 
     init(out=Path("asked.toml"))
     federation = config.load("asked.toml").federation

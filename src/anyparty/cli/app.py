@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 import anyparty
-from anyparty.cli.commands import doctor, impute, init, inspect_encoder, likelihood, report, serve
 from anyparty.cli.compare import bench, compare, sweep
 from anyparty.cli.console import screen
-from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors, with_errors_at_once
+from anyparty.cli.errors import EXIT_ERROR, EXIT_STOPPED, print_error, with_errors, with_errors_at_once
 from anyparty.cli.federate import federate, party
+from anyparty.cli.init import init
+from anyparty.cli.model_commands import impute, inspect_encoder, likelihood, report, serve
 from anyparty.cli.options import (
     AllowCode,
     AsJson,
@@ -36,6 +37,8 @@ from anyparty.cli.options import (
     settings_from,
 )
 from anyparty.errors import ConfigError
+
+LEVEL_STYLES = {"fine": "green", "note": "yellow", "fix": "red"}
 
 app = typer.Typer(
     cls=HomeExpandingGroup,
@@ -266,11 +269,42 @@ def demo(
     })  # fmt: skip
 
 
+@app.command()
+@with_errors
+def doctor(
+    place: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLACE]", help="A federation's folder, or a party's kit, to check as well."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine, and a party's kit: versions, extras, ports, certificates, clocks, disk, data sets.
+
+    In Python: anyparty.cli.doctor.examine("PLACE").
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from anyparty.cli.doctor import examine
+
+    findings = examine(place)
+    table = Table("", "check")
+    for name in ("result", "what to do"):
+        table.add_column(name, overflow="fold")  # break long texts over lines, so that the end of a path is not cut
+    for each in findings:
+        style = LEVEL_STYLES[each.level]
+        table.add_row(Text(each.level, style=style), Text(each.check), Text(each.result), Text(each.advice))
+    console, problems = screen(as_json=as_json), sum(each.level == "fix" for each in findings)
+    console.print(table)
+    console.print(f"{problems} to fix." if problems else "Nothing to fix.")
+    console.result(lambda: {"problems": problems, "findings": [vars(each) for each in findings]})
+    raise typer.Exit(EXIT_ERROR if problems else 0)
+
+
 app.command()(compare)
 app.command()(sweep)
 app.command()(init)
 app.command()(bench)
-app.command()(doctor)
 app.command()(report)
 app.command()(serve)
 app.command()(impute)

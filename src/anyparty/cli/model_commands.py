@@ -1,30 +1,20 @@
-"""The commands `doctor`, `report`, `inspect-encoder`, `impute`, `likelihood`, `serve` and `init`."""
+"""The commands that use a trained model or a run: `report`, `inspect-encoder`, `impute`, `likelihood` and `serve`."""
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anyparty.cli.console import screen
 from anyparty.cli.errors import with_errors
-from anyparty.cli.options import AsJson, LabelColumn
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from anyparty.config.draft import SettingsDraft
-from typing import TYPE_CHECKING, Any
-
-from anyparty.cli.errors import EXIT_ERROR
 from anyparty.cli.options import (
     AllowCode,
+    AsJson,
     Changes,
     IdColumn,
+    LabelColumn,
     OutFile,
     Parties,
     RawCsv,
@@ -39,39 +29,6 @@ from anyparty.cli.options import (
 
 if TYPE_CHECKING:
     from anyparty.api.imputation import Imputation
-
-LEVEL_STYLES = {"fine": "green", "note": "yellow", "fix": "red"}
-
-
-@with_errors
-def doctor(
-    place: Annotated[
-        Path | None,
-        typer.Argument(metavar="[PLACE]", help="A federation's folder, or a party's kit, to check as well."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check this machine, and a party's kit: versions, extras, ports, certificates, clocks, disk, data sets.
-
-    In Python: anyparty.cli.doctor.examine("PLACE").
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    from anyparty.cli.doctor import examine
-
-    findings = examine(place)
-    table = Table("", "check")
-    for name in ("result", "what to do"):
-        table.add_column(name, overflow="fold")  # break long texts over lines, so that the end of a path is not cut
-    for each in findings:
-        style = LEVEL_STYLES[each.level]
-        table.add_row(Text(each.level, style=style), Text(each.check), Text(each.result), Text(each.advice))
-    console, problems = screen(as_json=as_json), sum(each.level == "fix" for each in findings)
-    console.print(table)
-    console.print(f"{problems} to fix." if problems else "Nothing to fix.")
-    console.result(lambda: {"problems": problems, "findings": [vars(each) for each in findings]})
-    raise typer.Exit(EXIT_ERROR if problems else 0)
 
 
 @with_errors
@@ -361,104 +318,3 @@ def serve(
         tables=tables_from(table or []), config=resolved, threads=threads,
         say=typer.echo, allow_code=code,
     )  # fmt: skip
-
-
-SEARCHED = ("*.csv", "*.csv.gz", "*.tsv", "*.xlsx", "*.feather", "*.parquet")
-
-
-@with_errors
-def init(
-    tables: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TABLE...]", help="The parties' tables, as FILE or PARTY=FILE.", show_default=False),
-    ] = None,
-    id: Annotated[  # noqa: A002 - the option is called --id
-        str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="searched")
-    ] = None,
-    label: LabelColumn = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The settings file.")] = Path(
-        "settings.toml"
-    ),
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first candidates.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write a settings file for your tables: find the columns of ids and labels; in a terminal, ask the user for them.
-
-    In Python: anyparty.config.draft.draft_settings({"bank": Path("bank.csv"), "shop": Path("shop.csv")}).
-    """
-    from anyparty.config.draft import draft_settings, parties_of
-    from anyparty.errors import ConfigError
-
-    if out.exists():
-        raise ConfigError(f"{out} exists and is not overwritten; name another file: anyparty init --out FILE.toml")
-    asks = not yes and not as_json and sys.stdin.isatty()
-    files = parties_of(tables or _tables_in_folder(asks=asks))
-    draft = draft_settings(files, id=id, label=label)
-    if asks and (id is None or label is None):
-        id, label = _ask(draft, files, id, label)  # noqa: A001
-        draft = draft_settings(files, id=id, label=label)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(draft.to_toml(out.parent), encoding="utf-8")
-    console = screen(as_json=as_json)
-    _describe(draft, out, console)
-    console.result(lambda: {
-        "settings": out, "tables": draft.tables, "ids": draft.ids, "label": draft.label, "active": draft.active,
-        "labels": [vars(each) for each in draft.candidates.labels],
-    })  # fmt: skip
-
-
-def _tables_in_folder(*, asks: bool) -> list[str]:
-    """Return the table files in the current folder; with ``asks``, let the user confirm or replace this list.
-
-    Raises:
-        ConfigError: ``asks`` is false, and the folder has fewer than two tables.
-    """
-    from anyparty.errors import ConfigError
-
-    found = sorted({str(path) for pattern in SEARCHED for path in Path().glob(pattern)})
-    if asks:
-        return shlex.split(typer.prompt("Tables, one for each party", default=shlex.join(found) or None))
-    if len(found) < 2:
-        raise ConfigError("name the parties' tables: anyparty init bank.csv shop.csv")
-    return found
-
-
-def _ask(
-    draft: SettingsDraft, files: Mapping[str, Path], id: str | None, label: str | None  # noqa: A002
-) -> tuple[str | None, str]:  # fmt: skip
-    """Return the columns of ids and labels, after asking the user for those that are ``None``.
-
-    The answer that the prompt suggests is the first candidate in ``draft``.
-    """
-    from anyparty.config.draft import draft_settings
-
-    if id is None and draft.shared_id is not None:
-        names = list(dict.fromkeys(columns[next(iter(files))] for columns in draft.candidates.ids))
-        typer.echo(f"Columns that may be ids: {', '.join(names)}")
-        id = typer.prompt("Column of ids", default=draft.shared_id)  # noqa: A001
-        draft = draft_settings(files, id=id, label=label)
-    if label is None:
-        typer.echo("Columns that may be labels: "
-                   + ", ".join(f"{each.column} ({each.party}, {each.levels} values)"
-                               for each in draft.candidates.labels[:8]))  # fmt: skip
-        label = typer.prompt("Column to predict", default=draft.label)
-    return id, str(label)
-
-
-def _describe(draft: SettingsDraft, out: Path, console: Console) -> None:
-    """Print the parties and columns in ``draft``, and the commands to run next."""
-    found = draft.candidates
-    parties = ", ".join(f"{name} ({path})" for name, path in draft.tables.items())
-    ids = draft.shared_id or ", ".join(f"{column} ({party})" for party, column in draft.ids.items())
-    others = [each.column for each in found.labels if each.column != draft.label]
-    lines = [
-        f"parties: {parties}",
-        f"ids:     {ids}",
-        f"label:   {draft.label} ({draft.active})" + (f"; other candidates: {', '.join(others[:4])}" if others else ""),
-        "",
-        f"The settings are in {out}. Read them, then type",
-        f"    anyparty align {shlex.quote(str(out))}    # which party has which rows, and how columns are read",
-        f"    anyparty train {shlex.quote(str(out))}",
-    ]
-    for line in lines:
-        console.print(line, soft_wrap=True)
