@@ -96,7 +96,7 @@ class VectorMemory(nn.Module):
         self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
 
     def find(self, ids: Iterable[str]) -> Tensor:
-        """Return the index of the vector of each of B ids, -1 if the memory does not contain the id: [B] int64."""
+        """Return, for each id, the index of its vector; -1 if the memory does not contain the id: [B] int64."""
         asked = _keys(ids).to(self.keys.device)
         if not len(self.keys):
             return torch.full_like(asked, -1)
