@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
         ("your_own_method.py", ["Maximum", "LASER-VFL", "top_left top_right bottom_left"]),
         ("compare_methods.py", ["laser", "plug", "ensemble", "standard", "missing", "Test accuracy"]),
         ("attention.py", ["attention", "minus attention"]),
-        ("your_own_network.py", ["Evaluation of", "accuracy"]),
+        ("your_own_network.py", ["Overall", "accuracy", "top + bottom"]),
     ],
 )
 @pytest.mark.slow

@@ -36,7 +36,7 @@ _PUBLIC = {
     "Callback": "anyparty.training.callbacks",
 }
 
-_RENAMED = {"Watch": "Callback"}  # by old public name, the new one; old names still work
+_RENAMED = {"Watch": "Callback"}  # from each former public name to the new name; former names still work
 
 __all__ = [
     "METHODS",

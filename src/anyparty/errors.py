@@ -4,7 +4,7 @@
     ├── UserError (ValueError)      a user's mistake; the command line prints it without a stack trace
     │   ├── ConfigError             a setting or a name does not exist, or a value is out of range
     │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; the message names its extra
-    │   │   └── CodeNotAllowed      a file names code that the caller has not allowed
+    │   │   └── CodeNotAllowed      a file refers to code that the caller has not allowed
     │   ├── TableError              one party's table cannot be used: its file, a column or a cell is wrong
     │   ├── AlignmentError          the parties' tables do not fit together: no overlap, two parties with the same name
     │   ├── ModelError              a saved model or run is absent, damaged, of another version or already there
@@ -60,7 +60,7 @@ class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - named afte
 
 
 class CodeNotAllowed(ConfigError):  # noqa: N818 - named after the missing permission
-    """A file names code that the caller has not allowed."""
+    """A file refers to code that the caller has not allowed."""
 
 
 class TableError(UserError):

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn, for rows whose columns belong to several parties, any of which may lack a row.
+"""Estimators for scikit-learn, for rows whose columns belong to several parties; a party may lack rows.
 
     classifier = VerticalClassifier(blocks={"bank": ["income", "age"], "shop": ["visits", "town"]}, random_state=0)
     cross_val_score(classifier, frame, labels)
@@ -203,7 +203,8 @@ class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[m
         batch_size: the number of rows in a batch.
         hidden: the widths of the hidden layers of each party's encoder.
         lr: the learning rate of Adam.
-        validation: the share of rows by which the best epoch is chosen; 0 is used if a class has fewer than 5 rows.
+        validation: the share of rows for validation, by which the best epoch is chosen; no row is used for validation
+        if a class has fewer than 5 rows.
         patience: the number of epochs without improvement after which training stops.
         parameters: parameters of the method, such as ``{"embedding": 32}``.
         no_answer: the reaction to a row for which the method has no prediction: "prior" predicts the frequencies of the

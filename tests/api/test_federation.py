@@ -308,6 +308,7 @@ def test_rows_are_split_before_anything_is_fitted_and_by_the_seed():
     use = federation.split(settings)
     assert (use == TEST).sum() == round(0.2 * N)
     assert (federation.split(settings) == use).all()
+    assert (federation.split() == use).all()
     assert (federation.split(settings.model_copy(update={"seed": 1})) != use).any()
 
 

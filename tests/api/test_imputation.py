@@ -357,13 +357,13 @@ class TestByCommand:
         assert said.stderr.startswith("party 'shop', shop.csv: 3 of 60 rows are empty except for the id")
         said = said.stdout
         assert "0 empty cells of numbers filled in, in the 57 rows that shop has, 2 columns; " in said
-        assert "2 empty cells of categories stay empty: a missing category is a level of its own; " in said
+        assert "2 empty cells of categories, dates and texts stay empty: only numbers are imputed; " in said
         assert "3 rows without any cell are unchanged; without --cells they are filled in\n" in said
         assert pl.read_csv(tmp_path / "whole.csv").equals(shop)
 
     def test_help_says_what_is_filled_in(self, call):
         said = " ".join(re.sub(r"[│|]", " ", call("impute", "--help").stdout).split())
-        assert "Empty cells of categories stay empty" in said
+        assert "Empty cells of categories, dates and texts stay empty" in said
         assert "Samples are Gaussian and may leave the observed range" in said
 
     def test_likelihood(self, run, call, tmp_path):

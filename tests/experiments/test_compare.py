@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import anyparty
@@ -24,7 +26,7 @@ from anyparty.core.types import Capabilities
 from anyparty.data.splits import TRAIN
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments.compare import announcement
-from anyparty.experiments.compared_methods import compared_methods
+from anyparty.experiments.compared_methods import compared_methods, described_option
 from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
 from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
@@ -225,6 +227,37 @@ def test_an_edited_method_is_trained_again() -> None:
     assert own.label == "Mean"
 
 
+def rate(lr: float) -> Any:
+    return lambda parameters: torch.optim.RMSprop(parameters, lr=lr)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (rate(0.1), rate(0.2)),
+        (partial(torch.optim.RMSprop, lr=0.1), partial(torch.optim.RMSprop, lr=0.2)),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss()),
+    ],
+    ids=["value from outside", "partial", "object"],
+)
+def test_runs_with_other_functions_are_other_runs(pair: tuple[Any, Any]) -> None:
+    first, second = map(described_option, pair)
+    assert first != second
+    assert first == described_option(pair[0])
+
+
+def test_functions_of_train_apply_to_all_methods(federation: Federation) -> None:
+    changed: dict[str, Any] = {
+        "loss": nn.CrossEntropyLoss(label_smoothing=0.9),
+        "optimizer": partial(torch.optim.RMSprop, lr=0.1),
+        "scheduler": lambda made: torch.optim.lr_scheduler.ExponentialLR(made, gamma=0.5),
+    }
+    runs = [anyparty.compare(federation, ["laser"], seeds=1, missing=0, **QUICK, **given)
+            for given in ({}, *({name: value} for name, value in changed.items()))]  # fmt: skip
+    assert [run.failed for run in runs] == [{}] * 4
+    assert len({run.frame(by="method", metric="log_loss")["mean"].item() for run in runs}) == 4
+
+
 @pytest.mark.parametrize(
     ("methods", "options", "message"),
     [
@@ -235,6 +268,7 @@ def test_an_edited_method_is_trained_again() -> None:
         ({"wide": {"name": "laser", "embeding": 3}}, {}, "did you mean 'embedding'"),
         (["laser"], {"epohcs": 3}, "epohcs"),
         (["laser"], {"seed": 3}, "seeds="),
+        (["laser"], {"split": "random"}, "give it to Federation.from_tables"),
         (["laser"], {"missing": [1.5]}, "below 1"),
         (["laser"], {"seeds": 0}, "seeds"),
         (["laser"], {"metric": "rmse"}, "regression"),

@@ -59,7 +59,7 @@ def test_a_trained_run_under_flex(work, call):
     assert shown.exit_code == 0, shown.output
     (run,) = find_runs([next((work / "runs").glob("*/record.json")).parent])
     (drawn,) = sections.training_section(run).figures
-    assert drawn.figure.axes[0].get_xlabel() == "time units"
+    assert drawn.figure.axes[0].get_xlabel() == "time units (best: epoch 6)"
     assert drawn.figure.axes[0].lines[0].get_xdata().tolist() == [10.0 * epoch["rounds"] for epoch in run.history]
     anew = (run.history[-1]["rounds"] - 1) // 2
     assert anew > 1

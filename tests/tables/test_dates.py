@@ -62,10 +62,14 @@ class TestRead:
         stops(texts, f"has dates except for '{word}' (20 cells)", f'missing = {{seen = ["{word}"]}}')
         assert read(texts, missing={"seen": (word,)}).columns["seen"].to_list() == [*DAYS, *[None] * 20]
 
+    def test_years_of_two_digits_among_named_months_stop(self):
+        stops([*written("%d.%m.%y", DAYS[:30]), *written("%d-%b-%Y", DAYS[30:])], "it looks like dates")
+
     def test_many_words_among_dates_are_categories_with_a_remark(self):
         table = read([*written("%Y-%m-%d", DAYS[:40]), *"abcdefghij"])
         assert table.kinds == {"seen": "categorical"}
         assert "is read as categories: 40 of its cells are dates, and 10 are not, such as 'a'" in table.notes[0]
+        assert read([f"{number}-ABC-2024" for number in range(10, 40)] * 2).notes == ()
         (note,) = read([*map(str, range(40)), *"abcdefghij"] * 2).notes
         assert "is read as categories: 80 of its cells are numbers, and 20 are not, such as 'a'" in note
 

@@ -426,21 +426,36 @@ WITH_DROPPED = {
 
 
 @pytest.mark.parametrize("text", WITH_DROPPED.values(), ids=WITH_DROPPED)
-@pytest.mark.parametrize("drop", [["b"], ["b", "c"], ["b", "missing"], ["id"]])
-def test_columns_that_are_not_read_are_checked_as_all_others(tmp_path, monkeypatch, text, drop):
+@pytest.mark.parametrize(
+    "asked",
+    [{"drop": ["b"]}, {"drop": ["b", "c"]}, {"drop": ["b", "missing"]}, {"drop": ["id"]},
+     {"expect": {"a": "numeric"}}, {"expect": {"c": "categorical"}}, {"expect": {}},
+     {"expect": {"missing": "numeric"}}],
+    ids=str,
+)  # fmt: skip
+def test_columns_that_are_not_read_are_checked_as_all_others(tmp_path, monkeypatch, text, asked):
     path = write(tmp_path / "t.csv", text)
 
     def outcome():
         try:
-            table = read(path, drop=drop, duplicates="first")
+            table = read(path, duplicates="first", **asked)
         except TableError as error:
             return str(error)
         return table.fingerprint, table.notes, table.read_as
 
     found = outcome()
     whole = readers.read
-    monkeypatch.setattr(readers, "read", lambda source, party, file, _: whole(source, party, file))
+    monkeypatch.setattr(readers, "read", lambda source, party, file, *_: whole(source, party, file))
     assert found == outcome()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+def test_prediction_reads_only_the_columns_of_the_model(tmp_path, sources, monkeypatch, name):
+    kept, whole = [], readers.read
+    monkeypatch.setattr(readers, "read", lambda *asked: kept.append(whole(*asked)) or kept[-1])
+    table = read(tmp_path / name, expect={"age": "numeric"})
+    assert (table.columns.columns, kept[0].cells.columns) == (["age"], ["id", "age"])
+    assert kept[0].columns == ("id", "age", "town")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

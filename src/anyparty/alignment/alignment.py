@@ -88,13 +88,13 @@ class Alignment:
         return out
 
     def identities(self, rows: NDArray[np.int64]) -> pl.DataFrame | None:
-        """Return the id columns [b, m] of the aligned rows at ``rows`` [b]; ``None`` if the ids are not known."""
+        """Return the id columns [b, m] of the aligned rows with indices ``rows`` [b]; ``None`` if unknown."""
         if self.id_columns is not None:
             return take_rows(self.id_columns, rows)
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
 
     def take(self, rows: NDArray[np.int64]) -> Alignment:
-        """Return the alignment of only those aligned rows whose indices are ``rows`` [n], in this order."""
+        """Select aligned rows by their indices ``rows`` [n], and return the alignment of these rows, in this order."""
         return Alignment(
             self.parties,
             len(rows),
@@ -128,7 +128,7 @@ class PartyAlignment:
 
     Attributes:
         position: [N] int64, the index of the party's own row for each aligned row; -1 if the party does not hold it.
-        observed: [N, K] bool, True if party k holds row n. Only the active party has this mask, and sends it to label
+        observed: [N, K] bool, True if party k holds row n. The active party makes this mask, and sends it to label
             holders.
         key: [N] int64, a number that identifies the row; ``None`` at passive parties.
     """
@@ -181,8 +181,8 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
 def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
     """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
-    The cells of a row are those of the party ``first``; if this party lacks the row, they are those of the first table
-    with the row. A column becomes text if cells of another table do not fit the type of the column.
+    The cells of a row come from the table of party ``first``. If this party lacks the row, they come from the first
+    table with the row. A column becomes text if cells of another table do not fit the column's type.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):
@@ -285,13 +285,13 @@ class NearMatch:
 
     @property
     def remedy(self) -> str:
-        """A sentence that names the setting ``id_normalize`` which removes the differences."""
+        """A sentence that recommends the setting ``id_normalize``, to remove the differences."""
         named = ", ".join(f'"{name}"' for name in self.changes)
         return f"id_normalize = [{named}] in [federation] removes this difference"
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
-    """Find, for each party, changes that would make the most of its ids equal to other parties' ids.
+    """Find, for each party, the changes that would make the largest number of its ids equal to other parties' ids.
 
     Changes that make no further id equal are left out of a party's result.
 

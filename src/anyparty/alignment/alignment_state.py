@@ -4,9 +4,9 @@ Each party keeps its ids in a list, in a secret order. A token is an id's point 
 secrets of all parties, so that equal ids have equal tokens. A series is a sequence of alignments with the same secrets.
 
 The parties agree which entries of each list need tokens. Without stored states, all entries need tokens. If the parties
-have states of an earlier alignment in the same series (``continued``), the entries of a list need tokens only after the
-last entry whose token the active party has. After an interruption, these entries are the rest of the list. In a later
-alignment, they are the new ids.
+have states of an earlier alignment in the same series (``continued``), only the entries after the last entry with a
+stored token need tokens. After an interruption, these entries are the rest of the list. In a later alignment, they are
+the new ids.
 
 The stored states are used only if every party has a state of the same series, and if no list has fewer entries than the
 active party has stored tokens for it. A list can lose entries if a party restores a backup. If the states are not used,
@@ -284,7 +284,7 @@ class ListPlan:
         return {name: length - self.start[name] for name, length in self.lengths.items()}
 
     def kept_tokens(self) -> NDArray[np.uint8]:
-        """Return the tokens of all entries except those in ``left_out``, party by party: [sum of sizes, 32]."""
+        """Return the tokens of all entries that are not in ``left_out``, party by party: [sum of sizes, 32]."""
         assert self.tokens is not None
         mask, begin = np.ones(len(self.tokens.points), dtype=np.bool_), 0
         for name, length in self.lengths.items():

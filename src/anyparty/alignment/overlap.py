@@ -160,7 +160,7 @@ class Overlap:
         """Draw a bar for each set of parties: the number of rows that exactly these parties hold.
 
         Args:
-            axes: the axes to draw into; by default new ones.
+            axes: the axes to draw into; by default new axes.
         """
         axes = new_axes() if axes is None else axes
         patterns = self.patterns[::-1]

@@ -240,7 +240,7 @@ async def align(
             raises this error.
         ConfigError: the parties have different salts, batches, rosters, changes of ids or numbers of id columns. Then
             nothing but the hashes of these terms and the numbers of ids was sent.
-        MessageError: another party sent an impossible message.
+        MessageError: another party sent a message with impossible values.
         PartyLost: another party left.
         StorageError: ``state`` cannot be written.
     """
@@ -302,7 +302,7 @@ def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
 
 
 def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) -> pl.Series:
-    """Return the ids as trimmed text after the changes ``normalize``; reject missing and repeated ids."""
+    """Apply the changes ``normalize`` to the ids, and return them as trimmed text; reject missing and repeated ids."""
     own = cells.as_text(ids if isinstance(ids, pl.Series) else pl.Series(values=list(ids), dtype=pl.String))
     if own.null_count():
         rows = some((row + 1 for row in own.is_null().arg_true()), 5)

@@ -169,7 +169,7 @@ class Rounds:
         return -(-max(self.sizes.values()) // self.batch)
 
     def _count(self, owner: str, b: int) -> int:
-        """Return the number of points in batch ``b`` of the list of party ``owner``."""
+        """Return the number of points in batch ``b`` of the owner's list."""
         return max(0, min(self.batch, self.sizes[owner] - b * self.batch))
 
 

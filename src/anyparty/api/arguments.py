@@ -51,7 +51,7 @@ def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return a copy of the settings ``config`` in which the given arguments replace values.
+    """Return a copy of ``config``, the settings, in which the given arguments replace values.
 
     ``Federation.train`` describes the arguments.  ``train`` holds those keyword arguments of ``Federation.train`` that
     belong to the group [train] of the settings.

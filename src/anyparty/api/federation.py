@@ -343,18 +343,19 @@ class Federation:
         notes = [note for table in self.tables.values() for note in summary.notes(table, kind)]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
-    def split(self, settings: TrainSettings) -> NDArray[np.int8]:
+    def split(self, settings: TrainSettings | None = None) -> NDArray[np.int8]:
         """Return the use of each aligned row, [N] int8: training, validation, test or none.
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
-        The seed in ``settings`` determines the split, and ``config.split`` describes it.  Training then keeps only the
-        rows that ``settings.rows`` selects: rows that any party, the active party or every party holds.
+        The seed in ``settings``, by default the federation's training settings, determines the split, and
+        ``config.split`` describes it. Training then keeps only the rows that ``settings.rows`` selects: rows that any
+        party, the active party or every party holds.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
                 cannot be used.
         """
-        active = self.roster.active
+        settings, active = settings or self.config.train, self.roster.active
         plan = self.config.split.plan(settings, self.config.federation.task)
         position, seeds = self.alignment.position[active], Seeds(settings.seed)
         use = assign(self.tables[active], position, self.observed, plan, seeds)
@@ -427,7 +428,7 @@ class Federation:
         Args:
             method: a name that the command ``anyparty methods`` lists, or a method object; by default the method of the
                 settings.
-            parameters: parameters of the method that ``method`` names.  If ``method`` is not given, they replace
+            parameters: parameters of the method, if ``method`` is a name. If ``method`` is not given, they replace
                 parameters in the settings.
             encoder: a function of (inputs, outputs) that makes a party's network; one for all parties, or by party.
             optimizer: the optimizer of a party's networks, one for all parties or by party: an ``Optimizer``, its name,
@@ -445,7 +446,7 @@ class Federation:
                 ids.  The test rows of a run with listed ids are therefore known only to the returned model object.
             folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
             resume: whether to resume from the folder's checkpoints.
-            watch: a callback, whose hooks follow the run.
+            watch: a callback; its hooks are called during the run.
             progress: whether to show a progress bar.
             settings: training settings: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
@@ -487,7 +488,7 @@ class Federation:
 
 
 def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Any]) -> None:
-    """Check that each setting in ``file`` exists and is that of a party whose table is a file."""
+    """Check that all settings in ``file`` exist, and that they are for parties whose tables are files."""
     known = [field.name for field in fields(FileSettings)]
     for party, asked in file.items():
         unknown = [name for name in asked if name not in known]

@@ -57,7 +57,7 @@ class Imputation:
         drawn: [S, n, F], the samples that ``table(samples=True)`` shows. Each category has one level, and each boolean
             column one boolean, drawn at random. If ``None``, ``table`` shows ``samples``.
         own: [n, d], the columns of the party's table before imputation, null where a cell is empty; ``None`` if the
-            rows are those that the party lacks.
+            party lacks the n rows.
         whole: the party's original table; ``None`` if it was not given.
         places: [n], the index of each row in ``whole``; -1 if ``whole`` does not have the row.
 
@@ -201,8 +201,8 @@ def impute(
     Only the party that owns the columns gets the result.
 
     With ``cells``, the function instead imputes empty cells of the rows that the party has. It then also uses those
-    cells of the same row that are not empty.  Only numeric cells are imputed: a missing category is a level of its own,
-    and stays empty.  No other party learns which rows have empty cells.
+    cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay empty,
+    and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 

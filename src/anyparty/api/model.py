@@ -327,7 +327,8 @@ class Model:
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None) -> dict[str, Table]:
         """Read tables or arrays with the same settings as in training.
 
-        Labels are read only from the table of the party ``labels``.  If the tables are arrays, the labels are ``y``.
+        Labels are read only from one table; ``labels`` is the party with this table. If the tables are arrays, the
+        labels are ``y``.
         """
         arrays = any(map(is_array, tables.values()))
         if y is not None and not arrays:

@@ -54,9 +54,9 @@ def frame(
             differ between the runs.  "all" selects all settings.
 
     Returns:
-        The columns run, status, error, epochs, best_epoch (from 1; 0 if none was chosen) and seconds of training; one
-        column for each setting, such as ``train.seed``; the best validation scores, such as ``validation.log_loss``;
-        the test scores, such as ``test.accuracy``; and bytes_sent by all parties in training.
+        The columns run, status, error, epochs, best_epoch (from 1; 0 if no epoch was chosen) and seconds of training;
+        one column for each setting, such as ``train.seed``; the best validation scores, such as
+        ``validation.log_loss``; the test scores, such as ``test.accuracy``; and bytes_sent by all parties in training.
 
     Raises:
         ConfigError: no folder has the record of a run.
@@ -154,8 +154,8 @@ def model_for_run(
 ) -> Model:  # fmt: skip
     """Load the model of a run.
 
-    The run's settings may name a user-defined method or user-defined encoders.  This code is imported only
-    if ``allow_code`` names its module, or if an installed package registers it as an entry point.
+    The run's settings may refer to a user-defined method or to user-defined encoders. Their code is imported only if
+    ``allow_code`` contains its module, or if an installed package registers the code as an entry point.
 
     Args:
         folder: the run's folder.
@@ -168,7 +168,7 @@ def model_for_run(
     Raises:
         ModelError: the run does not exist or is unfinished, a file is damaged or from another run, or a user-defined
             method or encoder is not given or differs from the trained one.
-        CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
+        CodeNotAllowed: the settings refer to code that ``allow_code`` does not contain.
         ConfigError: a user-defined method or encoder cannot be imported, or this machine has no such ``device``.
     """
     folder = place(folder, "folder")
@@ -361,7 +361,7 @@ def hold_out(model: Model, federation: Federation) -> None:
 
 
 def _with_tables(folder: Path) -> Config:
-    """Return a run's settings; raise an error unless they name a table file for every party."""
+    """Return a run's settings; raise an error unless they contain the path of a table for every party."""
     config = settings_of(folder)
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
@@ -377,7 +377,7 @@ def _with_own_encoder(config: Config) -> list[str]:
 
 
 def _importable(factory: str | None) -> bool:
-    """Return True if "module:function" can be imported, so is not a lambda, a local function or defined in a script."""
+    """Return True if "module:function" can be imported: it is not a lambda, a local function or part of a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 

@@ -1,8 +1,8 @@
-"""Train with all parties in one process, by the steps that a run at a party's own site takes too: prepare, train, save.
+"""Train with all parties in one process, in the same steps as at a party's own site: prepare, train, save.
 
 1. ``TrainingRun.of`` validates the settings and describes the method.
 2. ``TrainingRun.party`` prepares one party, and returns the coroutine function that trains as this party.
-3. ``TrainingRun.about`` and ``member`` return what is saved: facts that all parties share, and one party's networks.
+3. ``TrainingRun.about`` and ``member`` return the data to save: facts that all parties share, and one party's networks.
 
 ``train`` runs all parties in one process, over the in-memory transport.
 """
@@ -206,7 +206,7 @@ def train(
         loss: a function of outputs [n, C] and labels [n] that replaces the built-in loss.
         folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
         resume: whether to resume from the folder's checkpoints.
-        watch: a callback, whose hooks follow the run.
+        watch: a callback; its hooks are called during the run.
         progress: whether to show a progress bar.
 
     Raises:
@@ -306,7 +306,8 @@ def as_trained(
 
     Args:
         config: the settings.
-        method: the method object that the caller passed in place of the settings' method; ``None`` if none was passed.
+        method: the method object that the caller passed in place of the settings' method; ``None`` if no object was
+            passed.
         own: the description of the settings' method without its schedule, if this method is user-defined.
         encoders: by party, the function that the caller passed to make its encoder.
         optimizers: by party, the optimizer that the caller passed.

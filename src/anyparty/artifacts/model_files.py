@@ -91,7 +91,7 @@ class Manifest(Settings):
                              f"whole folder again") from None  # fmt: skip
 
     def check(self, folder: Path, name: str) -> None:
-        """Check that the file ``name`` in a model's folder has the hash that the manifest lists.
+        """Check that a file in a model's folder has the hash that the manifest lists.
 
         Raises:
             ModelError: the manifest does not list the file, or the file does not exist, has other bytes, or is a
@@ -191,7 +191,7 @@ class ModelSummary:
     def make(self, source: Path, given: Method | None = None) -> Method:
         """Return the model's method: ``given``, or a built-in method with the saved parameters.
 
-        ``source`` is the model's folder, which error messages name.
+        ``source`` is the model's folder, for error messages.
 
         Raises:
             NotGiven: the method is user-defined, and ``given`` is ``None``.
@@ -465,7 +465,7 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
     """Read from a party's table the columns that the model needs; ignore all other columns.
 
     Args:
-        member: the party's share of the model, which names the columns.
+        member: the party's share of the model, which has the names of the columns.
         me: the party's name.
         source: the table, or the name of its file.
         aligned: by name, the types of the columns that were read for the alignment, in the order in which they were

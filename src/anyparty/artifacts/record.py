@@ -11,7 +11,7 @@ Fields of every record:
     rows: N, the number of aligned rows
     overlap: the number of rows that each set of parties shares
     history: one entry per epoch
-    best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if none was chosen
+    best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if no epoch was chosen
     loss: "module:name" of a custom loss; empty for the built-in loss
     code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source
     ledger: the numbers of messages and bytes by sender, receiver and tag
@@ -224,7 +224,7 @@ class RunRecord(StatusEntry):
 
     @classmethod
     def read(cls, path: Path) -> RunRecord:
-        """Read a record from a file, whose format must be that of this version.
+        """Read a record from a file that was written in the format of this version.
 
         Raises:
             ModelError: the file does not exist, is damaged, is of another version, or is not a record.
@@ -312,7 +312,7 @@ def is_cut(path: Path) -> bool:
 
 
 def has_model(path: Path) -> bool:
-    """Return True if the model in the folder of the record ``path`` belongs to the recorded run.
+    """Return True if the model in the folder of a record file belongs to the recorded run.
 
     The record shows this by the status "done", or by its field ``best_epoch``. This field is set when the model is
     written, and stays if the run fails later. The result is also True if the record cannot be read.

@@ -142,7 +142,7 @@ class LocalRecorder(Recorder):
             ConfigError: another run is in progress in the folder, or the folder has a config.toml without a run, or a
                 model that this run would overwrite.
             ResumeError: the folder already has a run and ``resume`` is false; or ``resume`` is true, and the folder has
-                no run or one with other settings, tables or loss.
+                no run, or a run with other settings, tables or loss.
         """
         if resume and not folder.exists():
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")

@@ -1,4 +1,4 @@
-"""The application of the command line: it collects all commands, and defines those that train and predict."""
+"""The application of the command line: it collects all commands, and defines the commands that train and predict."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def train(
     """Train a model on the parties' tables: `anyparty train bank.csv shop.csv --label default`, or with settings.
 
     `anyparty train CONFIG.toml` reads the tables' names from a settings file. If a settings file refers to user-defined
-    code, the code is loaded. Only for a settings file in a run's folder, you must allow the code with --allow-code.
+    code, the code is loaded. If the settings file is in a run's folder, its code is loaded only with --allow-code.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """

@@ -162,7 +162,7 @@ def inspect_encoder(
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train one party's encoder locally, and compare a classifier on its embeddings with one on its columns.
+    """Train one party's encoder locally, and compare a classifier on embeddings with a classifier on columns.
 
     The task must be classification. Nothing is sent to other parties, and test rows are not used. In Python:
     anyparty.api.encoder_inspection.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
@@ -230,7 +230,7 @@ def impute(
         typer.Option(
             "--cells",
             help="Fill in empty cells of numeric columns in rows that the party has, instead of rows that it lacks. "
-            "Empty cells of categories stay empty.",
+            "Empty cells of categories, dates and texts stay empty.",
         ),
     ] = False,
     allow_code: AllowCode = None,
@@ -302,7 +302,7 @@ def _imputation_summary(filled: Imputation) -> str:
         return text
     text = f"{filled.gaps:,} empty cells of numbers filled in, in the {n:,} rows that {party} has, {columns}"
     if filled.left:
-        text += f"; {filled.left:,} empty cells of categories stay empty: a missing category is a level of its own"
+        text += f"; {filled.left:,} empty cells of categories, dates and texts stay empty: only numbers are imputed"
     if filled.blank:
         text += f"; {filled.blank:,} rows without any cell are unchanged; without --cells they are filled in"
     return text
@@ -382,7 +382,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first candidates.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a settings file for your tables: find the columns of ids and labels, and ask if a terminal is connected.
+    """Write a settings file for your tables: find the columns of ids and labels; in a terminal, ask the user for them.
 
     In Python: anyparty.config.draft.draft_settings({"bank": Path("bank.csv"), "shop": Path("shop.csv")}).
     """

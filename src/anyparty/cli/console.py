@@ -42,7 +42,7 @@ class Screen(Console):
         self.as_json = as_json
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does, but narrow a table that is too wide for the terminal, or show its rows as a list."""
+        """Print like ``rich``, but make too wide tables narrower, or print the rows of such tables as a list."""
         super().print(*(_fitted(each, self) for each in objects), **options)
 
     def result(self, values: Callable[[], Mapping[str, Any]]) -> None:
@@ -94,7 +94,7 @@ def _widths(column: Column, console: Console, of: str) -> list[int]:
 
 
 def _least_width(column: Column, console: Console) -> int:
-    """Return the least width at which a column's numbers and words of up to ``LONGEST_WORD`` letters stay whole."""
+    """Return the least width of a column that does not break numbers, or words of up to ``LONGEST_WORD`` letters."""
     header, *_ = words = _widths(column, console, "minimum")
     if column.justify == "right":
         return max(header, *_widths(column, console, "maximum")[1:], 1)
@@ -139,7 +139,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
-    """Reject an output file that ``check_output`` would reject, or that is a table of the run in the folder ``run``."""
+    """Reject an output file that ``check_output`` would reject, or that is a table of the run."""
     from anyparty.api.runs import settings_of
 
     own = () if out is None else settings_of(run).parties.values()
@@ -207,7 +207,7 @@ def render_predictions(answered: Predictions) -> RenderableType:
 
 
 def _rows_by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield each set of parties that predicted rows together, with the number of its rows; the largest is first."""
+    """Yield each set of parties that predicted rows together, with the number of rows; the highest number is first."""
     from anyparty.core.predictions import members, patterns
 
     distinct, which = patterns(answered.took_part[answered.answered])

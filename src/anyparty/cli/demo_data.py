@@ -1,4 +1,4 @@
-"""The files of the demo: images of handwritten digits, cut into quadrants for four parties, each of which lacks some.
+"""The files of the demo: handwritten digits, cut into quadrants for four parties; each party lacks some images.
 
 The data set, Optical Recognition of Handwritten Digits, comes with scikit-learn: 1,797 images of 8 x 8 pixels.  A
 party's table contains one quadrant of each image: up to 16 pixels with values from 0 to 16.  Pixels that are blank in
@@ -31,7 +31,7 @@ ACTIVE = "top_left"
 LABEL = "digit"
 MANIFEST = ".anyparty-demo.json"
 HELD_OUT, ABSENT = 1 / 3, 1 / 2
-INKED = 0.1  # pixels that are not blank in less than this share of the images are left out
+INKED = 0.1  # a pixel is kept if it is not blank in at least this share of the images
 
 SETTINGS = """\
 # Four parties' tables with gaps, written by `anyparty demo`.  Change any setting, then run

@@ -69,7 +69,7 @@ def run(
         folder: a new or empty folder.
         dataset: name of the data set.
         data_dir: folder of data sets.
-        epochs: by default 3 to 12, more for smaller data sets.
+        epochs: number of epochs; by default 3 to 12, with more epochs for smaller data sets.
         console: where to print; by default nowhere.
 
     Raises:

@@ -1,7 +1,7 @@
 """Checks of this machine and of a party's kit, which ``anyparty doctor`` shows.
 
     from anyparty.cli.doctor import examine
-    for finding in examine("house"):
+    for finding in examine("federation"):
         print(finding)
 
 A party's kit is its folder of certificates and settings.  Required versions come from anyparty's own distribution

@@ -60,7 +60,7 @@ DataFolder = Annotated[
 
 
 class HomeExpandingGroup(typer.core.TyperGroup):
-    """The group of all commands; it replaces ``~`` by the home folder where a shell does not.
+    """The group of all commands; it replaces each ``~`` that the shell has left in an argument by the home folder.
 
     Shells replace ``~`` only at the start of a word, and not in ``--run=~/x``, ``--set run.folder=~/x`` or
     ``--table bank=~/x.csv``.
@@ -92,7 +92,7 @@ def search_modules_in(*folders: Path) -> None:
 
 
 def allowed_modules(allow_code: list[str] | None) -> list[str]:
-    """Return the modules of ``--allow-code``; if there are any, let Python search the current folder for them."""
+    """Return the modules given with ``--allow-code``; let Python search the current folder for these modules."""
     if allow_code:
         search_modules_in()
     return allow_code or []

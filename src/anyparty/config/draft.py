@@ -259,8 +259,9 @@ def draft_settings(
     tables for this column.
 
     Raises:
-        ConfigError: no column can hold the ids or the labels, or several tables have the column ``label``.
-        TableError: a table cannot be read or lacks the column ``id``, or no table has the column ``label``.
+        ConfigError: no column can hold the ids or the labels, or several tables have a column with the name ``label``.
+        TableError: a table cannot be read or has no column with the name ``id``, or no table has a column with the
+            name ``label``.
     """
     columns = {party: readers.names(path, party) for party, path in tables.items()}
     if id is not None:

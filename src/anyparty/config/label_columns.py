@@ -23,8 +23,8 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     """Return, by party, the label column of each party that holds labels; the active party is first.
 
-    ``found`` has, by party, the table or the name of its file. The function finds the active party if the settings do
-    not name it.
+    ``found`` has, by party, the table or the name of its file. The function finds the active party if it is not set in
+    the settings.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -102,7 +102,7 @@ def check_features(
 
 
 def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return, by party, the names of the columns of its table that the settings do not drop.
+    """Return, by party, the names of the columns of its table, without columns that the settings drop.
 
     ``found`` has, by party, the table or the name of its file.
     """

@@ -51,7 +51,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
 
 
 def config_of(config: Any) -> Config:
-    """Return ``config`` if it is a ``Config``; otherwise load the settings file that it names.
+    """Return ``config`` if it is a ``Config``; if it is the name of a settings file, load the file.
 
     Raises:
         ConfigError: ``config`` is neither a ``Config`` nor a file name, or the file's settings cannot be used.
@@ -116,7 +116,10 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Remove settings that no longer apply when ``value`` at the path ``where`` selects another encoder or method."""
+    """Remove settings that no longer apply after a change of the encoder or the method.
+
+    ``where`` is the path of the changed setting, and ``value`` is its new value.
+    """
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None

@@ -1,4 +1,4 @@
-"""Make the method, schedule and clock that the settings name, built in or user-defined.
+"""Make the method, schedule and clock of the settings, built in or user-defined.
 
 A user-defined object may be a method, a rule (the losses and predictions of a split method), or a class or function
 that makes one of them.
@@ -31,12 +31,12 @@ from anyparty.methods.split.topology import Schedulable
 
 
 def is_rule_class(found: type) -> bool:
-    """Return True if the class ``found`` has all members that a split method's rule needs."""
+    """Return True if a class has all members of a split method's rule."""
     return all(callable(getattr(found, name, None)) for name in REQUIRED) and hasattr(found, "can")
 
 
 def is_method_class(found: type) -> bool:
-    """Return True if the class ``found`` has all members that a method needs."""
+    """Return True if a class has all members of a method."""
     return all(callable(getattr(found, name, None)) for name in WHOLE) and hasattr(found, "can")
 
 
@@ -219,7 +219,7 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
 
 
 def scheduled(method: Method, config: Config) -> Method:
-    """Wrap a method in the schedule of the settings; return the method itself if the settings do not name a schedule.
+    """Wrap a method in the schedule of the settings; return the method itself if the settings have no schedule.
 
     Raises:
         ConfigError: the schedule or its clock is invalid, or the method is not a split method that can have a schedule.

@@ -149,7 +149,7 @@ Id = str | tuple[str, ...]
 
 
 class SplitSettings(Settings):
-    """How the active party splits its labelled rows into training, validation and test rows.
+    """Settings for the split of the active party's labelled rows into training, validation and test rows.
 
     ``train.validation`` and ``train.test`` are the shares of validation and test rows.  ``kind`` selects how a row is
     assigned to one of the three parts (training, validation, test):
@@ -269,7 +269,7 @@ class FederationSettings(Settings):
 
 
 class _Named(BaseModel):
-    """Base class of settings groups that name a component, such as a method, and give its keyword parameters."""
+    """Base class of settings groups with the name of a component, such as a method, and its keyword parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -333,7 +333,7 @@ class ClockSettings(Settings):
         real: whether time is measured, not simulated; only ``timeout`` and ``grace`` then apply, in seconds.
         grace: seconds that a host waits for late parties in ``flex`` and ``adaptive-flex`` with the real clock; by
             default the time-out.
-        iteration: time of one local iteration, for all parties or by party (1 for a party that is not named).
+        iteration: time of one local iteration, for all parties or by party (1 for a party that is not listed).
         latency: time of one round trip between a passive party and the active party.
         timeout: time of the local training in a round, for schedules with a time-out.
         use: for each party, the share c of its CPU that other programs use in each round; an iteration then takes

@@ -1,4 +1,4 @@
-"""Import user-defined code that settings name as ``"module:Name"``, if the user has allowed this code.
+"""Import user-defined code to which settings refer as ``"module:Name"``, if the user has allowed this code.
 
 Importing a module runs its code, so a name in a file is never a sufficient permission.  Code is loaded in two cases:
 
@@ -31,12 +31,12 @@ from anyparty.networks.encoders import Factory
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedCode:
-    """The permission to import user-defined code, which a settings file names by references ``"module:Name"``.
+    """The permission to import user-defined code, to which a settings file refers as ``"module:Name"``.
 
     Attributes:
         names: allowed modules or packages (``"my_package"`` covers ``"my_package.rules:Mine"``), or whole references.
         everything: whether every reference may be imported, as for a settings file that the user wrote.
-        source: the file that names the code, for error messages.
+        source: the file that refers to the code, for error messages.
 
     """
 
@@ -101,8 +101,8 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
 
     Raises:
         CodeNotAllowed: the user has not allowed the reference.
-        ConfigError: the reference is malformed or names a module of the standard library; the module cannot be imported
-            or lacks the name; or the object is of another kind, or is defined in another module.
+        ConfigError: the reference is malformed or refers to a module of the standard library; the module cannot be
+            imported or lacks the name; or the object is of another kind, or is defined in another module.
     """
     module = check_reference(reference, setting, allowed, kind)
     fails = f"{setting}: cannot import factory {reference!r}"
@@ -125,7 +125,7 @@ def check_reference(reference: str, setting: str, allowed: AllowedCode, kind: Co
 
     Raises:
         CodeNotAllowed: the user has not allowed the reference.
-        ConfigError: the reference is malformed, or names a module of the standard library.
+        ConfigError: the reference is malformed, or refers to a module of the standard library.
     """
     fails = f"{setting}: cannot import factory {reference!r}"
     module, _, name = reference.partition(":")

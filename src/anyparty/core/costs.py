@@ -121,7 +121,7 @@ def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartySh
 
     Args:
         counted: the entries. An entry stays unchanged if it already has bytes, or if its formula needs an unknown size.
-        shapes: the sizes of the passive parties' networks, by party, as far as they are known.
+        shapes: by passive party, the sizes of its networks; parties with unknown sizes are absent.
 
     """
     made = []

@@ -24,7 +24,7 @@ HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def of_type(hint: Any, value: Any, what: str) -> Any:
-    """Convert the value of a parameter to the type ``hint`` that its method declares, and return it.
+    """Convert the value of a parameter to the type ``hint``, which its method declares, and return the result.
 
     Raises:
         ConfigError: the value has another type, or contains a value that no file can store. The message begins with
@@ -187,10 +187,11 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 
 def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserError] = ConfigError) -> Any:
-    """Check the type of the argument ``name``, and return its ``value`` with sequences converted to tuples.
+    """Check the type of an argument's value, and return the value with sequences converted to tuples.
 
     Raises:
-        UserError: the value does not have the type of ``adapter``. The error is of the class ``raises``.
+        UserError: the value does not have the type of ``adapter``. The error is of the class ``raises``, and its
+            message has the argument's ``name``.
     """
     try:
         return adapter.validate_python(value, strict=True)

@@ -57,7 +57,7 @@ def showing_steps(console: Console) -> Iterator[None]:
 
 
 def doing(step: str) -> None:
-    """Name the step that begins, such as "reading bank.csv", for ``showing_steps``."""
+    """Report to ``showing_steps`` the description of a step that begins, such as "reading bank.csv"."""
     if (show := _SHOW.get()) is not None:
         show(step)
 

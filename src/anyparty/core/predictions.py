@@ -231,8 +231,8 @@ def predicted_class(task: Task, scores: Tensor) -> Tensor:
     """Return the index of the predicted class from class probabilities: [..., C] -> [...] int64.
 
     Without class weights, the predicted class is the most probable one.  With class weights, it is the class with the
-    greatest product of weight and probability, so that rare classes count as much as frequent ones.  The first of
-    several such classes wins.  The result is -1 if one of the C probabilities is NaN.
+    greatest product of weight and probability, so that rare classes count as much as frequent ones. If several classes
+    have the greatest product, the first of them is predicted. The result is -1 if one of the C probabilities is NaN.
 
     >>> predicted_class(Task(kind="classification", classes=("a", "b"), weights=(0.5, 5.0)), torch.tensor([[0.8, 0.2]]))
     tensor([1])

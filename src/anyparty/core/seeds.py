@@ -129,8 +129,8 @@ class _Own(Seeds):
 def usual_torch() -> Iterator[None]:
     """Use PyTorch's usual settings in a ``with`` block or a decorated function, and restore the caller's settings.
 
-    Within the block, new tensors are float32 and on the CPU, and gradients are computed.  The caller may have changed
-    this with ``torch.set_default_dtype``, ``torch.set_default_device``, ``torch.no_grad()`` or
+    Within the block, new tensors are float32 and on the CPU, and gradients are computed. The caller may have changed
+    these settings with ``torch.set_default_dtype``, ``torch.set_default_device``, ``torch.no_grad()`` or
     ``torch.inference_mode()``, which would change or break training.
     """
     import torch  # noqa: PLC0415

@@ -105,7 +105,7 @@ def writing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yield a temporary path, and rename the file written there to ``path`` at the end.
 
     The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
-    records name a table's categories, and errors may name ids.
+    records contain a table's categories, and errors may contain ids.
 
     Raises:
         StorageError: the disk is full, or the folder is not writable.
@@ -129,7 +129,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def take(path: Path, otherwise: str) -> FileLock:
-    """Acquire an exclusive lock on the file ``path`` without waiting, and return the lock.
+    """Acquire an exclusive lock on a file without waiting, and return the lock.
 
     The method ``release`` frees the lock. If the process dies, the operating system frees the lock.
 

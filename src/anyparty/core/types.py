@@ -249,7 +249,7 @@ class Channel(Protocol):
         """The party at this end of the channel."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send named tensors to the party ``to``; return as soon as the channel has accepted them.
+        """Send named tensors to the party ``to``; return as soon as the channel has accepted the tensors.
 
         The result is ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this result.
         """

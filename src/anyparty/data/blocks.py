@@ -86,7 +86,7 @@ class Rows:
 
     @property
     def teaching(self) -> Tensor:
-        """A mask [N] bool of the rows for which at least one host of heads has a label, as far as this party knows."""
+        """A mask [N] bool of the rows for which, by this party's data, at least one host of heads has a label."""
         assert self.labeled is not None
         return torch.stack([self.labeled, *self.labeled_at.values()]).any(dim=0)
 

@@ -109,7 +109,7 @@ class Mechanism(Protocol):
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
         """Draw a mask for n rows and K parties from the random stream ("missing", ``name``).
 
-        ``blocks`` has the K parties' features [n, ...]. Mechanisms that do not depend on values ignore it.
+        ``blocks`` has the K parties' features [n, ...]. Mechanisms that do not depend on values ignore ``blocks``.
 
         Raises:
             ConfigError: the mechanism does not fit n, K or the blocks.
@@ -117,7 +117,7 @@ class Mechanism(Protocol):
 
 
 def stream(seeds: Seeds, name: str) -> np.random.Generator:
-    """Return the random stream from which the mask called ``name`` is drawn.
+    """Return the random stream from which the mask with the given name is drawn.
 
     Raises:
         ConfigError: ``seeds`` is not a :class:`Seeds`.
@@ -317,8 +317,8 @@ class ScarceLabels:
     """Only ``n`` rows have labels, and all parties hold ``aligned`` of these rows (FALSE-VFL, section 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
-    of which all parties hold 200. The labelled rows are drawn independently of values and classes. The mechanism
-    ``rest`` draws all rows except these ``aligned`` rows.
+    of which all parties hold 200. The labelled rows are drawn independently of values and classes. For all rows except
+    these ``aligned`` rows, the mechanism ``rest`` draws which parties hold them.
 
     Attributes:
         n: the number of labelled rows.
@@ -372,9 +372,9 @@ class SequentialMAR(ABC):
 
     @abstractmethod
     def stops(self, variance: Numbers) -> Mask:
-        """Return the mask [N, K] of the blocks after which no further block of the row is observed.
+        """Return the mask [N, K] of the blocks after which no further block of the row is selected.
 
-        ``variance`` [N, K] contains the variances of each row's blocks, in the order of observation.
+        ``variance`` [N, K] contains the variances of each row's blocks, in the order of selection.
         """
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
@@ -383,9 +383,9 @@ class SequentialMAR(ABC):
         return _until(self.stops(variance), order)
 
     def calibrated(self, seeds: Seeds, blocks: BlockArrays, *, rate: float = 0.5) -> Self:
-        """Return the mechanism with such a threshold that about the share ``rate`` of ``blocks`` is missing.
+        """Return the mechanism with a threshold for which about the share ``rate`` of ``blocks`` is missing.
 
-        The threshold is found by bisection, because the number of observed blocks rises with the threshold.
+        The threshold is found by bisection, because the number of selected blocks rises with the threshold.
 
         Raises:
             ConfigError: the rate is out of range, or the blocks have different numbers of rows.
@@ -406,7 +406,7 @@ class SequentialMAR(ABC):
     def _ordered(
         self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None
     ) -> tuple[NDArray[np.int64], Numbers]:
-        """Return the random order of observation [N, K] and the variances in that order [N, K]."""
+        """Return the random order of selection [N, K] and the variances in that order [N, K]."""
         variance = row_statistic(self.name, n, K, blocks, "var")
         order = stream(seeds, name).random((n, K)).argsort(axis=1)
         return order, np.take_along_axis(variance, order, axis=1)
@@ -414,10 +414,10 @@ class SequentialMAR(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class MAR1(SequentialMAR):
-    """Observe the parties' blocks one by one, in random order; stop at the first informative block.
+    """Select a row's blocks one by one, in random order, until an informative block is selected; the rest is missing.
 
     A block is informative in a row if the variance of its features exceeds the threshold, which falls by ``step`` after
-    each block (FALSE-VFL, appendix D.3, type 1). Only observed blocks determine which blocks are missing. With the
+    each block (FALSE-VFL, appendix D.3, type 1). Only selected blocks determine which blocks are missing. With the
     defaults and standardized columns at K = 8, the share of missing blocks is .46 for HAPT, .66 for Isolet and .46 for
     Fashion-MNIST. ``calibrated`` sets the threshold for a given rate.
     """
@@ -433,10 +433,10 @@ class MAR1(SequentialMAR):
 
 @dataclass(frozen=True, kw_only=True)
 class MAR2(SequentialMAR):
-    """Observe the parties' blocks one by one, in random order; stop when their information exceeds a budget.
+    """Select a row's blocks one by one, in random order, until their information exceeds a budget; the rest is missing.
 
     A block of variance v costs max(v - threshold, 0) of the budget, and the threshold falls by ``step`` after each
-    block. Observation stops when the rest of the budget is below zero (FALSE-VFL, appendix D.3, type 2). With the
+    block. Selection stops when the rest of the budget is below zero (FALSE-VFL, appendix D.3, type 2). With the
     defaults and standardized columns at K = 8, the share of missing blocks is .50 for HAPT, .71 for Isolet and .48 for
     Fashion-MNIST. ``calibrated`` sets the threshold for a given rate.
     """

@@ -108,8 +108,8 @@ def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seed
     """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
 
     All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 gets at least one row,
-    because validation metrics, early stopping and test scores need one. Rows without a label, and rows that no party
-    holds, are not usable for validation or test. A method may still learn from them.
+    because validation metrics, early stopping and test scores need rows. Rows without a label, and rows that no party
+    holds, are not usable for validation or test. A method may still learn from such rows.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3
@@ -138,7 +138,7 @@ def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
-    """Return, for each of the active party's n rows, an index of the set of parties that hold it; 0 if not aligned."""
+    """Return an index of the set of parties that hold each row of the active party; 0 for unaligned rows: [n]."""
     found = np.zeros(n, dtype=np.int64)
     there = position >= 0
     found[position[there]] = np.unique(observed[there], axis=0, return_inverse=True)[1].ravel() + 1
@@ -292,7 +292,7 @@ class _OwnRows:
         return part
 
     def by_time(self) -> Part:
-        """Return each row's part [n]: the latest rows are test rows, those before them validation, the rest training.
+        """Return each row's part [n]: the latest rows are test rows, the preceding rows validation, the rest training.
 
         Rows with the same time are in the same part.
 
@@ -333,7 +333,7 @@ class _OwnRows:
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:
-        """Return each row's part [n] by the cells of the column: train, validation or test.
+        """Return each row's part [n] from the column with the parts: train, validation or test.
 
         If the column has an empty cell, a labelled row is not used, and a row without a label is for training.
 
@@ -376,7 +376,7 @@ def _numbers(rows: pl.Series) -> str:
 
 
 def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return new sort keys that balance patterns (sets of parties): a part of the sorted rows has its share of each."""
+    """Return new sort keys [n]: every section of the sorted rows has the same mix of patterns (sets of parties)."""
     order = np.empty(len(key))
     for pattern in np.unique(patterns):
         rows = np.flatnonzero(patterns == pattern)

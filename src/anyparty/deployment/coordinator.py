@@ -116,10 +116,10 @@ def train(
     Parties that missed epochs are reported as warnings.
 
     Raises:
-        ConfigError: the settings are invalid, or they name trackers and the active party's kit is on another machine.
+        ConfigError: the settings are invalid, or they enable trackers and the active party's kit is on another machine.
         ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is set.
-        RunError: the federation cannot be reached, or training ended with an error at the active party.  The message
-            names ``Incomplete`` if a party's share of the model was not saved, or if ``train.require`` is not met.
+        RunError: the federation cannot be reached, or training ended with an error at the active party. The message
+            contains ``Incomplete`` if a party's share of the model was not saved, or if ``train.require`` is not met.
     """
     folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
     scheduled(chosen(resolved), resolved)  # raises an error for invalid settings, before a job is submitted

@@ -78,7 +78,8 @@ def compare(
         jobs: number of parallel runs.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         console: console for the planned runs and the progress bar; ``None`` shows neither.
-        training: further arguments of ``Federation.train``, for all methods: epochs, batch_size, encoder, optimizer ...
+        training: further arguments of ``Federation.train``, for all methods: epochs, batch_size, encoder, optimizer,
+            scheduler, loss ...
 
     Returns:
         The scores and costs of all runs, with tables, figures and differences between methods.
@@ -116,7 +117,7 @@ def compare(
 
 
 def announcement(methods: Sequence[ComparedMethod], rates: Sequence[float], seeds: Sequence[int], tune: int) -> str:
-    """Say in a sentence which methods, missing rates and seeds a comparison runs, and how many runs this makes."""
+    """Return a sentence with a comparison's methods, missing rates, seeds and number of runs."""
     consecutive = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
     groups = {
         "method": ", ".join(each.label for each in methods),
@@ -160,7 +161,7 @@ def _searched(
     runs: Sequence[ComparisonRun], seed: int, tune: int, space: Mapping[str, Any] | None,
     execute: Callable[[list[ComparisonRun]], runner.SuiteResult],
 ) -> dict[tuple[str, float], dict[str, Any]]:  # fmt: skip
-    """Try configurations with one seed; return, by method and missing rate, the one with the best validation score.
+    """Try configurations with one seed; return, by method and missing rate, the one configuration with the best score.
 
     Raises:
         ConfigError: ``tune`` is negative, the space is invalid, or there are no validation rows.
@@ -201,9 +202,14 @@ def _without_optimizer_object(federation: Federation, training: dict[str, Any]) 
 
 
 def _check(federation: Federation, methods: Sequence[ComparedMethod], training: Mapping[str, Any]) -> None:
-    for key in ("seed", "folder", "resume", "watch", "progress", "method"):
+    for key in ("seed", "folder", "resume", "watch", "progress", "method", "split"):
         if key in training:
-            instead = {"seed": "; seeds=[...] lists seeds", "folder": "", "method": "; list it in methods"}
+            instead = {
+                "seed": "; seeds=[...] lists seeds",
+                "folder": "",
+                "method": "; list it in methods",
+                "split": "; give it to Federation.from_tables, or write it in the settings",
+            }
             raise ConfigError(f"compare: {key!r} cannot be set for all runs{instead.get(key, '')}")
     own = {key: value for key, value in training.items() if key not in TRAIN_OBJECTS}
     check_methods(methods, federation.config, own)
@@ -211,12 +217,12 @@ def _check(federation: Federation, methods: Sequence[ComparedMethod], training: 
         raise ConfigError("compare: there are no test rows to score, because train.test is 0; set test above 0")
 
 
-TRAIN_OBJECTS = {"encoder", "optimizer", "schedule", "clock"}
+TRAIN_OBJECTS = {"encoder", "optimizer", "scheduler", "loss", "schedule", "clock"}
 """Arguments of ``Federation.train`` that are not settings of [train]."""
 
 
 def _metric(federation: Federation, metric: str | None) -> str:
-    """Return the metric of tables and figures: the requested one, or accuracy, or RMSE for a regression.
+    """Return the metric of tables and figures: the requested metric; by default accuracy, or RMSE for a regression.
 
     Raises:
         ConfigError: the metric is unknown or does not fit the task.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from anyparty.api import arguments
@@ -13,7 +14,7 @@ from anyparty.config import Config
 from anyparty.config.method_factory import METHOD, classes_of, is_rule_class
 from anyparty.config.user_code import AllowedCode, load_code
 from anyparty.core import declared_types
-from anyparty.core.object_description import described, source_of
+from anyparty.core.object_description import code_hashes, described, name_of, source_of
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import METHODS, parameters_of, settings_of
@@ -166,5 +167,8 @@ def described_option(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [described_option(each) for each in value]
     if isinstance(value, type | FunctionType):
-        return {"name": value.__qualname__} | source_hash(value)
+        return {"name": value.__qualname__} | code_hashes({"code": value})
+    if isinstance(value, partial | MethodType):  # with the values of its arguments, or of the method's object
+        inner = value.func if isinstance(value, partial) else value.__func__
+        return {"name": name_of(value)} | source_hash(inner)
     return described(value) | source_hash(value)

@@ -156,7 +156,10 @@ def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str
 
 
 def _suffix(selection: Selection) -> str:
-    """Return a suffix of the page's file name that identifies the selection; empty if nothing is selected."""
+    """Return a suffix for the page's file name that identifies the selected data sets, methods and mechanisms.
+
+    The suffix is empty without a selection.
+    """
     chosen = [*(selection.datasets or ()), *(selection.methods or ()), *(selection.missing or ())]
     return "".join(f"-{re.sub(r'[^0-9A-Za-z_]+', '-', each)}" for each in chosen)
 

@@ -221,8 +221,8 @@ def published_ratios(suite: MissingBlocksSuite) -> dict[RatioPlace, float]:
 def led_columns(suite: MissingBlocksSuite, of: Mapping[RatioPlace, float]) -> tuple[int, int]:
     """Return the number of columns in which a method of the paper has the highest ratio, and the number of all columns.
 
-    A column is a data set and a test mechanism. A method of the paper is one that the paper introduces. Only columns
-    with such a method and with a baseline are counted.
+    A column is a data set and a test mechanism. A method of the paper is a method that the paper introduces. Only
+    columns with a method of the paper and with a baseline are counted.
     """
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for (dataset, method, test), ratio in of.items():

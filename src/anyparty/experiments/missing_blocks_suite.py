@@ -282,8 +282,8 @@ class MissingBlocksSuite(Suite):
         parties: numbers of parties, for data sets that do not set their own.
         train_missing, test_missing: names of the mechanisms that draw missing blocks in training and at test; a number
             p means MCAR(p).
-        mechanisms: mechanisms that this suite defines, by name; if there are any, all mechanisms read normalised
-            features.
+        mechanisms: mechanisms that this suite defines, by name; a suite with such mechanisms normalises features for
+            all mechanisms.
         layout: "columns": one table for each data set. "training": one table for each data set and training mechanism.
             "ratios": the metric after training under the last of ``train_missing``, in per cent of the metric after
             training under the first.

@@ -237,7 +237,7 @@ def over_widths(
 
 
 def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> float | None:
-    """Return our number for a claim of the paper; ``None`` if runs that it needs are not finished."""
+    """Return our number for a claim of the paper; ``None`` if runs for this number are not finished."""
     aligned = suite.datasets[claim.dataset].aligned
     if claim.kind == "loss":
         first, last = (over_widths(suite, cells, claim.dataset, claim.method, rows) for rows in claim.aligned)

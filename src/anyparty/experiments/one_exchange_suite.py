@@ -199,10 +199,11 @@ class OneExchangeDataset(SuiteDataset):
     Attributes:
         metric, unit: a scorer of scikit-learn, and its name in tables.
         rows: number of rows of the active party, drawn by the seed; 0 if it has only the aligned rows.
-        aligned: numbers of aligned rows to run: how many of the active party's rows the passive party has, too.
+        aligned: the suite is run with each of these numbers of aligned rows; both parties have the aligned rows.
         columns: columns of the active party.  Narrower tables drop columns from the start of this list.  The passive
             party has all columns of the data set that the active party does not have.
-        widths: numbers of columns of the active party to run; a width of 3 keeps the last three of ``columns``.
+        widths: the suite is run with each of these numbers of columns of the active party; a width of 3 keeps the last
+            three of ``columns``.
         test: number of the active party's rows that are held out and used only as test rows.
 
     """

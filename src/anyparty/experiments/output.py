@@ -121,7 +121,7 @@ class SuitePage:
 
 
 def markdown_page(suite: Suite, cells: Iterable[Cell], body: Iterable[str], about: Mapping[str, str]) -> str:
-    """Return a page in Markdown: title, tables, differences from the published experiment, and how it was made.
+    """Return a page in Markdown: title, tables, differences from the published experiment, facts about the runs.
 
     ``body`` has the lines of the tables, and ``about`` has facts on how the page was made, by name.
     """

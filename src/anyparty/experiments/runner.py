@@ -49,7 +49,7 @@ def run_all(
     backend: str | None = None,
     console: Console | None = None,
 ) -> SuiteResult:
-    """Execute the runs that are not finished; return the records of all finished runs and the errors of failed ones.
+    """Execute the runs that are not finished; return the records of finished runs and the errors of failed runs.
 
     Args:
         runs: the suite's runs.

@@ -1,6 +1,6 @@
 """Suites of schedules as data, and their runs, whose scores are measured over the time units of a virtual clock.
 
-The experiments are those of the Flex-VFL paper. A suite has data sets, cases (the parties, their speeds and the
+The experiments are published in the Flex-VFL paper. A suite has data sets, cases (the parties, their speeds and the
 time-out) and algorithms. Its runs have two steps:
 
 1. For every data set and case, each algorithm trains with seed 0 at each learning rate of a grid. The reference, a
@@ -360,7 +360,7 @@ class SchedulesSuite(Suite):
         return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
 
     def _searched(self, wanted: Sequence[str]) -> list[str]:
-        """Return the algorithms whose learning rates must be searched before the algorithms ``wanted`` can be run.
+        """Return the algorithms whose learning rates must be searched before the algorithms in ``wanted`` can be run.
 
         An algorithm with ``rate_of`` is replaced by the algorithm whose rate it uses.
         """

@@ -11,8 +11,8 @@ A file describes the sweep:
 
 Each configuration is an ordinary run in its own folder in the sweep's folder.  The name of a run's folder contains a
 hash of the settings, so every shard finds the finished runs, also after a crash, and does not repeat them.  A shard is
-one of several calls of ``sweep`` that each train a share of the configurations, for example on different machines.  It
-stores its trials in an Optuna journal in the sweep's folder.
+one of several calls of ``sweep`` that each train a share of the configurations, for example on different machines. Each
+shard stores its trials in an Optuna journal in the sweep's folder.
 """
 
 from __future__ import annotations

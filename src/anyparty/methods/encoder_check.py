@@ -58,8 +58,8 @@ def cross_validated(
         metric: name of a scikit-learn scorer: "accuracy", "f1", "f1_macro", "roc_auc" ...
         folds: k, the number of folds.
         seed: the seed of the folds and of the classifier.
-        classes: [C] names of the classes; if given, ``y`` contains indices of these names. By default the values of
-            ``y`` are the names. If ``settings`` has class_weight, its keys are the names.
+        classes: [C] names of the classes; if given, ``y`` contains indices of these names. By default, the values
+            of ``y`` are the class names. If ``settings`` has class_weight, its keys are class names.
 
     Raises:
         ConfigError: there is no such classifier or metric, or there are fewer than two folds.
@@ -131,7 +131,7 @@ class EncoderComparison:
 
     @property
     def lost(self) -> float:
-        """Mean score on the columns minus mean score on the embeddings; negative if the encoder helps."""
+        """Mean score on the columns minus mean score on the embeddings; negative if embeddings are better."""
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:

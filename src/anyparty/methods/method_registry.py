@@ -104,7 +104,7 @@ def check_effects(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> 
     ``parts`` are the objects that hold the method's settings. ``given`` has the parameters that the user set.
 
     Raises:
-        ConfigError: a parameter has no effect; the message names it.
+        ConfigError: a parameter has no effect; the message contains the parameter's name.
     """
     for part in parts:
         for each in IDLE:
@@ -169,7 +169,7 @@ def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
     """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``made``.
 
     Raises:
-        ConfigError: a parameter has no effect; the message names it.
+        ConfigError: a parameter has no effect; the message contains the parameter's name.
     """
     check_effects(name, _layers(made), given)
 
@@ -216,7 +216,7 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
     """Convert parameters to their declared types; return, for each of ``classes``, a dict of its parameters.
 
     Raises:
-        ConfigError: none of the classes takes a parameter, or its value has another type than declared.
+        ConfigError: a parameter belongs to none of the classes, or its value does not have the declared type.
     """
     takes = [declared_types.takes(of) for of in classes]
     known = {key: hint for of in reversed(takes) for key, hint in of.items()}

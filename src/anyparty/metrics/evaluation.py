@@ -45,8 +45,8 @@ class Evaluation:
         constant: the score of a constant answer on the answered rows: the accuracy of the most frequent label, or the
             RMSE of the mean.
         commonest: the most frequent label; empty for a regression.
-        absent: the classes that training saw but no answered row has, if training saw more than two classes. The area
-            under the ROC curve is the mean over the classes that answered rows have.
+        absent: the classes that occurred in training but in no answered row; empty if at most two classes occurred in
+            training. The area under the ROC curve is the mean over the classes that answered rows have.
         rows: the labelled rows and their predictions, for plots; not in ``to_json``.
     """
 
@@ -110,7 +110,7 @@ class Evaluation:
                             infer_schema_length=None)  # fmt: skip
 
     def plot(self, metric: str | None = None, axes: Axes | None = None) -> Axes:
-        """Draw bars of a metric for each set of parties present, and a line at the score of a constant answer if known.
+        """Draw a metric as a bar for each set of parties present, and the score of a constant answer as a line.
 
         Args:
             metric: by default accuracy, or RMSE for a regression.
@@ -151,7 +151,8 @@ class Evaluation:
     def plot_calibration_curve(self, axes: Axes | None = None) -> Axes:
         """Draw the share of rows in which an event occurred against the event's predicted probability, in ten bins.
 
-        With two classes, the event is that a row has the positive class. With more classes, it is a correct answer.
+        With two classes, the event is that a row has the positive class. With more classes, the event is
+        that the answer is correct.
 
         Args:
             axes: where to draw; by default new axes.
@@ -279,7 +280,7 @@ def _constant(rows: LabelledPredictions) -> tuple[ScoreTable, str]:
 
 
 def _absent(rows: LabelledPredictions) -> tuple[str, ...]:
-    """Return the classes that training saw but no answered row has; empty if training saw at most two classes."""
+    """Return the classes that occurred in training but in no answered row; empty for at most two training classes."""
     known = rows.trained.classes
     if rows.task.kind == "regression" or len(known) <= 2:
         return ()

@@ -1,8 +1,9 @@
 """Differences between the scores of two methods, paired by seed, and the interval of their mean.
 
-Both methods have the same test rows with the same seed.  The interval is Student's.  The training rows of different
-seeds overlap, which makes the usual interval too narrow.  Nadeau and Bengio (*Inference for the generalization error*,
-2003) therefore multiply the variance over n seeds by 1/n + test rows / training rows instead of 1/n.
+Both methods have the same test rows with the same seed.  The interval is Student's t interval.  The training rows of
+different seeds overlap, which makes the usual interval too narrow.  Nadeau and Bengio (*Inference for the
+generalization error*, 2003) therefore multiply the variance over n seeds by 1/n + test rows / training rows instead of
+1/n.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Notation  n rows, m of them with a label and an answer, C classes.
                 back to the classes' shares of the training rows.
 
 Rows of a class that did not occur in training are wrong in all metrics. If the model knows two classes, f1 and auroc
-remain those of the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and
+still refer to the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and
 the macro F1 of rows of a single class, and the F1 of rows without a positive label. All other values equal
 scikit-learn's, as tests check. The metrics do not call scikit-learn, because with many patterns, parties or epochs its
 checks would take longer than the metrics.
@@ -37,7 +37,7 @@ Known differences
     - Metrics are between 0 and 1, not per cent.
     - F1 has the factor 2 that is missing in the paper; the paper's program has it.
     - For more than two classes a party's F1 is the macro F1.
-    - Rows without a present party (empty O_n) are left out, and so are parties whose F1 is 0/0.
+    - Rows without a present party (empty O_n), and parties whose F1 is 0/0, are left out.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LabelledPredictions:
         scores: [n, C] the predicted probabilities or, in a regression, numbers, as in ``Predictions``.
         y: [n] labels: int64 index of the class, or float64 number in the label's own units.
         answered: [n] bool, rows with an answer.
-        unseen: the number of classes that did not occur in training. They are the last classes of the task.
+        unseen: the number of classes that did not occur in training. These classes are the last classes of the task.
     """
 
     task: Task
@@ -118,7 +118,7 @@ def trained(task: Task, unseen: int) -> Task:
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
-    """Return each class's F1 [C] float64 from labels and answers [m]; NaN if neither of them contains the class."""
+    """Return each class's F1 [C] float64 from labels and answers [m]; NaN for a class in neither."""
     hits = torch.bincount(y[y == chosen], minlength=C)
     both = torch.bincount(y, minlength=C) + torch.bincount(chosen, minlength=C)
     return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn) = 2 P R / (P + R)
@@ -160,7 +160,7 @@ def _rank(p: Tensor, c: int) -> Tensor:
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return P(a positive row scores above a negative row) + P(equal scores) / 2; NaN if either kind has no rows."""
+    """Return P(a positive row scores above a negative row) + P(equal scores) / 2; NaN if all rows are of one kind."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -381,8 +381,8 @@ def client_f1(
 ) -> float:
     """Return the F1 of LASER-VFL's Appendix D. The positive class is the second of ``task.classes``.
 
-    For more than two classes, the result is the mean of the parties' macro F1. The arguments are those of
-    ``client_accuracy``.
+    For more than two classes, the result is the mean of the parties' macro F1. The arguments are the same
+    as for ``client_accuracy``.
     """
     return _f1_of(predictions, client_classes(predictions, guess), y, _counted(predictions, observed, labeled))
 

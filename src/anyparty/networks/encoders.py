@@ -67,13 +67,13 @@ class _Series(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet:
-    """A residual network on images of ``shape``, flattened in a party's block: [B, C * H * W] -> [B, outputs].
+    """A residual network on images, which are flattened in a party's block: [B, C * H * W] -> [B, outputs].
 
     Attributes:
         shape: channels, height, width.
         widths: the number of channels of each group of residual blocks. The first convolution has as many channels as
             the first group.
-        depths: the number of residual blocks in each group; the default is that of ResNet-18.
+        depths: the number of residual blocks in each group; the default has the numbers of ResNet-18.
 
     """
 
@@ -240,10 +240,10 @@ class Copies(nn.Module):
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Let a user's module read copies of its inputs, check that it outputs ``outputs`` numbers per row, and return it.
+    """Give a user's module copies of its inputs, check that its output has the right width, and return the module.
 
-    ``width`` is the number of inputs per row. ``whose`` begins an error message. If the expected output is not an
-    embedding, ``holds`` describes this output in the message.
+    ``width`` and ``outputs`` are the numbers of inputs and outputs per row. ``whose`` begins an error message. If the
+    expected output is not an embedding, ``holds`` describes this output in the message.
     """
 
     def look(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
@@ -292,7 +292,7 @@ def build(
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
     The encoder's batch normalisation accepts batches of a single row (see ``bear_single_rows``). A user's own module
-    computes in single precision, and reads a copy of its input, which it may change. Error messages contain
+    computes in single precision. The module gets a copy of its input, and may change this copy. Error messages contain
     the name in ``party``. If the expected output is not an embedding, ``holds`` describes it in these messages.
 
     Raises:

@@ -117,7 +117,7 @@ class ModuleHeads(nn.Module):
 
     @classmethod
     def of(cls, make: Callable[[int, int], nn.Module], count: int, inputs: int, outputs: int) -> ModuleHeads:
-        """Call the user's function ``make``, and return the ``count`` heads that it makes.
+        """Make ``count`` heads with the user's function ``make``, and return them.
 
         Raises:
             ConfigError: ``make`` is itself a module, does not accept two widths, or does not return modules.

@@ -53,7 +53,7 @@ def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
 
 
 def any_length(module: nn.Module, *names: str) -> None:
-    """Let a module load buffers whose lengths differ from its own; ``names`` lists these buffers."""
+    """Let ``load_state_dict`` accept saved buffers of any length; ``names`` lists these buffers of the module."""
 
     def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
         for name in names:

@@ -122,7 +122,7 @@ def _place(out: Path) -> tuple[Path, Path | None]:
 
     Raises:
         ConfigError: ``out`` is an existing file that is not HTML, has the suffix of another kind of file, or is a
-            folder whose name ends like that of an HTML file.
+            folder whose name ends in .html or .htm.
     """
     if out.is_dir():
         if out.suffix.lower() in PAGES:

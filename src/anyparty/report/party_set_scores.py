@@ -204,7 +204,7 @@ class PartySetScores:
         return METRICS[self.metric].greater
 
     def values(self, members: frozenset[str]) -> Floats:
-        """Return the metric of the set ``members``, [1 + R]: on all test rows, then on each resample of them."""
+        """Return a set's values of the metric, [1 + R]: on all test rows, then on each resample of these rows."""
         if members not in self.computed:
             answers, metric = self.tested.answers_for_all(members), METRICS[self.metric].of
             whole = [metric(answers)]
@@ -213,7 +213,7 @@ class PartySetScores:
         return self.computed[members]
 
     def score(self, members: Iterable[str]) -> PartySetScore:
-        """Return the score of the set ``members`` on all test rows, with its interval."""
+        """Return a set's score on all test rows, with its interval."""
         chosen = frozenset(members)
         parties = tuple(name for name in self.tested.parties if name in chosen)
         return PartySetScore(parties=parties, score=percentile_interval(self.values(chosen)))

@@ -45,7 +45,7 @@ STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run as its records describe it.
+    """A run, built from its records.
 
     Attributes:
         name: the run's name in the report.
@@ -60,7 +60,7 @@ class RecordedRun:
         rows: number of rows, N.
         overlap: numbers of rows by set of parties, from ``Overlap.to_json``; ``None`` if not recorded.
         evaluation: the test scores, from ``Evaluation.to_json``; ``None`` if not recorded.
-        ledger: numbers and bytes of the messages sent, as far as they are recorded.
+        ledger: numbers and bytes of the sent messages; parties without a record are missing.
         published: rounds and bytes of each passive party by the published formulas, as in ``core.costs``.
         tables: by party, the fingerprint of the party's table.
         versions: versions of packages, by the party that recorded them.
@@ -435,7 +435,7 @@ class RunScores:
 
 
 def recorded_metric(run: RecordedRun, metric: str | None = None) -> str | None:
-    """Return the recorded metric to show: ``metric``, else accuracy or RMSE, or ``None`` if none is recorded."""
+    """Return the recorded metric to show: ``metric``, accuracy or RMSE; ``None`` if the record has no metric."""
     recorded = (run.evaluation or {}).get("overall", {})
     return next((name for name in (metric, "accuracy", "rmse") if name in recorded), None)
 

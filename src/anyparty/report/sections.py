@@ -86,7 +86,8 @@ def training_section(run: RecordedRun) -> Section:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
         held_out = best.get("validation", {})
         scores = ", ".join(f"{metric_label(name)} {format_score(name, value)}" for name, value in held_out.items())
-        chosen_by = (run.settings.get("train", {}).get("metric"), "log_loss", "rmse")  # as ``metrics.headline``
+        # the same order as in ``metrics.headline``
+        chosen_by = (run.settings.get("train", {}).get("metric"), "log_loss", "rmse")
         metric = metric_label(next((name for name in chosen_by if name in held_out), "loss"))
         several = len({epoch.get("stage") for epoch in run.history}) > 1
         when = f"{best['epoch']} of stage {best['stage']!r}" if several and best else f"{run.best_epoch}"
@@ -329,7 +330,7 @@ def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
     by_count = {count: found["by_count"][count] for count in sorted(found["by_count"], key=int)}
     rows = [["any", *cells(found["overall"])], *([key, *cells(each)] for key, each in by_count.items())]
     details = []
-    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # more parties: too many sets with few rows
+    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # more parties have too many sets with few rows
         named = [[key, *cells(each)] for key, each in found["by_pattern"].items()]
         tables = [PageTable(headers=["parties that have the row", *headers], rows=named)]
         details = [Section(id="each-set", title="By the parties that have the row", tables=tables)]

@@ -127,7 +127,7 @@ class FormulaComparison:
 
 
 def method_exchanges(run: RecordedRun) -> list[Exchange]:
-    """Return the message counts of the tags that the run's method declares, or of all tags if none is declared."""
+    """Return the message counts of the tags that the run's method declares; without declarations, of all tags."""
     own = {message.tag for message in run.declared} - {message.tag for message in SCHEDULES}
     if not own:
         return run.ledger.exchanges()

@@ -166,7 +166,7 @@ class AdmissionMiddleware:
             self.metrics.open.dec()
 
     def _check_client(self, scope: Scope, headers: Headers) -> None:
-        """Refuse clients on other machines, and requests for a host name that is not in ``hosts``, if ``hosts`` is set.
+        """If ``hosts`` is set, refuse clients on other machines, and requests for host names that are not in ``hosts``.
 
         Without the check of host names, a web page could reach the service by letting its own host name point to this
         machine.

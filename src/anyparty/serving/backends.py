@@ -4,8 +4,8 @@ A run in one process is for a team that has the tables of all parties, and for t
 the service runs at the active party.
 
 A training replaces the model.  A training or a prediction may replace the alignment at all parties.  A running service
-still uses the former alignment, and refuses parties that have the new alignment.  ``StalenessCheck`` detects this and
-warns.
+still uses the former alignment, and refuses parties that have the new alignment.  ``StalenessCheck`` warns
+if the model or the alignment was replaced.
 """
 
 from __future__ import annotations

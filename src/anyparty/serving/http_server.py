@@ -137,7 +137,7 @@ def serve(
     Args:
         place: the folder of a run, of a federation or of the active party, as in ``application``.
         host: the address to listen on.
-        port: the port to listen on; 0 takes a free one.
+        port: the port to listen on; 0 selects a free port.
         limits: limits of requests and connections.
         tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
         tls: certificates of the service and, optionally, a CA for client certificates.

@@ -257,7 +257,7 @@ class JobManager:
             self._spawn(self._abort_if_missing(session, job))
 
     async def _abort_if_missing(self, session: str, job: str) -> None:
-        """Wait for ``delays.start`` seconds, and abort the job if it has not begun by then."""
+        """Wait for ``delays.start`` seconds, then abort the job if it has not begun."""
         await asyncio.sleep(self.delays.start)
         if session in self._submitted:
             self._forget(session)

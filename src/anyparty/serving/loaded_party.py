@@ -133,7 +133,8 @@ class RowIndex:
         places: for each id, the index of its row among the M rows that can be requested. The ids have the form of
             ``Table.ids``.
         id_columns: [M, m] the m id columns of these rows, with the types of a table.
-        own: [M] int64, the active party's own row number; -1 if it does not hold the row or all its cells are empty.
+        own: [M] int64, the active party's own row number; -1 if this party does not hold the row, or if all cells of
+            the row are empty.
         aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
         observed: [N, K] bool, True if party k holds the aligned row.
         key: [N] int64, a number that identifies the aligned row; methods use it to break ties.

@@ -185,7 +185,7 @@ class CircuitBreaker:
                 f"again once it answers in time")  # fmt: skip
 
     def probe_due(self, party: str, now: float) -> bool:
-        """Return True if enough time has passed since the last probe of a party to send another."""
+        """Return True if a party may be probed again, because its last probe was long enough ago."""
         return now >= self._next.get(party, 0.0)
 
     def probe(self, party: str, number: int, now: float, until: float) -> None:

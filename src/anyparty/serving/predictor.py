@@ -39,15 +39,15 @@ class RowPrediction:
 
     Attributes:
         id: the requested id; a number or a composite id has the names and types of the table's id columns.
-        prediction: the most probable class, or the predicted number; ``None`` without an answer.
-        probabilities: the probabilities by class; ``None`` for regression and without an answer.
+        prediction: the most probable class, or the predicted number; ``None`` if there is no answer.
+        probabilities: the probabilities by class; ``None`` for regression, or if there is no answer.
         took_part: the parties whose blocks were used.
         asked: the parties that hold the row and may take part.
         silent: the parties in ``asked`` that did not answer in time, with the reason.
         aligned: whether the row is in the alignment; if not (a new customer), only the active party holds it.
         predictor: description of the predictor that was used.
-        reason: why there is no prediction; ``None`` with a prediction.
-        remarks: sentences on the active party's own cells of the row that differ from training, or are all empty.
+        reason: why there is no prediction; ``None`` if there is a prediction.
+        remarks: sentences on the active party's cells in this row, if they differ from training or are all empty.
 
     """
 
@@ -140,7 +140,7 @@ class Predictor:
         self._no_peers = Multiplexer(_NoChannel(me), ())
 
     def best_peers(self) -> PeerGroup | None:
-        """Return the newest of the peer groups with the most connected parties; ``None`` without a group."""
+        """Return the peer group with the most connected parties (in a tie, the newest); ``None`` without a group."""
         groups = self.peer_groups
         return max(groups, key=lambda group: (len(group.connected), groups.index(group)), default=None)
 
@@ -200,7 +200,7 @@ class Predictor:
     async def _predict_chunk(
         self, ids: Sequence[RequestedId], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
     ) -> list[RowPrediction]:
-        """Return predictions of the B rows with these ids, which are at ``places`` [B] of the index."""
+        """Return predictions for B rows; ``places`` [B] are the positions of these rows in the index."""
         party, index = self.party, self.index
         may = torch.tensor([name in allowed for name in party.roster.blocks])
         observed = index.present(places, self._k)  # [B, K], True if party k holds the row

@@ -135,7 +135,7 @@ class TlsFiles:
     Attributes:
         cert: the service's certificate (chain).
         key: the certificate's private key.
-        client_ca: CA bundle that client certificates must chain to; ``None`` requires no client certificate.
+        client_ca: CA bundle that client certificates must chain to; if ``None``, no client certificate is required.
 
     Raises:
         ConfigError: a file does not exist.

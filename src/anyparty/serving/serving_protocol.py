@@ -332,7 +332,7 @@ class RowRequest:
 
 
 async def send_request(channel: Channel, to: str, roster: Roster, request: RowRequest) -> None:
-    """Send a request to the party ``to``; a label holder also receives ``observed``, because it may host heads."""
+    """Send a request to a party; a label holder also receives ``observed``, because it may host heads."""
     observed = torch.empty(0, dtype=torch.uint8)
     if to in roster.labelers and request.observed is not None:
         observed = request.observed.flatten().byte()

@@ -101,7 +101,7 @@ def missing_markers(series: pl.Series) -> dict[str, int]:
 
 
 def as_level(series: pl.Series) -> pl.Series:
-    """Convert the cells to names of categories or classes: text as by ``as_text``, but true and false in lower case.
+    """Convert the cells to names of categories or classes: text as from ``as_text``, with true and false in lower case.
 
     >>> as_level(pl.Series(["True", "b", "1.0"])).to_list()
     ['true', 'b', '1']
@@ -280,7 +280,7 @@ def party_setting(where: str, setting: str, column: str, value: str | Iterable[s
     'parties.shop.types = {zip = "categorical"} (in Python: types={\'shop\': {\'zip\': \'categorical\'}})'
 
     Args:
-        where: the beginning of a message, which names the party.
+        where: the beginning of a message, which contains the party's name.
         setting: the name of the setting, such as "missing".
         column: the name of the column.
         value: the value, a text or several texts.

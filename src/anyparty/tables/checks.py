@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
-from anyparty.tables.column_types import FEW_LEVELS, date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import DATE_CELL, NOT_A_NUMBER
+from anyparty.tables.reading_rules import NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 
@@ -113,10 +113,9 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 
 
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
-    """Report a column of categories [n] in which at least half of the cells are numbers, or dates; "" otherwise."""
-    for what, found in (
-        ("numbers", text.cast(pl.Float64, strict=False).is_not_null()), ("dates", text.str.contains(DATE_CELL)),
-    ):  # fmt: skip
+    """Return a report if at least half of the cells of a column of categories look like numbers, or dates; else ""."""
+    numbers, dates = text.cast(pl.Float64, strict=False).is_not_null(), text.str.contains(NOTATIONS["dates"][0])
+    for what, found in (("numbers", numbers), ("dates", dates)):
         if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
             rest = [each for each, _ in cells.value_counts(text.filter(~found))]
             return (
@@ -211,7 +210,7 @@ def empty_now(frame: pl.DataFrame) -> Iterator[str]:
 def far_from_training(
     frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]], *, few: bool = True
 ) -> Iterator[str]:
-    """Yield a warning about columns whose numbers mostly lie far from the training mean, perhaps in another unit.
+    """Yield a warning about columns whose numbers mostly lie far from the training mean; their unit may have changed.
 
     Args:
         frame: the prepared columns, Float64 for numbers.
@@ -238,7 +237,7 @@ def far_from_training(
 
 
 class OddColumn(NamedTuple):
-    """Cells of one column that differ from those of the training rows.
+    """Cells of one column that differ from the cells of the training rows.
 
     Attributes:
         cells: [n] the prepared column.
@@ -253,12 +252,12 @@ class OddColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class RowRemarks:
-    """Remarks on the rows of one party's table, for answers that name single rows.
+    """Remarks on the rows of one party's table, to accompany the answers for these rows.
 
     Attributes:
         party: the party.
         always: remarks on columns that are empty in the whole table.
-        columns: the columns in which some cells differ from those of training.
+        columns: the columns in which some cells differ from the training rows.
     """
 
     party: str
@@ -266,7 +265,7 @@ class RowRemarks:
     columns: tuple[OddColumn, ...] = ()
 
     def of(self, row: int) -> tuple[str, ...]:
-        """Return the remarks on a row of the table, by its index; a row of -1 has no cells."""
+        """Return the remarks on the row with the given index; the index -1 stands for a row without cells."""
         if row < 0:
             return (f"the table of {self.party!r} has no cell in this row",)
         said = (f"column {each.cells.name!r} is {each.cells[row]!r}, {each.reason}" for each in self.columns

@@ -37,6 +37,7 @@ UNIT = (  # only known units, because other letters belong to codes such as 7A; 
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
+MONTH = rf"(?i:{'|'.join(reading_rules.MONTHS)})[A-Za-z]*"
 # Each notation of quantities in text: its name, its pattern, and advice for the user. Unlike identifiers, quantities
 # may repeat.
 NOTATIONS = {
@@ -67,7 +68,10 @@ NOTATIONS = {
     ),
     "numbers that are known as limits": (r"^[<>≤≥~]=?\s*[+-]?\d+([.,]\d+)?$", "write a number for each limit"),
     "dates": (
-        r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ].*)?$",
+        (
+            r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})|"
+            rf"\d{{1,2}}[ -]{MONTH}[ -]\d{{4}}|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
+        ),
         "write a number instead, such as days before a day of your choice",
     ),
 }
@@ -113,7 +117,7 @@ def feature(
 
     Args:
         column: the cells as in the file.
-        kind: the declared kind; ``None`` infers it.
+        kind: the declared kind; if ``None``, the kind is inferred.
         where: party and file, the beginning of an error.
         trained: whether a trained model fixes the kind, so that the user cannot change it.
         rules: the rules by which the party's cells are read.
@@ -279,7 +283,7 @@ def _not_numbers(
     notation = notation_of(text) if values > FEW_LEVELS else None
     what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
     if notation is None and marks is None:
-        dated = text.str.contains(reading_rules.DATE_CELL)
+        dated = text.str.contains(NOTATIONS["dates"][0])
         what, bad = "dates", (~dated).fill_null(value=False)
         marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
@@ -337,7 +341,7 @@ def as_dates(
     else:
         read = reading_rules.with_order(text, order)
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
-            read = iso  # year-first, because such a date has only one meaning
+            read = iso  # read as year-first, because a date with the year first has only one meaning
     if read.bad.any():
         why = advice or f"Expected dates{or_category(name, text.filter(read.bad), where)}"
         if known:
@@ -392,7 +396,7 @@ def date_setting(name: str, where: str) -> str:
 
 
 def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
-    """Describe the order in which dates were read, with a cell of ``text`` [n] that shows it, and its date."""
+    """Describe the order in which dates were read, with an example: a cell from ``text`` [n], and its date."""
     numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
     row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
     return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
@@ -429,7 +433,7 @@ def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.Dat
 
 
 def or_category(name: str, texts: pl.Series, where: str) -> str:
-    """Return the advice for a column with a few cells that do not fit the others: correct them, or read categories."""
+    """Return the advice for a few unusual cells in a column: correct the cells, or read the column as categories."""
     offer = missing_offer(name, texts, where)
     return f": correct them, leave them empty, or {_as_category(where, name)}{offer}"
 
@@ -483,7 +487,7 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """List, as text, the few texts in a column of numbers or dates, because they may stand for missing cells.
+    """List, as text, the few texts in a column of numbers or dates, because these texts may stand for missing cells.
 
     The result is ``None`` if there are more than two distinct texts (more than five if most cells are numbers), or if
     the numbers or dates have few distinct values.

@@ -24,7 +24,7 @@ from anyparty.errors import TableError, some
 from anyparty.tables.file_content import FileContent, FileSettings, named, utf_16
 
 SEPARATORS = (",", ";", "\t", "|")
-SAMPLE = 50  # the number of lines on which the separators are tried
+SAMPLE = 50  # the number of lines from which the separator is recognised
 # Letters of Western Europe. Text in other encodings rarely has only these letters if it is decoded as cp1252.
 _WESTERN = re.compile(r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]")
 _MARKS = frozenset("“”„‘’‚–—…•€£¥§°²³¹µ½¼¾«»©®™ªº¿¡´·±%‰×\xa0")
@@ -318,7 +318,7 @@ class CsvFile:
             rows = self._parsed(names, whole=whole)
             kept = rows.select(by_name(*(name for name in names if name not in drop)), *_ROW_MARKS)
             frame = kept.collect(engine="auto" if whole else "streaming")
-        except pl.exceptions.ComputeError:  # find the line, because the error of polars does not name it
+        except pl.exceptions.ComputeError:  # find the line number, because the error of polars does not contain it
             self._check_long_rows(len(names))
             self._check_quotes()
             raise

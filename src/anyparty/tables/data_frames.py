@@ -97,7 +97,7 @@ def tables_of_arrays(
         active: the party that has the labels; by default the first one.
 
     Raises:
-        TableError: an argument has a wrong type or shape; the message names the argument.
+        TableError: an argument has a wrong type or shape; the message contains the argument's name.
     """
     blocks = {party: _block(array, party) for party, array in arrays.items()}
     if not blocks:

@@ -180,7 +180,7 @@ def _not_a_table(head: bytes) -> tuple[str, str] | None:
 
 
 def utf_16(head: bytes) -> str | None:
-    """Return the Unicode encoding if a byte order mark shows it, or UTF-16 if every second byte is mostly zero."""
+    """Return the encoding that a byte order mark shows, or UTF-16 if most bytes at even or at odd places are zero."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -200,7 +200,7 @@ class FileSettings:
         separator: the character between two cells of a CSV file.
         decimal: the decimal mark of numbers in a CSV file, "." or ",".
         quote: the character around cells of a CSV file that contain the separator.
-        encoding: the text encoding of a CSV file, as Python names it, such as "cp1252" or "utf-16".
+        encoding: the text encoding of a CSV file, by its name in Python, such as "cp1252" or "utf-16".
         sheet: the sheet of a workbook, by name or by number from 1.
 
     Raises:

@@ -22,10 +22,8 @@ SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
 _SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
 _DIGITS = 15  # the number of digits that a spreadsheet keeps
-_RARE, _FEWEST = (
-    0.05,
-    20,
-)  # if at least _FEWEST rows have ids, ids of a rare type (at most the share _RARE) are reported
+# In a table of at least _FEWEST rows, ids of a rare type (at most the share _RARE of all ids) are reported.
+_RARE, _FEWEST = 0.05, 20
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Two spellings are one class if they differ in case, surrounding or repeated spaces, invisible or compatibility
 characters, the composed or decomposed form of Unicode, or in how a whole number is written. Spellings that may be two
-classes are not merged. ``check_classes`` rejects them, and names the settings that decide whether they are one class.
+classes are not merged. ``check_classes`` rejects them with an error that lists the settings for such spellings.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0",
 
 
 def _suspicious(counts: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
-    """Yield each class that may mark missing labels, and whether it is rare and at least two other classes remain."""
+    """Yield each class that may mark missing labels, and True if the class is rare among at least three classes."""
     total = sum(counts.values())
     for name, count in counts.items():
         others = [other for other in counts if other != name]

@@ -5,8 +5,8 @@ and free text (``HashingVectorizer``). scikit-learn is imported only in function
 second. In a categorical column, missing cells are a level of their own. A category that did not occur in training
 becomes zeros. A date becomes several numbers, such as its year, which are then treated as numeric columns.
 
-Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not name a Python
-class. Loading the file therefore creates only objects of the classes below.
+Fitted values are saved in JSON as numbers and names, and are restored bit for bit. The file does not contain names
+of Python classes. Loading the file therefore creates only objects of the classes below.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class Prepare(BaseModel):
         Args:
             table: the party's table, n rows.
             rows: [m] the indices of the party's training rows.
-            scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
+            scale: whether to standardize numeric columns. A column that is constant in training becomes 0 in all rows.
             impute: the statistic that replaces a missing number.
             max_levels: the largest number of categories of a column; if there are more, the rarest become one category.
 
@@ -352,8 +352,8 @@ class Prepare(BaseModel):
             TableError: a column is missing, or holds text in place of numbers.
 
         Warns:
-            AnypartyWarning: cells differ from the cells of the training rows, such as categories that training never
-            saw.
+            AnypartyWarning: cells differ from the cells of the training rows, such as categories that did not
+            occur in training.
         """
         return self.features(table, new=new).x
 
@@ -475,7 +475,7 @@ class Prepare(BaseModel):
             yield from checks.empty_now(frame)
 
     def row_remarks(self, table: Table) -> checks.RowRemarks:
-        """Compare each row of a table with the training rows, for answers that name single rows."""
+        """Compare each row of a table with the training rows; return remarks to accompany the answers."""
         return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
 
     @property
@@ -486,7 +486,7 @@ class Prepare(BaseModel):
 
     @property
     def _spreads(self) -> dict[str, tuple[float, float]]:
-        """The mean and standard deviation of each numeric column that varied in training; empty without scaling."""
+        """The mean and standard deviation of each numeric column that varied in training; empty if scaling is off."""
         if self.numeric.mean is None or self.numeric.scale is None:
             return {}
         spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)

@@ -1,4 +1,6 @@
-"""Read a file or a data frame into a polars frame of raw cells. Errors name the file and, if known, the line.
+"""Read a file or a data frame into a polars frame of raw cells.
+
+Errors contain the file's name and, if known, the line number.
 
 A forked process cannot read tables, because polars would wait for ever. A fork copies a process without its threads. If
 polars had started its threads before the fork, the child waits for threads that do not exist. Python forks by default
@@ -25,7 +27,7 @@ import csv
 import io
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -183,11 +185,13 @@ class RawTable:
 
 
 def read(
-    source: Source, party: str, settings: FileSettings = DETECT, drop: Collection[str] = ()
+    source: Source, party: str, settings: FileSettings = DETECT, drop: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> RawTable:  # fmt: skip
     """Return the cells of a file, of a folder or pattern of files, of standard input ("-") or of a data frame.
 
-    ``drop`` lists columns to leave out.  If the source is a CSV or Parquet file, they are not kept in memory.
+    ``drop`` lists columns to leave out; ``only``, if given, lists the only columns to keep.  If the source is a CSV or
+    Parquet file, the other columns are not kept in memory.
 
     Raises:
         TableError: the source is absent, unreadable, empty, malformed or not a table, or a column name repeats.
@@ -197,7 +201,7 @@ def read(
         with _lazy_frame_errors(party):
             source = source.collect()
     if isinstance(source, str | Path):
-        return _from_files(user_path(source), party, settings, drop)
+        return _from_files(user_path(source), party, settings, drop, only)
     if isinstance(source, pl.DataFrame):
         return RawTable(named(source), source, "polars data frame")
     if data_frames.is_pandas(source):
@@ -306,9 +310,11 @@ def _parts(path: Path, party: str) -> list[Path]:
     raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()}){hint}")
 
 
-def _from_files(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
+def _from_files(
+    path: Path, party: str, settings: FileSettings, drop: Collection[str], only: Collection[str] | None
+) -> RawTable:  # fmt: skip
     files = _parts(path, party)
-    parts = [_from_file(each, party, settings, drop) for each in files]
+    parts = [_from_file(each, party, settings, drop, only) for each in files]
     first, *others = parts
     if not others:
         return replace(first, name=named(path))
@@ -326,7 +332,9 @@ def _from_files(path: Path, party: str, settings: FileSettings, drop: Collection
     return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns)
 
 
-def _from_file(path: Path, party: str, settings: FileSettings, drop: Collection[str]) -> RawTable:
+def _from_file(
+    path: Path, party: str, settings: FileSettings, drop: Collection[str], only: Collection[str] | None
+) -> RawTable:  # fmt: skip
     """Return the cells of one table file, whatever its format."""
     with _read_errors(path, party) as reading:
         content = reading.open()
@@ -336,34 +344,39 @@ def _from_file(path: Path, party: str, settings: FileSettings, drop: Collection[
             note = f"{file_named(path)} is compressed with {content.packing}, although its name does not say so"
             notes = (f"party {party!r}: {note}",)
         if content.format == "CSV":
-            return _from_csv(content, packed, notes, party, settings, drop)
+            return _from_csv(content, packed, notes, party, settings, drop, only)
         if content.format == "Excel":
             cells, sheet, more = read_workbook(content, settings, party)
             return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more)
         if content.format == "Parquet":
             rows = pl.scan_parquet(content.source, glob=False)
             columns = rows.collect_schema().names()
-            cells = rows.select(by_name(*(name for name in columns if name not in drop))).collect()
+            left_out = _unneeded(columns, drop, only)
+            cells = rows.select(by_name(*(name for name in columns if name not in left_out))).collect()
             return RawTable(named(path), cells, packed, notes=notes, columns=tuple(columns))
         cells = pl.read_ipc(io.BytesIO(content.whole()))
         check_unique(cells.columns, f"party {party!r}: {file_named(path)}")
         return RawTable(named(path), cells, packed, notes=notes)
 
 
+def _unneeded(columns: Sequence[str], drop: Collection[str], only: Collection[str] | None) -> Collection[str]:
+    """Return the columns to leave out: ``drop``, and all named columns that are not in ``only``."""
+    return drop if only is None else {name for name in columns if name and (name in drop or name not in only)}
+
+
 def _from_csv(
     content: FileContent, packed: str, notes: tuple[str, ...], party: str, settings: FileSettings,
-    drop: Collection[str],
+    drop: Collection[str], only: Collection[str] | None,
 ) -> RawTable:  # fmt: skip
     file = CsvFile.of(content, settings, party)
     try:
-        cells, decimal, more = file.read(settings, drop)
+        cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        file = CsvFile.of(
-            content, settings, party, whole=True
-        )  # recognise the encoding again: the file is not UTF-8 after its first bytes
-        cells, decimal, more = file.read(settings, drop)
+        # recognise the encoding again: the file is not UTF-8 after its first bytes
+        file = CsvFile.of(content, settings, party, whole=True)
+        cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
     columns = tuple(name for name in file.header if name)
     return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns)

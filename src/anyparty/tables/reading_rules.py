@@ -75,7 +75,7 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
 
     Args:
         text: the cells.
-        decimal: the decimal mark; ``None`` recognizes it.
+        decimal: the decimal mark; if ``None``, the mark is recognized.
     """
     formats = [NumberFormat(decimal=mark, unit=_unit(text)) for mark in ([decimal] if decimal else BODY)]
     read = [with_format(text, each) for each in formats]
@@ -115,7 +115,8 @@ def _unit(text: pl.Series) -> str:
 def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
     """Return whether both decimal marks are possible, and the cells do not show which mark is meant.
 
-    1.234 beside 12,345 is ambiguous. 1.234 with a unit is ambiguous too, because prices rarely have three decimals.
+    1.234 is ambiguous in a column that also contains 12,345. 1.234 with a unit is ambiguous too, because prices rarely
+    have three decimals.
     """
     if any(each.bad.any() for each in read) or all((each.numbers == next(iter(read)).numbers).all() for each in read):
         return False
@@ -331,10 +332,11 @@ class ReadingRules(BaseModel):
     Attributes:
         missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
         task: the requested kind of task. For "regression", all labels are numbers.
-        classes: by class, the label texts that mean it, without regard to case; ``None`` recognizes the classes.
+        classes: by class, the label texts that stand for the class, without regard to case; if ``None``, the classes
+            are recognized.
         limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
         dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
-        decimal: the decimal mark of numbers in text; ``None`` recognizes it in each column.
+        decimal: the decimal mark of numbers in text; if ``None``, the mark of each column is recognized.
         merge_spellings: whether categories that differ only in their spelling are one category.
         formats: by column, the format of numbers with marks, as recognized in training.
         date_formats: by column, how dates are written, as recognized in training.

@@ -41,7 +41,7 @@ class ColumnSummary:
     Attributes:
         name: the column.
         kind: "numeric", "categorical", "date" or "text".
-        levels: the number of distinct values of a category; ``None`` for the other kinds.
+        levels: the number of distinct values of a categorical column; ``None`` for the other kinds.
         missing: the share of cells that are missing.
         remark: a possible mistake; may be empty.
         suspicious: whether the remark is about cells that may be identifiers, or that may mark missing values.
@@ -126,7 +126,7 @@ def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | N
 
 
 def render(tables: Sequence[Table]) -> RichTable:
-    """Return a terminal table of all parties' columns. If there are many columns, it lists only those with a remark."""
+    """Return a terminal table of the parties' columns. A long list is limited to columns with a remark."""
     shown = RichTable(title="how columns were read", title_justify="left")
     for heading in ("party", "column", "read as"):
         shown.add_column(heading)

@@ -164,7 +164,8 @@ def read_table(
     Raises:
         TableError: the source cannot be read, a column is missing, or ids, features or labels are not usable.
     """
-    made = readers.read(source, party, file, () if isinstance(drop, str) else set(drop) - {part_by})
+    needed = None if expect is None else {*id_names(id), *expect, *(each for each in (label, part_by) if each)}
+    made = readers.read(source, party, file, () if isinstance(drop, str) else set(drop) - {part_by}, needed)
     raw, available = made.cells, list(made.columns)
     where = f"party {party!r}, {made.name}"
     _check_name_sizes(available, where, max_cell_bytes)

@@ -43,7 +43,7 @@ def infer_task(
 ) -> Task:  # fmt: skip
     """Return the task that is inferred from the labels.
 
-    If ``kind`` is "auto", text and booleans are classes, and so are whole numbers with at most 20 distinct values.
+    If ``kind`` is "auto", these labels are classes: text, booleans, and whole numbers with at most 20 distinct values.
     Floats without a fraction are whole numbers, because pandas stores integers as floats if the column has missing
     cells. Other numbers are a quantity. Class names are text, sorted as numbers if all of them are numbers. They come
     from all known labels, so that they do not depend on the split. The mean and the scale of a quantity come only from

@@ -103,7 +103,7 @@ class Callback:
 
         Args:
             status: "done", "stopped" (by Ctrl-C, or because a party's site stopped) or "failed".
-            evaluation: test scores as ``Evaluation.to_json``; ``None`` without test rows, or if the run failed.
+            evaluation: test scores as ``Evaluation.to_json``; ``None`` if there are no test rows or the run failed.
             error: the error of a failed run, in a sentence.
         """
 

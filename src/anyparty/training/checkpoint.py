@@ -46,7 +46,7 @@ class RunPosition:
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
         best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_end`` describes.
         best_stage: the name of the best epoch's stage.
-        lowest: the lowest value so far of the score that breaks ties.
+        lowest: the lowest value that the score that breaks ties has had.
         moved: whether the metric has changed since its first value.
         waited: the number of epochs of this stage since the last improvement.
         history: one record per epoch, at the active party.
@@ -122,7 +122,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
-    """Return a text on each parameter that was saved with another shape, was not saved, or is not in the network."""
+    """Return a text for each parameter that was not saved, has another saved shape, or is not in the network."""
     shapes = {
         name: (_shape(kept[name]), _shape(want))
         for name, want in wants.items()

@@ -112,7 +112,7 @@ async def begin(
     epoch.  If the run ended while the first checkpoints were written, training starts from the beginning.
 
     Raises:
-        ConfigError: at the active party, if a party's settings differ; the error names the group.
+        ConfigError: at the active party, if a party's settings differ; the error contains the group's name.
         ResumeError: at the active party, if a party has no checkpoint of the run to resume.
     """
     if net.me != roster.active:
@@ -142,7 +142,7 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Mo
     """Check a party's settings, and return the stages and epochs of its checkpoints; called at the active party.
 
     Raises:
-        ConfigError: the party's settings differ; the error names the group.
+        ConfigError: the party's settings differ; the error contains the group's name.
     """
     expect = {"settings": TensorSpec((len(settings), 32), torch.uint8), "checkpoints": TensorSpec((-1,), torch.int64)}
     said = await net.recv(name, "hello", expect)
@@ -189,7 +189,7 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Send the plan of a stage, if this is the active party, or receive it at another party; return the plan.
+    """At the active party, send the plan of a stage; at other parties, receive the plan. Return the plan.
 
     The plan contains the rows to train on, the index of the set of parties that have each row, the validation rows and
     the training rows to score.
@@ -207,7 +207,7 @@ class EpochDecision:
     """The active party's decision after an epoch.
 
     Attributes:
-        keep: True if the current weights are the best so far.
+        keep: True if the weights of this epoch are to be kept, because they are better than those of earlier epochs.
         stop: True if the stage ends after this epoch.
         back: the parties that take part again from the next epoch.
 
@@ -219,7 +219,7 @@ class EpochDecision:
 
 
 async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
-    """Share the decision after an epoch: whether its weights are the best so far, and whether the stage ends.
+    """Share the decision after an epoch: whether to keep the epoch's weights, and whether the stage ends.
 
     The active party sends its decision, ``verdict``. At other parties ``verdict`` is ``None``, and they receive the
     decision. The function returns the decision.

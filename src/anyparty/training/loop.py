@@ -366,7 +366,7 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # fails for a device that does not compute, such as "meta"
+        torch.zeros(1, device=device).item()  # raises an error for a device that does not compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
         if "with arguments from the" in why:  # replace the message, which contains a page about PyTorch's builds

@@ -61,7 +61,7 @@ class PartyInputs:
         optimizer: the optimizer of the party's network.
         scale: True if the party's numeric columns are standardised.
         max_levels: the largest number of categories of a column; rarer categories are grouped into one.
-        folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
+        folder: the party's checkpoint folder; if ``None``, no checkpoints are kept.
         hooks: callbacks and values from outside training.  At the active party, ``hooks.welcome`` is called before
             the setup is sent to a party that rejoins.
 
@@ -203,7 +203,7 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
 
 
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
-    """Send the setup, if this is the active party, or receive it at another party; return the setup.
+    """At the active party, send the setup; at other parties, receive the setup. Return the setup.
 
     Every party gets the use of each row.  Label holders also get the task and which parties have each row.
 

@@ -140,7 +140,7 @@ class Attendance:
 
         Raises:
             Incomplete: a party present at the end did not save all its files, or too few parties took part.  The
-                message names the parties, the missing parts and the next step.
+                message lists the parties, the missing parts and the next step.
         """
         said = [*self._failed(), *self._too_few(require)]
         if said:
@@ -244,7 +244,7 @@ class PartyRun:
         validation: [n] int64, indices of the rows to validate on, at the active party.
         training: [N] bool, the rows that training may use, at the active party.
         joined: [N] bool, the rows that ``settings.rows`` selects, at the active party.
-        checkpoints: the party's checkpoint folder; ``None`` keeps no checkpoints.
+        checkpoints: the party's checkpoint folder; if ``None``, no checkpoints are kept.
         resume: whether to resume from checkpoints that all parties have.
         hooks: callbacks and values from outside training.
 

@@ -139,8 +139,8 @@ class ContractChannel:
         declared: the declarations of the messages that may be sent.
         lose: a function that excludes a party that sent an extreme message; its arguments are the party and the reason.
             If it is ``None``, an extreme message ends the run.
-        bounds: the magnitudes of the tensors received so far, from which the bounds on numbers follow; ``None``
-            disables the bounds.
+        bounds: the magnitudes of all received tensors, from which the bounds on numbers follow; if ``None``,
+            there are no bounds.
         moment: the current step of the run, for error messages; ``at_moment`` sets it.
         training: True if the current step is a training step, not validation or prediction.
         dropped: the reasons why parties were excluded, by party.

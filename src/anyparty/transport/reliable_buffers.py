@@ -13,7 +13,7 @@ sent twice if a receipt request overtakes the message.
 Receiving.  Pieces are joined to messages, and messages wait in order until they are read.  Each sender has a budget of
 bytes for the unread messages and the pieces of incomplete messages of all its tags.  A piece beyond the budget is
 dropped and not acknowledged, and the sender repeats the piece later.  A sender that runs this code waits while many of
-its bytes are not acknowledged.  A sender that continues to send large amounts causes an error.
+its bytes are not acknowledged.  If a sender continues to send large amounts, the receiver raises an error.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Outgoing:
         self.ask_at = now + retry_s * 2 ** min(self.attempts - 1, 5)
 
     def answered(self, ask: int) -> None:
-        """Mark the message to be sent again if the answer to receipt request ``ask`` shows that it was lost.
+        """Mark the message to be sent again if the answer to the receipt request ``ask`` shows the loss of the message.
 
         The message was lost if it was sent before this request, and some of its pieces are still not acknowledged.
         """
@@ -264,7 +264,7 @@ class Incoming:
         A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
 
         Raises:
-            MessageError: the rejected messages have more than twice the bytes that such a sender leaves unacknowledged.
+            MessageError: the rejected messages have more than twice the number of these bytes.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):

@@ -207,7 +207,7 @@ def credit(paths: Sequence[Path]) -> Fields:
 
 
 def hapt(paths: Sequence[Path]) -> Fields:
-    """Read HAPT (UCI 341) from the prepared hapt.npz, and the names of columns from features.txt beside it."""
+    """Read HAPT (UCI 341) from the prepared hapt.npz, and the names of columns from features.txt in the same folder."""
     arrays = downloads.npz(paths)
     names = paths[0].with_name("features.txt")
     return _hapt(arrays, names.read_text("utf-8").split("\n") if names.exists() else ())

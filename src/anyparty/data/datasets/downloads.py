@@ -1,7 +1,7 @@
 """Download files, resume interrupted downloads, reject files with a wrong checksum, and read published formats.
 
-The package pooch was considered. It cannot resume a download, so this code would still be needed as pooch's downloader.
-Pooch would also add five packages.
+The package pooch was considered. It cannot resume a download, so this module would still need its own code for
+downloads. Pooch would also add five packages.
 
 No reader unpickles data. A malformed file raises ValueError, OSError or EOFError, which ``load`` converts to a
 TableError.
@@ -40,7 +40,7 @@ TIMEOUT_S = 30.0
 def download(
     url: str, to: Path, *, sha256: str = "", progress: bool = True, timeout_s: float = TIMEOUT_S, verify: bool = True
 ) -> Path:
-    """Download a file and return its path ``to``, where the file appears only when it is complete and verified.
+    """Download a file to the path ``to`` and return the path; the file appears only when it is complete and verified.
 
     An incomplete download is kept in the file ``to`` + ".part", and the next call requests only the missing bytes. If
     another process is downloading the same file, the call waits.
@@ -167,7 +167,7 @@ def check(path: Path, sha256: str) -> None:
 
 
 def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
-    """Return the arrays that ``make`` reads from the files ``paths``, from the cache if they are there.
+    """Return the arrays that ``make`` reads from files; if the cache has these arrays, read them from the cache.
 
     The cache identifies a file by its path, size and modification time. An error while writing to the cache is ignored.
     """

@@ -47,9 +47,9 @@ def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> DatasetForm:
 
 
 # The addresses have not been tested, because the first version was written without a network connection. The checksums
-# of official files are copied from public records: UCI's from public repositories, those of Fashion-MNIST and CIFAR
-# from TensorFlow Datasets. The copied checksum of credit_default/data.csv has been verified on a file with the same
-# rows.
+# of official files are copied from public records: the checksums of UCI's files from public repositories, the checksums
+# of Fashion-MNIST and CIFAR from TensorFlow Datasets. The copied checksum of credit_default/data.csv has been verified
+# on a file with the same rows.
 CATALOGUE: dict[str, CatalogueEntry] = {
     "credit": CatalogueEntry(
         title="Default of Credit Card Clients",

@@ -174,7 +174,8 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
 class ConnectionMonitor(FLComponent):  # type: ignore[misc]
     """At a client: reports when the server admits the client, stops answering, and answers again.
 
-    Every heartbeat carries the time of the client's clock.  The client answers only requests that jobs need.
+    Every heartbeat carries the time of the client's clock. The client answers only those requests that are necessary
+    for jobs.
     """
 
     def __init__(self, party: str, place: str) -> None:

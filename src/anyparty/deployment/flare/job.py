@@ -105,7 +105,7 @@ class JobOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOutcome:
-    """How a job ended at one party.
+    """The outcome of a job at one party.
 
     Attributes:
         party: the party's name.

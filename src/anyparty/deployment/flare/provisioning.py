@@ -52,7 +52,7 @@ def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
 
 
 def nvflare(*words: object) -> dict[str, Any]:
-    """Run the command ``nvflare`` with the arguments ``words``, and return the data of its answer.
+    """Run the command ``nvflare``, and return the data of its answer; ``words`` are the command's arguments.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.
@@ -177,9 +177,9 @@ def provision(
 
 
 def check_place(place: Path) -> None:
-    """Check that FLARE can start jobs from the folder ``place``.
+    """Check that FLARE can start jobs from a folder.
 
-    FLARE puts the folder's path into a command line, which it then splits at blanks.
+    FLARE puts the folder's path into a command line, and then splits the command line at blanks.
 
     Raises:
         ConfigError: the path of the folder or of Python contains a blank, a quote, a ``#`` or a backslash.
@@ -195,7 +195,7 @@ def check_place(place: Path) -> None:
 
 
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
-    """Write the files that a site needs in addition to FLARE's.
+    """Write the files that a site needs in addition to FLARE's files.
 
     The files are written again at each start of the site, because they contain the kit's path.
 

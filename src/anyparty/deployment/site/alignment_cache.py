@@ -145,9 +145,9 @@ async def aligned(
     incremental: bool = False,
     progress: BlindingProgress | None = None,
 ) -> tuple[PartyAlignment, Tensor]:
-    """Align the parties' rows if necessary; return what this party knows of the alignment, and the alignment's number.
+    """Align the parties' rows if necessary; return this party's view of the alignment, and the alignment's number.
 
-    If all parties have stored the same alignment, it is used.  If not, the parties make a new one.
+    If all parties have stored the same alignment, this alignment is used. If not, the parties make a new alignment.
 
     A passive party aligns only its rows with at least one cell or a label. The active party aligns all its rows,
     because it may ask for a prediction of a row that only other parties know. ``there`` lists the online parties; by

@@ -67,7 +67,7 @@ class StoredPart:
     def of(cls, site: SiteSettings, config: Config | None = None) -> StoredPart:
         """Load the party's share of the model from its site's folder.
 
-        ``config`` may name a user-defined method and encoder, if the party's own settings allow them.
+        ``config`` may contain a user-defined method and encoder, if the party's own settings allow them.
 
         Raises:
             ConfigError: the party's settings do not allow the user-defined method or encoder, or ``config`` does not

@@ -93,7 +93,7 @@ class SiteParty:
 
 
 def roster_of(site: SiteSettings, config: Config) -> Roster:
-    """Return the parties as the job's settings and the site's settings describe them; no table is read.
+    """Return the parties, from the settings of the job and of the site; no table is read.
 
     Raises:
         ConfigError: the job's settings have no label, a label that no party has, or a party that is unknown to the
@@ -175,7 +175,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
 async def _attendance(
     home: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
 ) -> list[str]:
-    """Wait until the other parties have finished; return and record warnings that name parties that missed epochs.
+    """Wait until the other parties have finished; return and record warnings about parties that missed epochs.
 
     Raises:
         Incomplete: a party failed at the end of training, or ``train.require`` is not met.

@@ -180,7 +180,7 @@ class FeatureNetworks:
     def explain(self, x: Tensor, z: Tensor, known: Tensor | None = None) -> Tensor:
         """Return log p(x^k | z_l) of rows x [B, F]: z [L, B, D] -> [L, B].
 
-        With a mask ``known`` [B, F], only the known cells are used.
+        If a mask ``known`` [B, F] is given, only the known cells are used.
         """
         found: Tensor = LogProb.apply(self._decoded(z), x, self.floor, known)  # type: ignore[no-untyped-call]
         return found

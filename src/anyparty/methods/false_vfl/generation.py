@@ -48,7 +48,7 @@ async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
     owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Run one party's side of imputing the block of ``owner`` for the rows of a batch.
+    """Run one party's side of imputing a block, whose party is ``owner``, for the rows of a batch.
 
     Only the owner gets the imputed block; at all other parties, the result is ``None``. Only blocks of the parties in
     ``asked`` are used. ``S`` samples of the block are drawn. If ``lacks`` is true, the owner has none of these rows; if

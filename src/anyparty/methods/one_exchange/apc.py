@@ -176,7 +176,7 @@ class Apc:
         return ClassifierStage.of(self, TITLE, self._fitted_to if self.classify_on == "either" else None)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return the traffic of each passive party's message by equation (6)."""
+        """Compute the traffic of each passive party's message with equation (6)."""
         if not self.exchanges:
             return []
         return [
@@ -338,7 +338,7 @@ def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Row
 
     If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The joint
     embeddings of these rows are already known. To score answers in place of the loss, the active party would need
-    messages from the passive parties, which may be offline by then.
+    messages from the passive parties, which may be offline during this stage.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:

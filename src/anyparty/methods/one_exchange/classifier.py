@@ -74,8 +74,8 @@ class ClassifierStage:
         classifier: "logistic" ("ridge" in regression), the name of a scikit-learn class, or "head": a network.
         settings: keyword arguments of the estimator.
         head_hidden: hidden widths of the head.
-        fitted_to: function that returns the inputs to which the classifier is fitted, if they differ from those of
-            ``classified``. It may return two inputs for one row.
+        fitted_to: function that returns the inputs to which the classifier is fitted, if they differ from the inputs
+            that ``classified`` returns. This function may return two inputs for one row.
 
     """
 

@@ -89,7 +89,7 @@ class DistillationLoss:
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
         """Return the loss of one of the active party's autoencoders on this party's rows of a batch.
 
-        ``teacher`` has the embeddings that the autoencoder learns to reproduce, or is ``None``.
+        ``teacher`` has the embeddings that the autoencoder learns to reproduce; ``None`` if there is no teacher.
         """
         assert rows.block is not None
         x, held = rows.block.take(batch.rows)

@@ -208,7 +208,7 @@ class RepresentationSharing:
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
 
-        The n rows are those of ``places`` for which a passive party's embeddings arrived. The mask marks the parties
+        The n rows are the rows at ``places`` for which a passive party's embeddings arrived. The mask marks the parties
         whose embeddings of a row arrived. For rows outside these n, the active party has only its own embeddings.
         """
         roster = state.seat.roster
@@ -230,7 +230,9 @@ class RepresentationSharing:
 
 
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return local embeddings side by side [B, sum of widths], zero for absent parties, and a mask of presence [B, K].
+    """Return local embeddings side by side [B, sum of widths], and a mask [B, K] of the present parties.
+
+    The embeddings of absent parties are zero.
 
     Z_k are the local embeddings of party k. ``blocks`` has the Z_k of the parties that sent them. ``widths`` has the
     widths of all K parties' local embeddings, in the roster's order.

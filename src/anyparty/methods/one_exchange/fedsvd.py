@@ -14,9 +14,9 @@ Protocol  key generator -> t, d   a key of P, the rows Q_i, a key of R; a mask i
           server                  the sum is P X Q = (P U) S (Q' V)'; the server sends P U to t.
           t                       U = P' (P U).
 
-The result is lossless: P and Q are orthogonal and R cancels in the sum, so U is that of the plain decomposition, except
-for rounding errors. If columns repeat other columns or are constant, singular values are 0 except for rounding errors.
-Their vectors depend only on the masks and are left out. r is therefore at most the rank.
+The result is lossless: P and Q are orthogonal and R cancels in the sum, so the result equals the U of the plain
+decomposition, except for rounding errors. If columns repeat other columns or are constant, singular values are 0 except
+for rounding errors. Their vectors depend only on the masks and are left out. r is therefore at most the rank.
 
 The computation is in double precision, and P U is rounded to single precision. The sign of each column of U is chosen
 so that its largest entry is positive. Masks are drawn from torch's generator, whose whole state is set from secret

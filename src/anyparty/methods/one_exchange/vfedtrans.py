@@ -133,7 +133,7 @@ class VFedTrans:
         return ClassifierStage.of(self, TITLE)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return the traffic of the decomposition with each data party by equation (10) of the APC-VFL paper."""
+        """Compute the traffic of each data party's decomposition with equation (10) of the APC-VFL paper."""
         return [
             costs.FormulaTraffic(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
             for name, count in ran.shared.items()
@@ -145,8 +145,8 @@ class VFedTrans:
         """Make the active party's students and classifier; the other parties have no network.
 
         Raises:
-            ConfigError: the active party has no columns; there is no data party; or ``key_generator`` or ``server``
-                names an unknown party, or one that holds columns or labels.
+            ConfigError: the active party has no columns; there is no data party; or ``key_generator`` or ``server`` is
+                unknown, or holds columns or labels.
         """
         roster = seat.roster
         distillation.active_block(roster, TITLE)

@@ -1,10 +1,10 @@
 """The real clock, for a federation of real processes: a party makes local iterations until its time-out has passed.
 
 The time-out is in seconds. At each party, the time-out starts when the party has received the messages of the exchange.
-Speeds and latency are those of the machines and the network. No party knows the deadline of another party. In Flex-VFL
-a host waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and the other
-parties continue. In the first round of an epoch, and with a method that needs all parties, the host waits for all
-parties. A run with a real clock is not reproducible from its seed.
+The machines determine the speeds, and the network determines the latency. No party knows the deadline of another party.
+In Flex-VFL a host waits ``grace`` seconds for embeddings. A party whose embeddings arrive later misses the round, and
+the other parties continue. In the first round of an epoch, and with a method that needs all parties, the host waits for
+all parties. A run with a real clock is not reproducible from its seed.
 """
 
 from __future__ import annotations

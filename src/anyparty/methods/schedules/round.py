@@ -1,7 +1,7 @@
-"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; one iteration: P-BCD).
+"""One party's side of a round: exchange, then local iterations (Flex-VFL, Algorithm 1; P-BCD has one iteration).
 
-    exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or if labels are shared Phi: the
-               heads and the other parties' embeddings
+    exchange   send the embeddings of a mini-batch to the hosts; receive gradients; if labels are shared, receive Phi:
+               the heads and the other parties' embeddings
     iterate    tau_k times: encode the same rows, compute the gradient with the other parties' embeddings unchanged,
                and take an optimizer step
 
@@ -188,7 +188,8 @@ class ExchangeResult:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
         theirs: the gradients with respect to the party's embeddings that other hosts sent.
-        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot do so.
+        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute
+            it.
         without: the hosts that continued without this party.
         late: at a host, the parties that were too late for the round.
         rate: the party's learning rate in this round, if the active party sets it.

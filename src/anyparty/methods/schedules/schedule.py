@@ -80,8 +80,8 @@ class LocalIterations:
         labels: the parties that use labels. "active": only hosts of heads use labels; the other parties continue with
             the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels (column
             ``label`` in ``[parties.NAME]``) and computes its own loss.
-        mu: μ, the strength of the proximal term μ (θ^t - θ^0), which is added to every gradient. It has no effect in
-            ``p-bcd`` and ``vafl``, because it is 0 in the first iteration of a round.
+        mu: μ, the strength of the proximal term μ (θ^t - θ^0), which is added to every gradient. The term has no
+            effect in ``p-bcd`` and ``vafl``, because it is 0 in the first iteration of a round.
         momentum: "local" resets SGD's momentum in every round, as in the paper (Adam's state is not reset); "kept"
             never resets the momentum.
         smoothness: an estimate of max{L, L_k}, the smoothness of the loss. A warning is given if a learning rate
@@ -165,8 +165,8 @@ class TimedRound(SharedRound):
 class PBCD(SharedRound):
     """Schedule with one local iteration per round, as in a split method without a schedule.
 
-    By default, SGD's momentum has no effect, because it is reset in every round, and a round has a single step. It has
-    an effect with the setting momentum = "kept".
+    By default, SGD's momentum has no effect, because it is reset in every round, and a round has a single step. The
+    momentum has an effect with the setting momentum = "kept".
     """
 
     title: ClassVar[str] = "P-BCD"

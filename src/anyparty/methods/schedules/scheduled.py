@@ -1,4 +1,4 @@
-"""Combine a split method and a schedule into a method, whose training steps differ from those of the split method."""
+"""Combine a split method and a schedule into a method; the schedule determines the training steps."""
 
 from __future__ import annotations
 

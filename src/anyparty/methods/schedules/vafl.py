@@ -82,7 +82,8 @@ class VaflHost:
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
         """Return received embeddings for the parties in ``asked``, and stored embeddings for all other parties.
 
-        ``fresh`` has the received embeddings. The stored embeddings of a party are those that it sent last.
+        ``fresh`` has the received embeddings. The stored embeddings of a party are the embeddings that the party sent
+        last.
 
         Raises:
             PartyLost: a party in ``asked`` left, and the method cannot train without that party.
@@ -281,7 +282,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # there is no loss if no party has rows of the mini-batches reached so far
+            return None  # no loss, because no party has rows in the mini-batches that the active party has reached
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1

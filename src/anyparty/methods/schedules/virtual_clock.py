@@ -89,7 +89,7 @@ class VirtualClock:
         return min(self._known[party][0])
 
     def restarts(self, rounds: int | Mapping[str, int]) -> int:
-        """Return the largest number of times that a party's trace has started again after ``rounds`` rounds.
+        """Return the number of restarts, within ``rounds`` rounds, of the trace that restarts most often.
 
         ``rounds`` is one number for all parties, or a number for each party. A trace of a single sample never restarts.
         """
@@ -100,7 +100,7 @@ class VirtualClock:
 class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
     """A cache of a pair (durations, numbers) for each party, with a value for each sample of the party's trace.
 
-    A duration is that of one local iteration. A number is the number of iterations that fit into the time-out.
+    A duration is the time that one local iteration takes. A number is the number of iterations within the time-out.
     """
 
     def __init__(self, clock: VirtualClock) -> None:

@@ -24,7 +24,7 @@ Answer    for any row that at least one party has, with zeros in place of absent
 
 Differences   Steps 1 and 2 take place in every batch, not in separate epochs. Step 3 takes place at the start of an
               epoch, so all parties start from one top encoder. This encoder is the mean of K independent draws, so its
-              weights are 1 / sqrt(K) as large as those that torch draws. Views are those of ``pretraining``. If the
+              weights are 1 / sqrt(K) as large as those that torch draws. Views are made as in ``pretraining``. If the
               encoder is an MLP, b_k and t_k together are as deep as c_k, and t_k is the last layer. If the encoder is a
               user's own module, b_k is this module, and t_k is an additional layer.
 """

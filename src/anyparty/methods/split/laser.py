@@ -193,7 +193,7 @@ class Laser(Rule):
         return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each head's outputs for the mean over all observed parties [B, M, C], and their validity [B, M]."""
+        """Return each head's outputs [B, M, C] for the mean embedding of a row, and a mask [B, M] of valid outputs."""
         mean = mean_over(h, observed).unsqueeze(1)
         if self.heads == "one":
             return fusion.heads(mean), observed.any(dim=1, keepdim=True)
@@ -266,7 +266,7 @@ class RunningMeans(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient with respect to the products, [B, K, M, D], from that of the means, [B, M, K, D].
+        """Convert the gradient with respect to the means [B, M, K, D] to that of the products [B, K, M, D].
 
         An entry at place j of its order is a summand of the means j..K. Its gradient is the sum over i = j..K of the
         gradient of mean i divided by i. Every entry has exactly one place in an order, so an assignment suffices.

@@ -76,7 +76,7 @@ class Local(Rule):
         return fusion.heads(h[:, fusion.owners], mine), mine
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the active party's answer to each row, or that of the first party that has the row."""
+        """Return the active party's answer to each row, or the answer of the first party that has the row."""
         by_party = given.by_party()
         there = ~by_party.isnan().any(dim=2)
         preferred = there.int()
@@ -146,7 +146,7 @@ class Ensemble(Local):
 
 
 def draw_winner(votes: Tensor, key: Tensor) -> Tensor:
-    """Return the class with the most votes, in a tie a class chosen by the row's key: votes [B, C], key [B] -> [B]."""
+    """Return the class with the most votes, with ties broken by the row's key: votes [B, C], key [B] -> [B]."""
     leading = votes == votes.max(dim=1, keepdim=True).values  # [B, C]
     spread = torch.arange(1, votes.shape[1] + 1, device=key.device) * 0x9E3779B97F4A7
     lots = ((key.unsqueeze(1) ^ spread) * 0x2545F4914F6CDD1D).abs() % 1_000_003  # multiplication mixes the key's bits

@@ -18,7 +18,7 @@ Rate      The learning rate falls as a cosine; the predictor's learning rate is 
           to the norm ``pretrain_clip`` (He et al., FedHSSL).
 
 Differences   The papers do not define views of a table's row. Here the first view is the row itself. In the second, a
-              share ``corrupt`` of the row's numbers is replaced by those of other rows of the batch (Bahri et al.:
+              share ``corrupt`` of the row's numbers is replaced by numbers of other rows of the batch (Bahri et al.:
               "SCARF", ICLR 2022). Here m is constant, while the papers of BYOL and MoCo increase it to 1. The paper of
               MoCo multiplies its loss by 2 T; this factor is omitted. SimSiam, BYOL and MoCo all use SimSiam's
               projector and predictor.
@@ -133,7 +133,7 @@ class SelfSupervised:
 
     @staticmethod
     def follow(modules: Mapping[str, nn.Module]) -> None:
-        """After a step, move the weights of each target network towards those of the network that it follows."""
+        """After a step, move each target network's weights towards the weights of the trained network."""
         for name, module in modules.items():
             if isinstance(module, AveragedModel):
                 module.update_parameters(modules[name.removeprefix(TARGET)])

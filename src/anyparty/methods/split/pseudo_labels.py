@@ -17,8 +17,8 @@ Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_
           If each predictor has its own mean (Local, Ensemble, Combinatorial), this loss is computed for each predictor
           over the predictor's rows, and summed over predictors.
 
-The messages are those of the split method's own training; they cover more rows. All predictors must be at the active
-party, because no other host has the answer p_n.
+The messages are the same as in the split method's own training, but cover more rows. All predictors must be at the
+active party, because no other host has the answer p_n.
 """
 
 from __future__ import annotations

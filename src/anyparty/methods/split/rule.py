@@ -126,7 +126,7 @@ class RuleAnswer:
         answered: [B] bool, whether the row has an answer.
         took_part: [B, K] bool, the parties whose blocks the answer uses.
         by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
-        reason: the reason why a row that at least one party has gets no answer.
+        reason: why a row has no answer, if at least one party has the row.
 
     """
 
@@ -494,7 +494,7 @@ def check_weights(rule: object) -> None:
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) for each attribute of an object and its classes, and for each item of such a container."""
+    """Yield (name, value) for each attribute of an object and its classes, and for each item in these attributes."""
     slots = [name for kind in type(rule).__mro__ for name in getattr(kind, "__slots__", ()) if len(name) > 1]
     own = {name: getattr(rule, name, None) for name in slots} | _own(rule)
     for name, value in chain(own.items(), *(vars(kind).items() for kind in type(rule).__mro__[:-1])):

@@ -92,7 +92,7 @@ class Split:
         return self.rule.can
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return each passive party's traffic of embeddings and gradients by equation (9) of the APC-VFL paper."""
+        """Compute each passive party's traffic (embeddings, gradients) with equation (9) of the APC-VFL paper."""
         topology = self.topology(ran.roster)
         ran = replace(ran, observed=topology.heard(ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
@@ -274,7 +274,7 @@ class Split:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party without which the method cannot train was lost.
+            PartyLost: the method cannot train without a party that was lost.
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
@@ -380,7 +380,7 @@ class Split:
     ) -> Predictions:  # fmt: skip
         """Combine the outputs of all hosts' heads into one answer per row.
 
-        ``own`` has the active party's outputs, a mask of the valid ones, and a mask [B, K] of the blocks that the
+        ``own`` has the active party's outputs, a mask of the valid outputs, and a mask [B, K] of the blocks that the
         active party's heads use. These are the blocks of the parties on whose rows the active party's heads were
         trained. Another host's heads may have been trained on rows of other parties.
         """

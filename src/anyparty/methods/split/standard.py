@@ -81,9 +81,10 @@ class Standard(Rule):
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's outputs [B, 1, C] and their validity [B, 1].
+        """Return the head's outputs [B, 1, C], and a mask [B, 1] of the rows for which they are valid.
 
-        They are valid for rows that all parties have, or with ``absent="zeros"`` for rows that at least one party has.
+        Outputs are valid for rows that all parties have, or with ``absent="zeros"`` for rows that at least one party
+        has.
         """
         if self._concatenated:
             return self._concatenated.outputs(fusion, h, observed)
