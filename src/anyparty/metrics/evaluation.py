@@ -100,8 +100,8 @@ class Evaluation:
     def frame(self) -> pl.DataFrame:
         """Return the scores as a frame: overall, by number of parties present and by set of parties present.
 
-        The column ``group`` is "overall", "count" or "parties". The column ``present`` has the number of parties if the
-        group is "count", and their names if it is "parties".
+        The column ``group`` is "overall", "count" or "parties". The column ``present`` has the number of present
+        parties if the group is "count", and the names of these parties if the group is "parties".
         """
         groups = [("overall", "", self.overall)]
         groups += [("count", str(count), scores) for count, scores in self.by_count.items()]

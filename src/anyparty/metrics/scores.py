@@ -220,7 +220,7 @@ METRICS: dict[str, Metric] = {
 
 
 def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
-    """Return the name of the metric that compares epochs or models, and whether greater values are better.
+    """Return the name of the metric by which epochs or models are compared, and whether greater values are better.
 
     The default metric is log_loss for classification, and rmse for regression.
 

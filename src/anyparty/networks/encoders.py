@@ -25,7 +25,7 @@ from anyparty.networks.modules import bear_single_rows
 
 @dataclass(frozen=True, kw_only=True)
 class LSTM:
-    """An LSTM on a series of T ``steps`` with F features each, flattened step by step: [B, T * F] -> [B, outputs].
+    """An LSTM on series of T steps with F features each, flattened step by step: [B, T * F] -> [B, outputs].
 
     Attributes:
         steps: T, the length of the series.

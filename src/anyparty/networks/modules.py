@@ -87,7 +87,7 @@ class VectorMemory(nn.Module):
         any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
-        """Store a vector for each id: vectors [n, M]; ``took_part`` [n, K] marks the parties whose data it depends on.
+        """Store vectors [n, M], one for each id; ``took_part`` [n, K] marks the parties whose data a vector uses.
 
         All vectors that were stored earlier are discarded.
         """

@@ -177,7 +177,7 @@ class JobManager:
         """Start an admin client that reports the connected sites; update the jobs after each report.
 
         Raises:
-            RunError: the client cannot reach the server, or it has ended.
+            RunError: the client cannot reach the server, or the client has ended.
         """
         kit = admin.admin_kit(self.folder)
         self._watcher = await asyncio.create_subprocess_exec(

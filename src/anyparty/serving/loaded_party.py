@@ -184,7 +184,8 @@ class RowIndex:
     def identities(self, places: Tensor, asked: Sequence[RequestedId]) -> Sequence[RequestedId]:
         """Return the ids of the rows at ``places`` [B], with the names and types of the table's id columns.
 
-        ``asked`` [B] holds the ids as the client wrote them.  Text in a single id column is returned in this form.
+        ``asked`` [B] holds the ids as the client wrote them.  If there is a single id column, ids that are text are
+        returned as in ``asked``.
         """
         rows = (
             self.id_columns[places.numpy()]

@@ -272,7 +272,7 @@ class Predictor:
         return _OpenRequest(channel, peers.multiplexer, needed, waited, full_wait)
 
     def _report(self, request: _OpenRequest, predictions: Sequence[RowPrediction]) -> None:
-        """Update the circuit breaker by the answers to a request, and pass the outcome to ``on_outcome``."""
+        """Report to the circuit breaker which parties answered a request, and pass the outcome to ``on_outcome``."""
         channel = request.channel
         answered = [name for name in request.waited if name in channel.responded and name not in channel.silent]
         for name in answered:

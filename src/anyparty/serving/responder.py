@@ -72,7 +72,7 @@ class TrafficLog:
         """Add to the party's file the messages that were sent since the last call.
 
         Raises:
-            StorageError: the file cannot be written, or another process holds its lock for too long.
+            StorageError: the file cannot be written, or another process holds the file's lock for too long.
         """
         new = self._unwritten()
         if not new.flows:

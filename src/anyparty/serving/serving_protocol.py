@@ -35,7 +35,7 @@ MAX_QUEUED = 8  # maximum number of unread messages of one route that a request 
 MAX_EARLY = 256  # maximum number of stored messages of requests that this party has not opened yet
 RECEIVE_TIMEOUT_S = 600.0  # a receive is restarted after this time, before the transport gives up on a silent party
 
-BUSY_LOOP_S = 0.02  # if the event loop notices a deadline more than this time late, the event loop was busy
+BUSY_LOOP_S = 0.02  # the event loop counts as busy if it notices a deadline with a greater delay than this
 BUSY_LOOP_TURNS = 16  # maximum number of event-loop turns until a message from a socket is in a request's queue
 
 Route = tuple[str, str]  # (sender, tag)

@@ -205,7 +205,8 @@ def _of_text(
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
     elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
-        return as_categories(column, where, rules, trained=False)  # 1,2 may be a list of answers, and 1 200 a code
+        # the numbers may be codes such as 1 200, or lists of answers such as 1,2
+        return as_categories(column, where, rules, trained=False)
     return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
 
 
@@ -405,7 +406,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some times have a time zone, or if only training or only the column has time zones."""
+    """Reject a column if only some of its times have a time zone, or if its times do not match training in this."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():

@@ -219,8 +219,8 @@ def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) 
     """Return the decimal mark: the value of ``settings.decimal`` if given, else the mark that the columns show.
 
     The mark is "," if a column shows a decimal comma, else ".". A column shows a decimal comma if two conditions hold:
-    every cell can be read as a number with a decimal comma, and some comma cannot separate thousands. The comma is not
-    accepted if it separates cells, or if another column shows a decimal point.
+    every cell can be read as a number with a decimal comma, and at least one comma cannot separate thousands. The comma
+    is not accepted if it separates cells, or if another column shows a decimal point.
     """
     if settings.decimal is not None or dialect.separator == ",":
         return settings.decimal or "."
@@ -334,7 +334,7 @@ class CsvFile:
         return frame, decimal, self.dialect.notes + notes
 
     def _parsed(self, names: list[str], *, whole: bool) -> pl.LazyFrame:
-        """Return the parsed file with named columns: parsed at once if ``whole``, else in batches when collected."""
+        """Parse the file with the given column names; if ``whole`` is false, parse batches when rows are collected."""
         parse = pl.read_csv if whole else pl.scan_csv
         parsed = parse(
             self.content.source if self.dialect.data is None else self.dialect.data,

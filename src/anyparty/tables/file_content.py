@@ -81,7 +81,7 @@ class FileContent:
 
 
 def content_of(path: Path, party: str) -> FileContent:
-    """Return a file's format, recognised by its first bytes whatever its name, and its decompressed content.
+    """Recognise a file's format by its first bytes, not by its name; return the format and decompressed content.
 
     Raises:
         TableError: the file is empty or is not a table.

@@ -185,7 +185,7 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
 
 
 def _names(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the class of each text: a number or boolean in plain form, or else the most frequent spelling."""
+    """Return the class of each text: a number or boolean in plain form; for other texts, the most frequent spelling."""
     keys = {text: class_key(text) for text in counts}
     alone = set(keys.values()) if len(set(keys.values())) == 1 else set()
     if len({tidy(text) for text in counts}) > 1 and any(not WHOLE.fullmatch(key) for key in alone):

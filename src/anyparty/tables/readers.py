@@ -92,7 +92,7 @@ def read_header(
     """Return an open workbook, the chosen sheet and its column names; "" for a column without a name.
 
     Raises:
-        TableError: the sheet is not evident or does not exist, or a column name repeats.
+        TableError: it is not clear which sheet to read, the sheet does not exist, or a column name repeats.
     """
     import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
 
@@ -119,7 +119,8 @@ def read_workbook(
         The cells, the sheet's name, and remarks on columns that were left out.
 
     Raises:
-        TableError: the sheet is not evident or does not exist, a column name repeats, or an unnamed column has cells.
+        TableError: it is not clear which sheet to read, the sheet does not exist, a column name repeats, or an unnamed
+            column has cells.
     """
     book, sheet, header = read_header(content, settings, party)
     frame = book.load_sheet(sheet, header_row=None, skip_rows=1, schema_sample_rows=None).to_polars()
@@ -384,7 +385,7 @@ def _from_csv(
 
 @dataclass
 class _Reading:
-    """A file that is being read. After ``open``, ``content`` has the recognised format, which error messages name."""
+    """A file that is being read. After ``open``, ``content`` has the recognised format, for error messages."""
 
     path: Path
     party: str

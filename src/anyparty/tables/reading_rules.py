@@ -257,9 +257,10 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
 
 
 def orders_of(text: pl.Series) -> dict[Order, Moments]:
-    """Return the cells as read in each order that makes at least nine of ten cells dates; the best order is first.
+    """Read the cells as dates in each possible order, and return the results; the best order is first.
 
-    Orders that give the same dates as a better order are left out.
+    An order is possible if it makes at least nine of ten cells dates. Orders that give the same dates as a better order
+    are left out.
     """
     known = text.drop_nulls()
     if not known.head(100).str.contains(DATE_CELL).any() and not known.str.contains(DATE_CELL).any():
@@ -380,7 +381,7 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 
 
 def classes(values: Any) -> Any:
-    """Convert the setting ``classes``, a list or a mapping from each class to its label texts, to such a mapping.
+    """Convert the setting ``classes`` to a mapping from each class to its label texts; the setting may be a list.
 
     >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
     ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})

@@ -246,7 +246,10 @@ def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
 
 
 def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
-    """Add a row for each column of a party (if ``wide``, only for columns with a remark), and one row for the rest."""
+    """Add a row for each column of a party, and one row for the columns that are left out.
+
+    If ``wide`` is true, columns without a remark are left out.
+    """
     listed = [column for column in read if column.remark or not wide][:WIDE]
     rest = [column for column in read if column not in listed]
     rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]

@@ -46,7 +46,7 @@ class RunPosition:
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
         best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_end`` describes.
         best_stage: the name of the best epoch's stage.
-        lowest: the lowest value that the score that breaks ties has had.
+        lowest: the lowest value, over all finished epochs, of the score that breaks ties.
         moved: whether the metric has changed since its first value.
         waited: the number of epochs of this stage since the last improvement.
         history: one record per epoch, at the active party.

@@ -152,10 +152,13 @@ async def _let_in(
 
 
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
-    """Check that predictions for the first ``validation`` rows are not NaN, which a finite loss does not exclude.
+    """Check that the predictions for the validation rows are not NaN, because they can be NaN even if the loss is not.
+
+    ``validation`` is the number of validation rows, which are the first rows. If only some predictions are NaN, a
+    remark is given.
 
     Raises:
-        Diverged: no validation row has a prediction, and the networks gave NaN for some of them.
+        Diverged: no validation row has a prediction, and some of these predictions are NaN.
     """
     broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
     if not broken:

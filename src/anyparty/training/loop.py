@@ -4,7 +4,7 @@ Every party runs ``play``.  The active party plans each stage, scores the valida
 keep and when to stop.  A training step of a method sends the method's own messages.
 
 If a party is lost, the training steps continue without it.  If the party returns, the active party readmits it between
-two epochs, as the module ``membership`` describes.  The search for the best epoch then starts again, because the
+two epochs, as the module ``party_run`` describes.  The search for the best epoch then starts again, because the
 networks of the returned party are older.
 
 A *local stage* sends no messages: each party trains by itself, or only the active party trains.  In a local stage,

@@ -102,7 +102,7 @@ class Bounds:
     ) -> ExtremeValue | None:
         """Return the first tensor of a message that is beyond its bound, or ``None`` if all tensors are within bounds.
 
-        If ``training``, record the values of all tensors that were within bounds, up to the first that was not.
+        If ``training`` is true, record the maximum absolute values of all tensors before the returned tensor.
         """
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or not tensor.numel():

@@ -40,8 +40,8 @@ class Envelope:
     Attributes:
         life: the incarnation of the sender: a random name of its process.  A restarted process has a new name.
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
-        acks: by tag, the number of the next message that the sender of the envelope expects.  It has received all
-            earlier messages of the tag.
+        acks: by tag, the number of the next message that the sender of the envelope expects.  The sender has received
+            all earlier messages of the tag.
         parts: by tag, the number of leading pieces that have arrived of the message whose number is in ``acks``.
         ask: the number of this receipt request, from 1; 0 if the packet is not a request.  A receipt request asks for
             an immediate report of all messages and pieces that have arrived.

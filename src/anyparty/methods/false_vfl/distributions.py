@@ -396,11 +396,11 @@ class SampleStreams(nn.Module):
     def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
         """Return standard normal numbers for rows: [L, B, width].
 
-        The numbers of a row depend on its id in ``names`` [B] and on the parties that have the row, ``there`` [B, K].
-        They depend on the parties for the following reason. If a party alone has a row, this party can compute the
-        row's numbers. These numbers must not reveal the numbers that are used if other parties also have the row. Two
-        rows without an id get equal numbers if the same parties have them. Without a key, the numbers follow from
-        ``seeds``.
+        The numbers of a row depend on the row's id in ``names`` [B] and on the parties that have the row, as marked in
+        ``there`` [B, K]. They depend on the parties for the following reason. If a party alone has a row, this party
+        can compute the row's numbers. These numbers must not reveal the numbers that are used if other parties also
+        have the row. Two rows without an id get equal numbers if the same parties have them. Without a key, the numbers
+        follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)

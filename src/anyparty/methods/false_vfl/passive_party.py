@@ -159,7 +159,7 @@ class BatchTurn:
         if self.mnar:  # with MNAR, z covers all rows of the batch, so n = B
             held[:] = False
             held[home.held] = True
-        # ``place`` is a row's index among the rows that the party has, or among those that it lacks
+        # ``place`` is a row's index among the rows that the party has, or among the rows that the party lacks
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:

@@ -1,6 +1,6 @@
 """Distillation: a student network on the active party's block learns to reproduce a teacher's embeddings.
 
-APC-VFL uses it as equation (5), and VFedTrans as local representation distillation.
+APC-VFL uses distillation in equation (5), and VFedTrans as local representation distillation.
 
 Notation  B rows, B_t rows that the teacher knows, I width of the block, M width of the student's embedding, M' width of
           the teacher's embedding.

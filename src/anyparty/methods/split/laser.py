@@ -266,7 +266,7 @@ class RunningMeans(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Convert the gradient with respect to the means [B, M, K, D] to that of the products [B, K, M, D].
+        """Return the gradient with respect to products [B, K, M, D], given the gradient with respect to means.
 
         An entry at place j of its order is a summand of the means j..K. Its gradient is the sum over i = j..K of the
         gradient of mean i divided by i. Every entry has exactly one place in an order, so an assignment suffices.

@@ -99,10 +99,10 @@ def module_method(of: MakeModule, *, embedding: int = 64, drop: float = 0.0, tit
     """Make a split method from a module.
 
     Args:
-        of: a class of modules, or a function that makes a module. Its arguments are K, the number of parties; H, the
-            width of an embedding; and C, the number of outputs (classes, or 1 for a regression). The module's
-            ``forward(h, observed)`` takes embeddings [B, K, H], zero for absent parties, and a mask [B, K] of the
-            present parties. It returns outputs [B, C].
+        of: a class of modules, or a function that makes a module. The arguments of the class or function are K, the
+            number of parties; H, the width of an embedding; and C, the number of outputs (1 for a regression). The
+            module's ``forward(h, observed)`` takes embeddings [B, K, H], zero for absent parties, and a mask [B, K] of
+            the present parties. It returns outputs [B, C].
         embedding: H, the width of an embedding.
         drop: in training, the probability that a present party is left out of a row, so that the module learns to
             answer without it.

@@ -161,7 +161,7 @@ class PseudoLabelled(Split):
         return value
 
     def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each row's predicted class [B], and a mask [B] of rows in which its probability is at least tau."""
+        """Return each row's predicted class [B], and a mask [B]: True if its probability is at least tau."""
         with torch.no_grad():
             # as in prediction, ignore the embeddings of a party until one of its rows has been used for training
             if fusion.taught is not None and fusion.taught.missed:

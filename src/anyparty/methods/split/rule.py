@@ -197,8 +197,7 @@ class Rule(ABC):
         """Return the number of sets of parties with a predictor, and a function that marks the trained sets.
 
         A set's predictor gives no answer before a row has trained it. The function maps observed [B, K] to a mask of
-        the sets that these rows train. ``None`` means that the rule has no predictors
-        for sets of parties.
+        the sets that these rows train. ``None`` means that the rule has no predictors for sets of parties.
         """
         return None
 
