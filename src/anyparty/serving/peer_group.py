@@ -117,7 +117,7 @@ class PeerGroup:
         await self._await_hello(party)
 
     async def ask(self, request: RowRequest, parties: Sequence[str]) -> None:
-        """Send ``request`` to each of ``parties``."""
+        """Send a request to each of the given parties."""
         for name in parties:
             await send_request(self._control, name, self.party.roster, request)
 
