@@ -41,7 +41,7 @@ class PairedDifference:
 
     @property
     def mean(self) -> float:
-        """The mean difference; NaN without a seed."""
+        """The mean difference; NaN if there is no seed."""
         return math.fsum(self.each) / len(self.each) if self.each else math.nan
 
     @property

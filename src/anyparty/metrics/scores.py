@@ -327,7 +327,7 @@ def by_pattern(
 ) -> dict[str, ScoreTable]:
     """Return, by set of present parties (``"bank + shop"``), the scores of the rows with this set.
 
-    The result has the ``most`` most frequent sets, most frequent first. A party is present for a row if it holds the
+    At most ``most`` sets are returned, the most frequent set first. A party is present for a row if it holds the
     row (``observed`` [n, K] bool) and was asked to take part.
     """
     rows, present = _labelled(predictions, y, observed, labeled)
@@ -344,8 +344,8 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     A party may have no answer of its own for a row, because it has no head, an untrained head, or a silent host. The
     joint answer for the row then counts as the party's answer, even if the party has answers of its own for other rows.
     The result for a row therefore does not depend on other rows. If there is no joint answer either, the class is a
-    random guess, drawn uniformly from the classes seen in training. One guess is always drawn for each row, so that two
-    methods with the same seed get the same guesses.
+    random guess, drawn uniformly from the classes that occurred in training. One guess is always drawn for each row, so
+    that two methods with the same seed get the same guesses.
 
     Raises:
         ConfigError: the task is a regression.

@@ -337,7 +337,7 @@ def describe(encoder: Factory) -> dict[str, Any] | None:
 
 
 def restore(about: Mapping[str, Any]) -> Factory:
-    """Return the encoder from ``about``, the result of ``describe``, which may have been converted to JSON and back."""
+    """Return the encoder that ``about`` describes: a result of ``describe``, perhaps converted to JSON and back."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return ENCODERS[values.pop("kind")](**values)
 

@@ -96,7 +96,7 @@ class VectorMemory(nn.Module):
         self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
 
     def find(self, ids: Iterable[str]) -> Tensor:
-        """Return the index of the vector of each of B ids, -1 if the memory does not contain the id: [B] int64."""
+        """Return, for each id, the index of its vector; -1 if the memory does not contain the id: [B] int64."""
         asked = _keys(ids).to(self.keys.device)
         if not len(self.keys):
             return torch.full_like(asked, -1)
@@ -143,7 +143,7 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run a tensor operation, and count the numbers of the tensor that it makes."""
         asked = 0
         if args and isinstance(args[0], list | tuple | torch.Size) and all(isinstance(size, int) for size in args[0]):
-            asked = math.prod(args[0])  # the first argument of torch.zeros and its like is a size
+            asked = math.prod(args[0])  # the first argument of torch.zeros and similar functions is a size
             self._count(asked)
         made = func(*args, **(kwargs or {}))
         if not asked and isinstance(made, Tensor):

@@ -117,7 +117,7 @@ class PeerGroup:
         await self._await_hello(party)
 
     async def ask(self, request: RowRequest, parties: Sequence[str]) -> None:
-        """Send ``request`` to each of ``parties``."""
+        """Send a request to each of the given parties."""
         for name in parties:
             await send_request(self._control, name, self.party.roster, request)
 
@@ -194,7 +194,7 @@ class CircuitBreaker:
         self._next[party] = max(now + self.every_s, until)
 
     def message_arrived(self, party: str, number: int, now: float) -> None:
-        """Record a message of request ``number``; if it answers a probe in time, requests wait for the party again."""
+        """Record a message of request ``number``; if the message answers a probe in time, wait for the party again."""
         probe = self._probes.get(party)
         if probe is not None and probe.number == number and now <= probe.until:
             del self._probes[party]

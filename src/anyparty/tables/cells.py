@@ -85,7 +85,7 @@ def _timestamps(text: pl.Series) -> pl.Series:
 
 def value_counts(text: pl.Series) -> list[tuple[str, int]]:
     """Return each distinct text with its number of cells: most frequent texts first, equally frequent ones sorted."""
-    # A series with the name "count" would clash with the column of this name that polars adds.
+    # polars adds a column "count", with which a series of this name would clash.
     counts = text.alias("text").value_counts()
     return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
 
@@ -304,6 +304,6 @@ def drop_setting(where: str, column: str) -> str:
 
 
 def party_in(where: str) -> str:
-    """Return the name of the party in the beginning of a message, or NAME if it has none."""
+    """Return the name of the party in the beginning of a message, or NAME if the message contains no party."""
     found = re.match(r"""party (['"])(.+?)\1[,:]""", where)
     return found[2] if found else "NAME"

@@ -121,8 +121,8 @@ def _encoding(
 def _guessed(sample: bytes, where: str, party: str) -> tuple[str, str]:
     """Guess the encoding of a file that is not Unicode; return its name, and an example of decoded text.
 
-    Encodings with one byte per character can rarely be distinguished. The only accepted one is cp1252, if the decoded
-    text looks like a Western European language.
+    Encodings with one byte per character can rarely be distinguished. cp1252 is the only such encoding that is
+    accepted, and only if the decoded text looks like a Western European language.
 
     Raises:
         TableError: several encodings are possible.

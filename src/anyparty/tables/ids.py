@@ -60,7 +60,7 @@ NORMALIZATIONS: dict[str, Normalization] = {
 
 
 def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
-    """Return the named changes without repetition, in the order in which they are applied.
+    """Remove repeated names of changes, and sort the names in the order in which the changes are applied.
 
     >>> check_normalize(["strip-zeros", "lower-case", "strip-zeros"])
     ('lower-case', 'strip-zeros')

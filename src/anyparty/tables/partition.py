@@ -86,8 +86,8 @@ def named(names: Sequence[str], blocks: Mapping[str, Sequence[str]]) -> dict[str
 def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
     """Partition d columns into contiguous blocks with widths proportional to the parties' shares.
 
-    All columns are used, and every party gets at least one. Widths are rounded down. The parties with the largest
-    remainders get one more column each; among equal remainders, the first parties do.
+    All columns are used, and every party gets at least one column. Widths are rounded down. The remaining columns go to
+    the parties with the largest remainders, one column to each; in a tie, the first parties get them.
 
     >>> proportional(10, [1, 1, 3])
     (slice(0, 2, None), slice(2, 4, None), slice(4, 10, None))

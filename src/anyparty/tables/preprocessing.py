@@ -406,7 +406,7 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each categorical column for each row: its output becomes 1, all other levels' outputs 0.
+        """Draw one level of each categorical column for each row: this level's output becomes 1, all other outputs 0.
 
         Args:
             values: [..., width], preprocessed rows in original units; NaN stays NaN.

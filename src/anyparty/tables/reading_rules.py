@@ -239,7 +239,7 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
     """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has the groups of the pattern ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
-    if order != "year-first":  # a date with the year first has only one meaning, and may be among the others
+    if order != "year-first":  # in every order, dates with the year first are also read: they have only one meaning
         day, month, year = [first, *day], [second, *month], ["last", *year]
     named = pl.coalesce("m", "named").str.to_lowercase().str.slice(0, 3).replace_strict(
         MONTHS, default=None, return_dtype=pl.Int64)  # fmt: skip

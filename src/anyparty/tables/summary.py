@@ -232,9 +232,9 @@ def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
 
 
 def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
-    """Return the cells with one of ``DATES`` that are far from all other dates.
+    """Return the cells that contain a date from ``DATES`` and are far from all other dates.
 
-    Their distance must exceed the interquartile range of the other dates.
+    The distance must exceed the interquartile range of the other dates.
     """
     marks = days.is_in(DATES)
     others = numbers.filter(~marks).sort()

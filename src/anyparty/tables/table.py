@@ -369,7 +369,7 @@ def _features(
 def _label(
     raw: pl.DataFrame, label: str | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> tuple[Labels, ReadingRules]:
-    """Check the type of the label column and read it; return the labels, and the rules extended by their format."""
+    """Check the type of the label column and read it; return the labels, and the rules with the label format."""
     if label is None:
         return Labels(None), rules
     column = raw[label]

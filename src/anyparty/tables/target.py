@@ -274,7 +274,7 @@ def _by_text(name: str) -> tuple[str, str]:
 
 
 def _with_positive(task: Task, positive: str, where: str) -> Task:
-    """Return the task with the class ``positive`` in the second place."""
+    """Return the task with the positive class in second place."""
     if len(task.classes) > 2:
         raise TableError(f"{where}: federation.positive = {positive!r} is for two classes, and here are "
                          f"{len(task.classes)}: {some(task.classes, 20)}; leave it out")  # fmt: skip

@@ -204,7 +204,7 @@ def now() -> str:
 
 
 def status_of(error: BaseException) -> str:
-    """Return the status of a run that ended with ``error``: "stopped" or "failed"."""
+    """Return the status of a run that ended with an error: "stopped" or "failed"."""
     return "stopped" if isinstance(error, KeyboardInterrupt | Stopped) else "failed"
 
 

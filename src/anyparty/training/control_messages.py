@@ -191,8 +191,8 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
     """At the active party, send the plan of a stage; at other parties, receive the plan. Return the plan.
 
-    The plan contains the rows to train on, the index of the set of parties that have each row, the validation rows and
-    the training rows to score.
+    The plan contains the rows to train on, the validation rows and the training rows to score. It also contains, for
+    each row, the index of the set of parties that have the row.
     """
     if plan is not None:
         for name in roster.names:

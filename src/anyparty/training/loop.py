@@ -223,7 +223,7 @@ async def _decide(
     *,
     last: bool,
 ) -> control_messages.EpochDecision:
-    """Add an epoch's validation scores to its record; return whether to keep its weights and whether to stop.
+    """Add an epoch's validation scores to its record; return whether to keep the weights and whether to stop.
 
     In a local stage, each party decides for itself.  In all other stages, the active party decides for all parties.
     """

@@ -125,7 +125,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a warning for each party that missed epochs, also if the party's part of the model was not saved."""
+        """Return a warning for each party that missed epochs; the warning also reports an unsaved part of the model."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:

@@ -334,7 +334,7 @@ class ReliableEndpoint:
         return (session.name, answer, b"") if session.applicant and envelope.ask else None
 
     def _farewell(self, session: Session, to: str) -> Packet:
-        """Return the packet that informs another party that this party leaves, or that it has given up on that party.
+        """Return the packet that informs another party that this party leaves or has given up on the other party.
 
         ``to`` is the incarnation of the other party.
         """

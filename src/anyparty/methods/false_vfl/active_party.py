@@ -54,8 +54,8 @@ class WeightedBatch:
 async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -> WeightedBatch:
     """Draw samples of z from the parties' embeddings, send them, and weight them by the parties' likelihoods.
 
-    The samples and their weights have no autograd graph. ``home`` is the active party's own data of the batch, ``None``
-    if it holds no columns.
+    The samples and their weights have no autograd graph. ``home`` is the active party's own data of the batch;
+    ``None`` if this party holds no columns.
 
     Raises:
         Diverged: the samples are not finite.

@@ -168,7 +168,7 @@ class ClassifierStage:
 
 
 def of_block(state: State, rows: Rows, places: Tensor, features: Callable[[State, Tensor], Tensor]) -> EmbeddedRows:
-    """Return embeddings of those rows ``places`` [B] that the active party has, computed from its block alone.
+    """Return embeddings of the active party's rows at ``places`` [B], computed from this party's block alone.
 
     ``features`` computes the embeddings: [n, I] -> [n, M].
     """

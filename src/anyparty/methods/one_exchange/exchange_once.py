@@ -209,7 +209,7 @@ class RepresentationSharing:
         """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
 
         The n rows are the rows at ``places`` for which a passive party's embeddings arrived. The mask marks the parties
-        whose embeddings of a row arrived. For rows outside these n, the active party has only its own embeddings.
+        whose embeddings of a row arrived. For all other rows, the active party has only its own embeddings.
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}

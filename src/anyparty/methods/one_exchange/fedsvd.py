@@ -140,7 +140,7 @@ def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Te
 
 
 def masked(x: Tensor, key: Mapping[str, Tensor], sign: int) -> Tensor:
-    """Return P X_i Q_i + sign R [m, n] for a party's rows X_i [m, n_i]."""
+    """Return P X_i Q_i + sign * R, [m, n], for a party's rows X_i [m, n_i]."""
     m, n = len(x), key["q"].shape[1]
     noise = torch.randn(m, n, generator=drawn_with(bytes(key["r"])), dtype=torch.float64)
     return RowMask.of(m, key["p"]).apply(x.double() @ key["q"]) + sign * NOISE * noise

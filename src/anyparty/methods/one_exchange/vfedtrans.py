@@ -146,7 +146,7 @@ class VFedTrans:
 
         Raises:
             ConfigError: the active party has no columns; there is no data party; or ``key_generator`` or ``server`` is
-                unknown, or holds columns or labels.
+                not in the roster, or holds columns or labels.
         """
         roster = seat.roster
         distillation.active_block(roster, TITLE)

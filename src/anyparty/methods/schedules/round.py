@@ -337,7 +337,7 @@ class RoundExchange:
     async def _gather(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, asked: list[str]
     ) -> tuple[Gathered, tuple[str, ...]]:
-        """Wait at a host for embeddings of parties in ``asked``; return them and the parties that were too late."""
+        """Wait at a host for embeddings of parties in ``asked``; return the embeddings and the late parties."""
         if isinstance(net, RoundChannel) and batch.moment[-1] != 0:
             assert isinstance(self.clock, RealClock)
             net = RoundChannel(net.net, net.moment, within=self.clock.waits)

@@ -157,7 +157,7 @@ class TimedRound(SharedRound):
         raise NotImplementedError
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return the number of iterations of each party, which is ``common`` for all parties."""
+        """Return the number of iterations of each party: the result of ``common`` for all parties."""
         return dict.fromkeys(parties, self.common([clock.fits(party, number) for party in parties]))
 
 

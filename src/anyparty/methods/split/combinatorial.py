@@ -34,8 +34,8 @@ UNTRAINED = "no labelled training row had the blocks of all parties that have th
 def subsets(K: int) -> tuple[Tensor, Tensor]:
     """Return members [T, K] bool and slot [K, T] int64 of all T non-empty subsets of K parties.
 
-    ``members`` marks the parties of each subset. ``slot`` is the index of party k's encoder for each subset, -1 if k is
-    not in it.
+    ``members`` marks the parties of each subset. ``slot`` is the index of party k's encoder for each subset, -1 if the
+    subset does not contain party k.
     """
     S = torch.arange(1, 2**K)
     k = torch.arange(K).unsqueeze(1)

@@ -64,7 +64,7 @@ class ModuleRule(Rule):
 
 
 def _joined(h: Tensor, observed: Tensor) -> Tensor:
-    """Return embeddings [B, K, H], zero for absent parties, and presence [B, K] side by side: [B, 1, K (H + 1)]."""
+    """Return embeddings [B, K, H] (zero if absent) and presence flags [B, K] side by side: [B, 1, K (H + 1)]."""
     present = torch.where(observed.unsqueeze(2), h, 0.0).flatten(1)
     return torch.cat([present, observed.to(h.dtype)], dim=1).unsqueeze(1)
 
@@ -82,7 +82,7 @@ class ModuleHead:
 
 
 class PresenceHead(nn.Module):
-    """A head that splits its input into embeddings and presence, and calls the user's module."""
+    """A head that splits its input into embeddings and presence flags, and calls the user's module."""
 
     def __init__(self, of: MakeModule, K: int, H: int, C: int) -> None:
         super().__init__()
