@@ -87,7 +87,7 @@ class TestScarceLabels:
         assert ours.keys() == pseudo.keys()
         paired, both = fmean(pseudo.values()), fmean(ours.values())
         ours_has = f"has {paired:.1f} %. Our FALSE-VFL-I has {both:.1f} % on the same rows ({len(ours)} seeds)"
-        says(PUBLISHED, f"{ours_has}. The paper gives {printed:.1f} % for FALSE-VFL, on other rows than these")
+        says(PUBLISHED, f"{ours_has}. The paper gives {printed:.1f} % for FALSE-VFL, on other rows than ours")
         says(f"{METHODS}/pseudo.md", f"LASER-VFL has {paired:.1f} % with pseudo-labels and "
              f"{fmean(self.six('laser-every')):.1f} % without, and our FALSE-VFL-I has {both:.1f} %. The paper's best "
              f"has {printed:.1f} %")  # fmt: skip
@@ -138,8 +138,8 @@ class TestScarceLabels:
         assert before.keys() == masks - {"MCAR 2", "MCAR 5"}
         assert (len(before), len(masks)) == (4, 6)
         says(f"{METHODS}/false_vfl.md", f"is ahead of PlugVFL in {ahead} of {len(better)} pairs",
-             f"It leads with four of the six training masks, by {min(before.values(), key=float)} to "
-             f"{max(before.values(), key=float)} points. With MCAR 2 and MCAR 5, it is "
+             f"FALSE-VFL leads with four of the six training masks, by {min(before.values(), key=float)} to "
+             f"{max(before.values(), key=float)} points. With MCAR 2 and MCAR 5, FALSE-VFL is "
              f"{-gaps['MCAR 2']:.1f} and {-gaps['MCAR 5']:.1f} points behind")  # fmt: skip
         printed = [cells("false-tables/hapt", f"false-vfl-{k}", "paper_mean") for k in (1, 2)]
         paper = [max(each[cell] for each in printed) for cell in better]
@@ -153,9 +153,9 @@ class TestScarceLabels:
                 for cell, one in of["false-vfl-1"].items()}  # fmt: skip
         behind = {train: -fmean(gap for (at, _), gap in over.items() if at == train) for train, _ in over}
         mnar = [f"{behind.pop(train):.1f}" for train in ("MNAR 7", "MNAR 9")]
-        says(f"{METHODS}/false_vfl.md", f"On Fashion-MNIST, it is {min(behind.values()):.1f} to "
+        says(f"{METHODS}/false_vfl.md", f"On Fashion-MNIST, FALSE-VFL is {min(behind.values()):.1f} to "
              f"{max(behind.values()):.1f} points behind the best baseline with the MCAR and MAR training masks. With "
-             f"MNAR 7 and MNAR 9, it is {mnar[0]} and {mnar[1]} points behind")  # fmt: skip
+             f"MNAR 7 and MNAR 9, FALSE-VFL is {mnar[0]} and {mnar[1]} points behind")  # fmt: skip
 
     @pytest.mark.parametrize(("dataset", "seeds"), [("isolet", 5), ("hapt", 5), ("fashion-mnist", 1)])
     def test_what_they_gain(self, dataset: str, seeds: int) -> None:
@@ -196,7 +196,7 @@ class TestTheTableOfResults:
         over = [float(row["difference"]) for row in cells if row["train_missing"] != "0.0"]
         whole = next(float(row["mean"]) for row in cells if row["train_missing"] == row["test_missing"] == "0.0")
         says(PUBLISHED, f"published settings has {whole:.1f} % if nothing is missing (the paper: 94.2). If blocks were "
-             f"missing in training, it is {min(over):.1f} to {max(over):.1f} points above")  # fmt: skip
+             f"missing in training, LASER-VFL is {min(over):.1f} to {max(over):.1f} points above")  # fmt: skip
         for row in rows("laser-table1/hapt", method="laser-beyond"):  # leads all nine columns
             column = {name: row[name] for name in ("train_missing", "test_missing")}
             assert float(row["mean"]) == max(float(each["mean"]) for each in rows("laser-table1/hapt", **column))
@@ -311,7 +311,7 @@ class TestSchedules:
         assert late["k12"] > 1
         assert round(late["k4"], 1) == 1
         behind = f"with 3 parties, Sync-Max takes {late['k3']:.2f} times".replace("0.", ".")
-        says(f"{METHODS}/flex.md", "ahead of Flex-VFL in three of these six", behind)
+        says(f"{METHODS}/flex.md", "ahead of Flex-VFL in three of the six", behind)
 
     @pytest.mark.parametrize(("method", "name"), [("sync-max", "Sync-Max"), ("sync-min", "Sync-Min")])
     def test_times_of_synchronous_schedules(self, method: str, name: str) -> None:
@@ -345,7 +345,8 @@ class TestMissingBlocks:
         span = f"{min(leads):.1f} to {max(leads):.1f}".replace("0.", ".")
         says(
             PUBLISHED,
-            f"On Credit, its lead is {span} points of F1. In five of the nine pairs, it leads with every seed",
+            f"On Credit, LASER-VFL leads by {span} points of F1. In five of the nine pairs, LASER-VFL leads with every "
+            "seed",
         )
         span = f"{min(sure):.2f} to {max(sure):.2f}".replace("0.", ".")
         words = (
