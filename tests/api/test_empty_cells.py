@@ -31,6 +31,12 @@ def config(name):
     return Config.of(settings(epochs=2, test=0.2).model_dump(exclude_none=True) | {"method": {"name": name, **FALSE}})
 
 
+def _impute_all_cells(patch: pytest.MonkeyPatch) -> None:
+    """Let methods see the imputed numbers as if the table held them."""
+    features = Prepare.features
+    patch.setattr(Prepare, "features", lambda self, table, new=True: Features(features(self, table, new=new).x))
+
+
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
 def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_path, name, monkeypatch):
     sites = with_gaps(tmp_path / "home")
@@ -43,7 +49,7 @@ def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_pat
     said = {each.id: each.probabilities["1"] for each in play(predict_ids(houses, houses.ids("bank")))}
     for row in expected.iter_rows(named=True):
         assert said[row["id"]] == pytest.approx(row["p(1)"], abs=1e-5)
-    monkeypatch.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
+    _impute_all_cells(monkeypatch)
     other = together.expected(tmp_path, sites, tables)
     assert (other["p(1)"] - expected["p(1)"]).abs().max() > 1e-4, "as if the means had been seen"
 
@@ -54,7 +60,7 @@ def test_what_training_saw_and_what_the_test_rows_are_scored_by(tmp_path, monkey
     model = Federation.from_config(config("false-vfl-1"), tables).train(folder=made)
     assert evaluate_run(made).overall == model.evaluate().overall
     with monkeypatch.context() as without:
-        without.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
+        _impute_all_cells(without)
         Federation.from_config(config("false-vfl-1"), tables).train(folder=filled)
     weights = [[(of / "parties" / name / "model.safetensors").read_bytes() for name in NAMES] for of in (made, filled)]
     assert weights[0] != weights[1]

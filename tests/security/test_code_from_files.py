@@ -239,7 +239,7 @@ def test_an_own_settings_file_may_name_code_and_the_command_says_which(work, cal
 
 
 def test_a_report_imports_no_method_and_no_encoder(received):
-    _imports_none("report", str(received))
+    _imports_none("report", str(received), "--no-model")
 
 
 def test_the_doctor_imports_no_method_and_no_encoder():

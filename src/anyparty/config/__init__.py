@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anyparty.config.loader import config_of, from_values, load
+    from anyparty.config.network_settings import Encoder
     from anyparty.config.schema import (
         ClockSettings,
         Config,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         TrackSettings,
         TrainSettings,
     )
-    from anyparty.config.settings_group import Encoder, Settings
+    from anyparty.config.settings_group import Settings
 
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
@@ -40,7 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ELSEWHERE = {"Settings": "settings_group", "config_of": "loader", "from_values": "loader", "load": "loader",
-              "Encoder": "settings_group"}  # fmt: skip
+              "Encoder": "network_settings"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anyparty.config.network_settings import superseded
 from anyparty.config.schema import Config, RunSettings
-from anyparty.config.settings_group import superseded
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.core.storage import user_path
 from anyparty.errors import ConfigError

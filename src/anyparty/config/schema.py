@@ -22,7 +22,8 @@ from pydantic import (
 )
 
 from anyparty.alignment.alignment import RowKind
-from anyparty.config.settings_group import Encoder, ReadingSettings, Settings, check_held, nones
+from anyparty.config.network_settings import Encoder
+from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
 from anyparty.core.types import Task, of_python

@@ -1,4 +1,4 @@
-"""The base class of all settings groups, and the groups for reading a table and for an encoder.
+"""The base class of all settings groups, and the group for reading a table.
 
 Settings are immutable and validated, with clear error messages.
 """
@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -22,9 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
-from anyparty.errors import ConfigError, nearest, some
-from anyparty.networks.encoders import LSTM, MLP, Factory, ResNet
+from anyparty.errors import ConfigError, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, check_order, texts
@@ -186,88 +184,3 @@ class ReadingSettings(Settings):
         return FileSettings(
             separator=self.separator, decimal=self.decimal, quote=self.quote, encoding=self.encoding, sheet=self.sheet
         )
-
-
-KINDS = {
-    "mlp": ("hidden", "activation", "dropout", "norm"),
-    "resnet": ("shape", "widths", "depths"),
-    "lstm": ("steps", "memory"),
-}
-"""Each kind of network, with the settings that only this kind has."""
-
-
-class Encoder(Settings):
-    """Settings of an encoder: ``kind`` with its settings, or ``factory = "module:name"`` for user-defined code.
-
-    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` takes shape, widths, depths; ``"lstm"``
-    takes steps, memory.
-    """
-
-    kind: Literal["mlp", "resnet", "lstm"] = "mlp"
-    hidden: tuple[int, ...] = (64,)
-    activation: str = "relu"
-    dropout: float = 0.0
-    norm: bool = False
-    shape: tuple[int, int, int] | None = None
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    depths: tuple[int, ...] = (2, 2, 2, 2)
-    steps: int | None = None
-    memory: int = 128
-    factory: str | None = None
-
-    def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
-        """Return the factory that builds the encoder network.
-
-        Args:
-            setting: the name of the setting that holds ``factory``, for error messages.
-            allowed: the user code that may be imported.
-
-        Raises:
-            ConfigError: a setting is missing or out of range, or the code in ``factory`` cannot be loaded.
-        """
-        if self.factory is not None:
-            return load_encoder(self.factory, setting, allowed)
-        if self.kind == "resnet":
-            if self.shape is None:
-                raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")
-            return ResNet(shape=self.shape, widths=self.widths, depths=self.depths)
-        if self.kind == "lstm":
-            if self.steps is None:
-                raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
-            return LSTM(steps=self.steps, hidden=self.memory)
-        return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
-
-    @model_validator(mode="after")
-    def _ranges(self) -> Encoder:
-        """Reject settings that have no effect or are out of range.
-
-        A setting without effect is accepted if it has its default value, because saved settings list every default.
-        """
-        wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
-        fields = type(self).model_fields
-        idle = [name for name in fields if name not in wanted and getattr(self, name) != fields[name].default]
-        if idle and self.factory is not None:
-            raise ValueError(f"{some(idle)} would do nothing with factory = {self.factory!r}, which makes the whole "
-                             f"network; leave it out")  # fmt: skip
-        if idle:
-            owner = next(kind for kind, names in KINDS.items() if idle[0] in names)
-            raise ValueError(f"{some(idle)} would do nothing with kind = {self.kind!r}; set kind = {owner!r}, or "
-                             f"leave it out: {self.kind!r} takes {', '.join(KINDS[self.kind])}")  # fmt: skip
-        if self.factory is None:
-            self.make()
-        return self
-
-
-def superseded(key: str, value: object) -> tuple[str, ...]:
-    """Return the names of the encoder settings that no longer apply after ``key`` is set to ``value``.
-
-    Only the keys "kind" and "factory" make other settings inapplicable.
-
-    >>> superseded("kind", "lstm")
-    ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')
-    """
-    if key == "factory":
-        return ("kind", *(name for names in KINDS.values() for name in names))
-    if key == "kind" and value in KINDS:
-        return ("factory", *(name for kind, names in KINDS.items() if kind != value for name in names))
-    return ()
