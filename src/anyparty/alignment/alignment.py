@@ -268,7 +268,7 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
 
 @dataclass(frozen=True)
 class NearMatch:
-    """Changes that would make some of a party's ids equal to other parties' ids.
+    """A report on changes that would make some of a party's ids equal to other parties' ids.
 
     Attributes:
         count: the number of the party's ids that would become equal.

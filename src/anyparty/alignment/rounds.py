@@ -45,7 +45,11 @@ def stops(roster: Roster, owner: str) -> tuple[str, ...]:
 
 @dataclass
 class Rounds:
-    """One party's side of the exchange that sends each party's list of points through the other parties.
+    """The procedure by which one party takes part in the conversion of all parties' ids to tokens.
+
+    Each party hashes its ids to points on an elliptic curve. It blinds the points, which means that it multiplies them
+    by a secret scalar, and sends them from party to party. Every other party blinds them, too. A point that all parties
+    have blinded is a token. Equal ids have equal tokens.
 
     Attributes:
         net: the party's channel to the other parties.

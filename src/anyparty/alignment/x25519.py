@@ -92,13 +92,13 @@ def blind(scalar: bytes, points: bytes) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """One party's secrets in one alignment, all derived from ``root``, 32 bytes.
+    """The secret of one party in one alignment: its scalars and the order of its ids, all derived from ``root``.
 
     The root comes from the operating system, never from the run's seed. Every party knows the seed from the settings,
     and a party that knows all scalars can test a list of ids.
 
     Attributes:
-        root: determines the other attributes, together with ``nonce``.
+        root: 32 bytes that determine the other attributes, together with ``nonce``.
         nonce: random bytes if an earlier alignment used the root, otherwise empty. The one-time scalar and the secret
             order depend on them; the scalar s does not.
         scalar: s, applied once to every list of the federation.

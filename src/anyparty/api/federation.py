@@ -378,7 +378,7 @@ class Federation:
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
-        """Describe the task in one line: the classes, or the range of numbers, of all known labels.
+        """Describe the task in one line: the known labels' classes, or in regression the range of their numbers.
 
         Raises:
             TableError: the labels cannot be used, for example because all have the same class.

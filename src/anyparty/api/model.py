@@ -81,7 +81,7 @@ class Model:
             APC-VFL paper.
         held_out: the data for ``evaluate()`` without tables: each party's rows, their alignment, and the indices [n] of
             the test rows among the aligned rows; ``None`` in a loaded model.
-        own: the description of a user-defined method by ``described``; ``None`` for a built-in method.
+        own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method.
 
     """
 

@@ -143,8 +143,8 @@ class ModelSummary:
             chosen by validation scores.
         parts: by party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own site
             knows only its own hash.  A party that was lost before training ended has no hash.
-        own: the description of a user-defined method by ``described``; ``None`` for a built-in method, or if
-            an earlier version saved the model.
+        own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method, or
+            if an earlier version saved the model.
 
     """
 
@@ -189,7 +189,7 @@ class ModelSummary:
         return read
 
     def make(self, source: Path, given: Method | None = None) -> Method:
-        """Return the model's method: ``given``, or a built-in method with the saved parameters.
+        """Return the model's method: ``given`` or, if it is ``None``, a built-in method with the saved parameters.
 
         ``source`` is the model's folder, for error messages.
 

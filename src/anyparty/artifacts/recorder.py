@@ -116,7 +116,7 @@ class Recorder(Callback):
 
 
 class LocalRecorder(Recorder):
-    """Write the record of a run with all parties in one process."""
+    """A recorder that writes the record of a run with all parties in one process."""
 
     @classmethod
     def begin(
@@ -219,7 +219,7 @@ class LocalRecorder(Recorder):
 
 
 class SiteRecorder(Recorder):
-    """Write the record of one party at its own site."""
+    """A recorder that writes the record of one party at its own site."""
 
     @classmethod
     def begin(

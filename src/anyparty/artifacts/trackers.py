@@ -117,7 +117,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 class TensorBoard(Tracker):
-    """Write a run's curves as TensorBoard event files.
+    """A tracker that writes a run's curves as TensorBoard event files.
 
     Raises:
         ConfigError: the package tensorboard is not installed, or the folder cannot be written to.
@@ -151,7 +151,7 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Write the name of the lost party and the reason of the loss."""
+        """Write the name of the party that was lost, and the reason why it was lost."""
         self.writer.add_text("parties", f"{party} is gone: {why}", self.epochs)
 
     @forgiven
@@ -169,7 +169,7 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """Write a run's settings, curves and scores to MLflow.
+    """A tracker that writes a run's settings, curves and scores to MLflow.
 
     Args:
         uri: MLflow's tracking URI; "environment" uses the variable MLFLOW_TRACKING_URI.
@@ -232,7 +232,7 @@ class MLflow(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Tag the MLflow run with the name of a party that was lost, and with the reason."""
+        """Tag the MLflow run with the name of a party that was lost, and the reason why it was lost."""
         self.client.set_tag(self.run, f"party.{party}", f"gone since epoch {self.epochs + 1}: {why}")
 
     @forgiven

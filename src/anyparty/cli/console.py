@@ -1,4 +1,4 @@
-"""Output of commands: predictions, descriptions of methods, and checks of output files."""
+"""Print the results of commands, such as predictions, as text or JSON, and check the paths of output files."""
 
 from __future__ import annotations
 

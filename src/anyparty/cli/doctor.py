@@ -122,7 +122,7 @@ def requirements(extra: str = "") -> list[Requirement]:
 
 
 def problem_with(requirement: Requirement) -> str:
-    """Return the reason why a required package is missing or has a wrong version, or an empty string."""
+    """Return the reason why a required package is missing or has a wrong version; "" if neither is true."""
     try:
         installed = version(requirement.name)
     except PackageNotFoundError:

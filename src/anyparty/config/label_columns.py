@@ -78,7 +78,7 @@ def check_features(
     """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
     ``found`` has, by party, the table or the name of its file. ``columns`` has, by party, the names of the table's
-    columns, from ``columns_of``.
+    columns, as ``columns_of`` returns them.
 
     Raises:
         TableError: a party's table has such a column; the message names the party.

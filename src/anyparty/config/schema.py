@@ -457,7 +457,7 @@ class Config(Settings):
         return copy
 
     def encoder_of(self, party: str) -> Factory:
-        """Return the factory of a party's encoder: the party's own encoder, or the default for all parties.
+        """Return the factory of a party's encoder: the party's own or, if it has none, the default for all parties.
 
         Raises:
             ConfigError, CodeNotAllowed: a user-defined encoder cannot be loaded, or the user has not allowed its code.
@@ -468,12 +468,12 @@ class Config(Settings):
         return self.encoder_settings(party).make(setting, self.allowed_code)
 
     def encoder_settings(self, party: str) -> Encoder:
-        """Return the settings of a party's encoder: the party's own, or the default for all parties."""
+        """Return the settings of a party's encoder: the party's own or, if it has none, the default settings."""
         own = self.parties.get(party)
         return (own and own.encoder) or self.encoder
 
     def optimizer_of(self, party: str) -> Optimizer:
-        """Return a party's optimizer: the party's own, or the default for all parties."""
+        """Return a party's optimizer: the party's own or, if it has none, the default for all parties."""
         own = self.parties.get(party)
         return (own and own.optimizer) or self.optimizer
 

@@ -215,7 +215,7 @@ class Capabilities:
 
     @property
     def trains_with_all(self) -> bool:
-        """True if training needs all parties, by ``trains_with`` or, if that is ``None``, by ``needs``."""
+        """True if training needs all parties, as stated in ``trains_with`` or, if that is ``None``, in ``needs``."""
         return (self.trains_with or self.needs) == "all"
 
 

@@ -47,7 +47,7 @@ class Block:
         return self.x[own[held]], held
 
     def known(self, rows: Tensor, held: Tensor) -> Tensor | None:
-        """Return the mask [B_k, width] of cells from ``take`` that were not empty; ``None`` if the block has no gaps.
+        """Return the mask [B_k, width] of non-empty cells in the result of ``take``; ``None`` if the block has no gaps.
 
         ``held`` [B_k] contains the indices in ``rows`` that ``take`` returned, on the block's device. ``rows`` [B] may
         be on the CPU, as in prediction.

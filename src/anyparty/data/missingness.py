@@ -197,7 +197,7 @@ def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArr
 
 @dataclass(frozen=True, kw_only=True)
 class MCAR:
-    """Each party misses each row with probability p, independently of values (LASER-VFL, section 5).
+    """A mechanism in which each party misses each row with probability p, whatever the values (LASER-VFL, section 5).
 
     Attributes:
         p: the probability that a party misses a row.
@@ -227,7 +227,7 @@ class MCAR:
 
 @dataclass(frozen=True, kw_only=True)
 class BetaMCAR:
-    """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
+    """A mechanism like MCAR, with one p per party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
 
     ``keep_empty`` has the same meaning as in ``MCAR``.
     """
@@ -276,7 +276,7 @@ class MNAR:
 
 @dataclass(frozen=True, kw_only=True)
 class ScarceOverlap:
-    """Two parties share only round(ratio * N) rows, drawn at random (APC-VFL, section 6 and appendix A).
+    """A mechanism in which two parties share only round(ratio * N) random rows (APC-VFL, section 6 and appendix A).
 
     Only one party holds each of the R remaining rows: the active party holds round(active_only * R) of them, and the
     passive party holds the rest. In the paper, the active party holds all 20000 rows, of which 10000 to 2500 are
@@ -314,7 +314,7 @@ class ScarceOverlap:
 
 @dataclass(frozen=True, kw_only=True)
 class ScarceLabels:
-    """Only ``n`` rows have labels, and all parties hold ``aligned`` of these rows (FALSE-VFL, section 5).
+    """A mechanism in which only ``n`` rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, sec. 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
     of which all parties hold 200. The labelled rows are drawn independently of values and classes. For all rows except
@@ -414,8 +414,9 @@ class SequentialMAR(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class MAR1(SequentialMAR):
-    """Select a row's blocks one by one, in random order, until an informative block is selected; the rest is missing.
+    """A mechanism that selects a row's blocks until an informative block is selected; all other blocks are missing.
 
+    Blocks are selected one by one, in random order.
     A block is informative in a row if the variance of its features exceeds the threshold, which falls by ``step`` after
     each block (FALSE-VFL, appendix D.3, type 1). Only selected blocks determine which blocks are missing. With the
     defaults and standardized columns at K = 8, the share of missing blocks is .46 for HAPT, .66 for Isolet and .46 for
@@ -433,8 +434,9 @@ class MAR1(SequentialMAR):
 
 @dataclass(frozen=True, kw_only=True)
 class MAR2(SequentialMAR):
-    """Select a row's blocks one by one, in random order, until their information exceeds a budget; the rest is missing.
+    """A mechanism that selects a row's blocks until their information exceeds a budget; all other blocks are missing.
 
+    Blocks are selected one by one, in random order.
     A block of variance v costs max(v - threshold, 0) of the budget, and the threshold falls by ``step`` after each
     block. Selection stops when the rest of the budget is below zero (FALSE-VFL, appendix D.3, type 2). With the
     defaults and standardized columns at K = 8, the share of missing blocks is .50 for HAPT, .71 for Isolet and .48 for

@@ -195,7 +195,8 @@ class _OwnRows:
         """
         usable = self.labelled
         part = self._stratified(usable, patterns)
-        if self.lacks(np.where(self.seen, part, UNUSED)):  # true if all rows of a class in a part are held by no party
+        if self.lacks(np.where(self.seen, part, UNUSED)):
+            # In some part, no party holds a row of some class. The split is repeated with rows that a party holds.
             part = self._stratified(usable & self.seen, patterns)
         return part
 

@@ -27,7 +27,7 @@ class Cell:
 
     Attributes:
         facts: values that are equal for all runs of the cell: data set, method, condition, the paper's numbers.
-        measures: by name of a measure such as "score", the value of each seed.
+        measures: by the name of a measure, such as "score", the value of the measure in each run, by the run's seed.
 
     """
 
@@ -43,11 +43,13 @@ class Cell:
         return all(self.facts[name] == value for name, value in facts.items())
 
     def seeds(self, measure: str) -> list[int]:
-        """Return the seeds for which the cell has a value of a measure."""
+        """Return the seeds of this cell's runs that have a value of one measure; ``measure`` is its name."""
         return list(self.measures[measure])
 
     def mean(self, measure: str, seeds: Iterable[int] | None = None) -> float:
-        """Return the mean of a measure over all its seeds, or over ``seeds``; NaN if there is no seed.
+        """Return the mean of one measure over the runs with the given seeds, by default over all runs of the cell.
+
+        The mean is NaN if there is no run.
 
         ``statistics.fmean`` sums exactly, which matters because the published CSV files have all digits.
         """
@@ -56,7 +58,7 @@ class Cell:
         return statistics.fmean(chosen) if chosen else math.nan
 
     def mean_spread(self, measure: str) -> MeanSpread:
-        """Return the mean and the standard deviation of a measure over its seeds."""
+        """Return the mean and the standard deviation of one measure over all runs of this cell."""
         return mean_spread(list(self.measures[measure].values()))
 
 
@@ -85,7 +87,7 @@ def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, floa
 
 
 def shared_seeds(cells: Iterable[Cell], measure: str) -> list[int]:
-    """Return the seeds for which all cells have a value of a measure.
+    """Return the seeds for which every cell in ``cells`` has a value of one measure; ``measure`` is its name.
 
     A seed determines rows, labels and masks, so only results with the same seed can be compared.
     """

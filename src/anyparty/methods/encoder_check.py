@@ -118,7 +118,7 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderComparison:
-    """Scores of one classifier on columns and on embeddings, with the same folds.
+    """A comparison of one classifier's scores on columns with its scores on embeddings, with the same folds.
 
     Attributes:
         raw: [k], the scores on the columns.
@@ -141,7 +141,7 @@ class EncoderComparison:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderEpoch:
-    """Results of one epoch of an encoder's training: the epoch's number (from 1), its loss, and the scores after it."""
+    """The result of one epoch of an encoder's training: the number of the epoch from 1, its loss, and its scores."""
 
     epoch: int
     loss: float

@@ -80,7 +80,7 @@ class State:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that all parties process together in one step, and the source of random numbers for this step.
+    """A group of rows that all parties process together in one step, with the seeds of the step's random numbers.
 
     Attributes:
         rows: [B] int64, indices of the rows among the N aligned rows; all parties have equal indices in equal order.

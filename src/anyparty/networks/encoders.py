@@ -114,7 +114,7 @@ def _convolution(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, nn.
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions with a skip connection."""
+    """A residual block: two 3 x 3 convolutions with a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

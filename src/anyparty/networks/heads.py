@@ -185,7 +185,7 @@ class ModuleHeads(nn.Module):
 Heads = StackedMLP | ModuleHeads
 
 
-# Records of the parties, or sets of parties, on whose labelled rows heads have been trained
+# Records of the parties, and of the sets of parties, whose rows were used in training
 
 Sets = Callable[[Tensor], Tensor]
 """A function that marks the sets of parties whose predictors a batch trains: observed [B, K] bool -> [T] bool."""

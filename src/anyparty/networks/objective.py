@@ -18,7 +18,7 @@ from anyparty.errors import ConfigError
 # If a row is shorter than a vector register, torch computes its softmax one number at a time. Rows are therefore padded
 # by classes of probability zero. The loss and the gradient of 2048 rows of 12 classes then take a quarter of the time.
 LANES = 16
-WORTH_PADDING = 4096  # smallest number of outputs for which padding with more classes saves time
+WORTH_PADDING = 4096  # rows are padded only if there are at least this many outputs (rows x classes)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""

@@ -105,7 +105,7 @@ class Optimizer:
         return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Set the learning rate of an optimizer from ``build`` for the epoch after ``epoch`` finished epochs."""
+        """Set the learning rate of an optimizer that ``build`` made, for the epoch after ``epoch`` finished epochs."""
         for group in optimizer.param_groups:
             if group.get("schedule") != "constant":
                 group["lr"] = self.rate(epoch, epochs)

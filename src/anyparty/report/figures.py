@@ -327,7 +327,7 @@ def draw_runs(
 
 
 def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
-    """Return a single run's estimate, or the mean of several runs with one standard deviation to each side."""
+    """Return one run's estimate or, for several runs, their mean with one standard deviation to each side."""
     if len(estimates) == 1:
         return estimates[0]
     values = np.array([estimate.value for estimate in estimates])

@@ -149,7 +149,7 @@ def _constant_prediction(model: Model, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PartySetScore:
-    """The score of a set of parties, with its interval."""
+    """The score of a set of parties, with the score's 95 % interval over resamples of the test rows."""
 
     parties: tuple[str, ...]
     score: Estimate
@@ -213,7 +213,7 @@ class PartySetScores:
         return self.computed[members]
 
     def score(self, members: Iterable[str]) -> PartySetScore:
-        """Return a set's score on all test rows, with its interval."""
+        """Return a set's score on all test rows, with the score's 95 % interval over resamples of these rows."""
         chosen = frozenset(members)
         parties = tuple(name for name in self.tested.parties if name in chosen)
         return PartySetScore(parties=parties, score=percentile_interval(self.values(chosen)))

@@ -58,8 +58,8 @@ class RecordedRun:
         history: one record for each epoch.
         best_epoch: the chosen epoch, counted from 1; 0 if no epoch was chosen.
         rows: number of rows, N.
-        overlap: numbers of rows by set of parties, from ``Overlap.to_json``; ``None`` if not recorded.
-        evaluation: the test scores, from ``Evaluation.to_json``; ``None`` if not recorded.
+        overlap: numbers of rows by set of parties, as ``Overlap.to_json`` returns them; ``None`` if not recorded.
+        evaluation: the test scores, as ``Evaluation.to_json`` returns them; ``None`` if not recorded.
         ledger: numbers and bytes of the sent messages; parties without a record are missing.
         published: rounds and bytes of each passive party by the published formulas, as in ``core.costs``.
         tables: by party, the fingerprint of the party's table.

@@ -27,7 +27,7 @@ from anyparty.transport.ledger import Exchange, Ledger, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class PairTraffic:
-    """Message counts of two parties: ``there`` is from ``one`` to ``other``, ``back`` from ``other`` to ``one``."""
+    """The count of messages between two parties: ``there`` from ``one`` to ``other``, ``back`` from ``other``."""
 
     one: str
     other: str

@@ -269,7 +269,7 @@ def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: Ser
 
     @router.post("/predict/batch", response_model=PredictionResponse, summary="Predict many ids")
     async def batch(request: PredictionRequest) -> Response:
-        """Predict as /predict does, for many ids at once and with a longer budget."""
+        """Predict as /predict does, but accept more ids in one request; /about gives the default time budget."""
         return await answer(request, "/predict/batch", limits.batch_budget_ms)
 
     return router

@@ -35,13 +35,13 @@ REJOIN_DELAY_S = 0.05  # seconds in which all pending receives notice that the p
 
 
 class PeerGroup:
-    """All parties except the active one, in one serving job or in one process.
+    """The group of all parties except the active one, in one serving job or in one process.
 
     Attributes:
         ready: the parties that serve with the active party's model and alignment.
         refused: by party, the reason why its hello message was refused.
         multiplexer: distributes the other parties' messages.
-        began: when the group was created, by ``time.monotonic``.
+        began: the time when the group was created, as ``time.monotonic`` returned it.
 
     """
 

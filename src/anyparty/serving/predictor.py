@@ -81,7 +81,7 @@ class RequestOutcome:
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """How long a request waits for other parties, in seconds; ``deadline`` is in the event loop's time."""
+    """The time that a request waits for other parties, in seconds; ``deadline`` is in the event loop's time."""
 
     seconds: float
     deadline: float
@@ -94,14 +94,14 @@ class _NoChannel:
     me: str
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Drop the message."""
+        """Discard the message, because no other party is connected."""
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
         """Raise ``PartyLost``, because the sender is not connected."""
         raise PartyLost(frm, NOT_CONNECTED)
 
     async def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is no connection to close."""
 
 
 @dataclass

@@ -101,7 +101,7 @@ def missing_markers(series: pl.Series) -> dict[str, int]:
 
 
 def as_level(series: pl.Series) -> pl.Series:
-    """Convert the cells to names of categories or classes: text as from ``as_text``, with true and false in lower case.
+    """Convert the cells to names of categories or classes: text as in ``as_text``, but true and false in lower case.
 
     >>> as_level(pl.Series(["True", "b", "1.0"])).to_list()
     ['true', 'b', '1']

@@ -237,7 +237,7 @@ def far_from_training(
 
 
 class OddColumn(NamedTuple):
-    """Cells of one column that differ from the cells of the training rows.
+    """A column in which some cells differ from the cells of the training rows.
 
     Attributes:
         cells: [n] the prepared column.

@@ -38,8 +38,7 @@ UNIT = (  # only known units, because other letters belong to codes such as 7A; 
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
 MONTH = rf"(?i:{'|'.join(reading_rules.MONTHS)})[A-Za-z]*"
-# Each notation of quantities in text: its name, its pattern, and advice for the user. Unlike identifiers, quantities
-# may repeat.
+# Each notation of quantities in text: its name, its pattern, and advice for the user.
 NOTATIONS = {
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",

@@ -380,7 +380,7 @@ class CsvFile:
         return bool((~ends.str.ends_with(mark) | (marks < width - 1)).any())
 
     def _check_short_rows(self, width: int) -> None:
-        """Reject the first row with fewer cells than there are columns."""
+        """Raise an error if a row has fewer cells than there are columns; the error names the first such row."""
         with self.open() as file:
             rows = self._rows(file)
             for cells in rows:
@@ -392,7 +392,11 @@ class CsvFile:
                     )
 
     def _check_quotes(self) -> None:
-        """Reject the first row with a quotation mark that is not closed, or that is within a cell."""
+        """Raise an error if a row has a wrong quotation mark; the error names the first such row.
+
+        A quotation mark is wrong if it is not closed, or if it is part of the cell's text and is not doubled, as in the
+        cell ``5" pipe``.
+        """
         quote = self.dialect.quote
         with self.open() as file:
             lines = list(file)
@@ -411,7 +415,7 @@ class CsvFile:
             ) from None
 
     def _check_long_rows(self, width: int) -> None:
-        """Reject the first row with more cells than there are columns."""
+        """Raise an error if a row has more cells than there are columns; the error names the first such row."""
         with self.open() as file:
             rows = self._rows(file)
             for cells in rows:

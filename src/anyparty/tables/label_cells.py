@@ -32,7 +32,7 @@ WORDS = """
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
-SMALL = 5  # a possible mark of a missing label causes an error if its share of the labels is at most 1 / SMALL
+SMALL = 5  # a class such as "unknown" causes an error if its share of the labels is at most 1 / SMALL
 
 
 def class_key(text: str) -> str:

@@ -311,7 +311,7 @@ def _check_name_sizes(names: list[str], where: str, most: int) -> None:
 
 
 def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> None:
-    """Reject the first text cell of more than ``most`` bytes, before any cell is used or quoted."""
+    """Raise an error if a text cell has more than ``most`` bytes; the error names the first such cell."""
     for column in columns:
         if not cells.is_text(column):
             continue

@@ -56,8 +56,8 @@ class Callback:
             parties: the names of the parties; by default all parties that compute embeddings.
 
         Returns:
-            By party, a frame with the columns id, h0, h1, ... as from ``Model.embed``.  If there are no validation
-            rows, a passive party may not have finished the last step of the epoch yet.
+            By party, a frame with the columns id, h0, h1, ... as ``Model.embed`` returns it.  If there are no
+            validation rows, a passive party may not have finished the last step of the epoch yet.
 
         Raises:
             ConfigError: a named party does not exist, or the parties run on their own machines.

@@ -42,9 +42,10 @@ def judge(
     """Return the decision, from an epoch's validation scores, whether to keep the weights and whether to stop.
 
     Args:
-        criterion: the comparison of epochs.
+        criterion: the scores by which epochs are compared.
         patience: the number of epochs without an improvement after which training stops; ``None`` for no limit.
-        progress: the progress of the run; this function updates its best epoch and its patience.
+        progress: the progress of the run; this function updates it, for example the best epoch and the number of epochs
+            since the last improvement.
         record: the epoch's record, with its validation scores.
 
     """

@@ -68,10 +68,10 @@ class StaticMembership:
         return []
 
     def admit(self, name: str) -> None:
-        """Do nothing."""
+        """Do nothing: in one process, no party rejoins."""
 
     def lose(self, name: str, why: str) -> None:
-        """Do nothing."""
+        """Do nothing: in one process, no party is lost."""
 
     def stop_reason(self) -> str:
         """Return an empty string: in one process, all parties stop together."""
@@ -211,7 +211,7 @@ class RunHooks:
 
 @dataclass(frozen=True, kw_only=True)
 class Criterion:
-    """The comparison of epochs by their validation scores.
+    """The rule by which epochs are compared: the validation scores to compare, and which values are better.
 
     Attributes:
         metric: the name of the score to compare.

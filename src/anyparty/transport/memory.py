@@ -24,7 +24,7 @@ Lane = tuple[str, str, str]  # (sender, receiver, tag)
 
 @dataclass
 class MemoryHub:
-    """The queues of messages between all parties of one process."""
+    """A set of queues for the messages between all parties of one process."""
 
     names: Sequence[str]
     queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))

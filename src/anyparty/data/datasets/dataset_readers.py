@@ -353,7 +353,7 @@ def _ending(names: Sequence[str], end: str) -> str:
 
 
 def fashion_mnist(paths: Sequence[Path]) -> Fields:
-    """Read Fashion-MNIST from the prepared fashion_mnist.npz, or from the four official idx files."""
+    """Read Fashion-MNIST from one prepared file, fashion_mnist.npz, or else from the four official idx files."""
     names = ("X_train", "y_train", "X_test", "y_test")
     if len(paths) == 1:
         known = downloads.npz(paths)

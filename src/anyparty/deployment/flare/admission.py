@@ -61,7 +61,7 @@ class Evictions(logging.Handler):
 
 
 class AdmissionController(FLComponent):  # type: ignore[misc]
-    """At the server: reports connections, and rejects a second site of a party whose first site is connected.
+    """A server component that reports connections, and rejects a party's second site while the first is connected.
 
     The controller also writes the differences of the parties' clocks to the kit's clocks.json, for ``anyparty doctor``.
 
@@ -172,7 +172,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
 
 
 class ConnectionMonitor(FLComponent):  # type: ignore[misc]
-    """At a client: reports when the server admits the client, stops answering, and answers again.
+    """A client component that reports when the server admits the client, stops answering, and answers again.
 
     Every heartbeat carries the time of the client's clock. The client answers only those requests that are necessary
     for jobs.
@@ -249,7 +249,7 @@ POLLING = ("check_status server", "get_job_meta ")
 
 
 class Unaudited(frozenset[str]):
-    """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
+    """The set of commands that are not written into the server's audit.log: FLARE's own, and polling commands."""
 
     def __new__(cls, every: Iterable[str]) -> Unaudited:
         """Return the unaudited commands: those in ``every``, which FLARE itself excludes, and the polling commands."""

@@ -214,7 +214,7 @@ def _plain(result: Any) -> Any:
 
 
 class GracefulExit:
-    """Handler of SIGTERM: during the party's work for a job, the party sends a farewell before the process ends.
+    """A handler of SIGTERM: during the party's work for a job, the party sends a farewell before the process ends.
 
     FLARE creates this object on the main thread, the only thread that can install signal handlers.  The party's work
     may run on any thread.

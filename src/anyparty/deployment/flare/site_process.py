@@ -27,7 +27,7 @@ from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError, RunError, needing, some
 
 LOCK = ".site.lock"
-_started: list[subprocess.Popen[bytes]] = []  # child processes whose end must still be read, to leave no zombies
+_started: list[subprocess.Popen[bytes]] = []  # child processes to poll: an ended one stays a zombie until a poll
 
 
 def site_command(kit: Path) -> list[str]:

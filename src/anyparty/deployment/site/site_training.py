@@ -164,9 +164,9 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
         else:
-            recorder.ledger.add(
-                Flow(site.party, site.active, "finished"), 0
-            )  # counts the message that is sent below, after the record is written
+            # The message "finished" is sent after the record is written, at the end of this function. It is counted
+            # here, so that the record includes it.
+            recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
     return told

@@ -319,7 +319,7 @@ def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
 
 
 def feature_side(state: State, floor: float) -> FeatureNetworks:
-    """Return the networks of a party's feature side (encoder, decoder, missing indicator) as ``FeatureNetworks``."""
+    """Collect a party's networks on the feature side (encoder, decoder and, in FALSE-VFL-II, missing indicator)."""
     modules = state.modules
     return FeatureNetworks(
         encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"), floor=floor
@@ -327,7 +327,7 @@ def feature_side(state: State, floor: float) -> FeatureNetworks:
 
 
 def label_side(state: State, floor: float) -> LabelNetworks:
-    """Return the networks of the active party's label side as ``LabelNetworks``."""
+    """Collect the active party's networks on the label side (global encoder, global decoder, discriminator)."""
     assert state.seat.task is not None
     encoder, decoder, discriminator = (state.modules.get(name) for name in LABEL_SIDE)
     assert encoder is not None
@@ -419,8 +419,8 @@ def balanced(L: int, width: int, generator: Generator) -> Tensor:
     """Return L balanced vectors of standard normal numbers, [L, width]; each single vector is standard normal.
 
     In each dimension, each of L intervals of equal probability contains one of the L numbers (Latin hypercube; McKay,
-    Beckman, Conover, Technometrics 1979). The mean over the vectors is therefore nearly exact for a function that is a
-    sum of functions of one dimension each.
+    Beckman, Conover, Technometrics 1979). Let f be a function of a vector that is a sum of functions of one dimension
+    each. The mean of f over the L vectors is then close to the expectation of f under N(0, I).
     """
     lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
     share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L

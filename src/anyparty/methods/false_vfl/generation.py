@@ -1,14 +1,17 @@
 """Use FALSE-VFL's generative model to impute a party's missing block, and to score how unusual a row is.
 
-    impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): draw z_l by its
-                           weight, then draw x^k given z_l
-                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: draw x^k_l by its weight, which includes
-                           the probability that this block is missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
-    log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O); under MNAR, of log p(x^O, m)
+    impute           MAR   mean: E[x^k | x^O] = sum_l alpha_l E[x^k | z_l]; for a sample, one of the L vectors z_l is
+                           chosen with probability alpha_l, and x^k is drawn from p(x^k | z_l)
+                     MNAR  mean: E[x^k | x^O, m] = sum_l alpha_l x^k_l; for a sample, one of the L blocks x^k_l is
+                           chosen with probability alpha_l; here w_l includes the probability that this block is
+                           missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
+    log_likelihood   log (1/L) sum_l w_l, whose expectation is a lower bound of log p(x^O); under MNAR, of
+                     log p(x^O, m)
 
 The party that owns the columns receives the samples of z and their weights, computes the imputations and keeps them.
 
-Notation as in ``distributions``; S is the number of samples of a block.
+Notation as in ``distributions``; w_l is the weight of sample z_l, alpha_l = w_l / sum_j w_j, m says which blocks are
+missing, and S is the number of samples of a block.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tenso
     """Return the party's imputed block, computed from the samples of z and the weights of these samples.
 
     ``told`` contains both under the keys "z" and "weight". If ``counts`` is true, the weights include the probability
-    that the block is missing. Each weight then belongs to one sample of the block, drawn by ``turn.block_noise``.
+    that the block is missing. Each weight then belongs to one sample of the block, drawn with ``turn.block_noise``.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)

@@ -235,10 +235,10 @@ class Apc:
         return embed_either(state, rows, places, own) if self.classify_on == "either" else own
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the classifier's input if the party has the autoencoder g3, else the party's local embeddings Z_k.
+        """Return embeddings of the party's rows: the classifier's input if the party has g3, otherwise Z_k.
 
-        The result is a pair, as in ``HasEmbeddings``: the positions in ``places`` of the party's rows, and these
-        embeddings. The result is ``None`` if the party has no encoder.
+        The result is a pair: the indices in ``places`` of the rows that the party has, and the embeddings of these
+        rows. The result is ``None`` if the party has neither g3 nor g1.
         """
         if "g3" in state.modules:
             found = self.classified(state, rows, places)

@@ -105,7 +105,11 @@ class ClassifierStage:
         return FittedEstimator(name, task, inputs, self.settings, seeds.number("classifier"))
 
     def stage(self, rows: Callable[[Rows], Tensor]) -> Stage:
-        """Return the stage that fits the classifier: a head over several epochs, an estimator in one step."""
+        """Return the training stage in which the active party fits the classifier to the rows that ``rows`` returns.
+
+        A head (a network) trains for the number of epochs in the settings. A scikit-learn estimator is fitted in a
+        single step.
+        """
         epochs = None if self.classifier == "head" else 0
         return Stage(name="classify", step=self.step, rows=rows, epochs=epochs, parties="active")
 

@@ -182,9 +182,10 @@ def held(rows: Rows, batch: Batch) -> Tensor | None:
 
 
 def student(seat: PartyContext, hidden: tuple[int, ...], activation: str) -> Factory:
-    """Return the factory of the student's encoder: the user's own network, or a perceptron of widths ``hidden``.
+    """Return the factory of the student's encoder.
 
-    The perceptron has the dropout and the normalisation of the party's encoder.
+    If the party's encoder is a perceptron, the student's is a perceptron, too. It has the hidden widths ``hidden``, and
+    the dropout and normalisation of the party's encoder. In all other cases, the party's factory is returned.
     """
     own = seat.encoder
     return replace(own, hidden=hidden, activation=activation) if isinstance(own, MLP) else own

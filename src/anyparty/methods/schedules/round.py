@@ -49,7 +49,7 @@ def move_on(state: State, by: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One party's rounds of a split method under a schedule."""
+    """The procedure that one party follows in each round of a split method under a schedule."""
 
     split: Split
     schedule: Schedule
@@ -214,7 +214,7 @@ class ExchangeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundExchange:
-    """One party's side of the exchanges of messages with which the rounds of a schedule begin."""
+    """The procedure by which one party exchanges messages with other parties at the start of each round."""
 
     split: Split
     schedule: Schedule

@@ -77,15 +77,17 @@ class LocalIterations:
     """Settings of the parties' local iterations, under any schedule.
 
     Attributes:
-        labels: the parties that use labels. "active": only hosts of heads use labels; the other parties continue with
-            the gradient that they received, as in FedBCD. "shared", as in the paper: every party has labels (column
-            ``label`` in ``[parties.NAME]``) and computes its own loss.
-        mu: μ, the strength of the proximal term μ (θ^t - θ^0), which is added to every gradient. The term has no
-            effect in ``p-bcd`` and ``vafl``, because it is 0 in the first iteration of a round.
+        labels: the parties that use labels in local iterations. With "active", only the parties with heads use labels;
+            all other parties use the gradient that they received at the start of the round, as in FedBCD. With
+            "shared", every party has labels (column ``label`` in ``[parties.NAME]``) and computes its own loss, as in
+            the paper.
+        mu: μ, the strength of the proximal term μ (θ^t - θ^0), which is added to every gradient. The term is 0 in the
+            first iteration of a round. It has no effect in ``p-bcd`` and ``vafl``, whose rounds have one iteration.
         momentum: "local" resets SGD's momentum in every round, as in the paper (Adam's state is not reset); "kept"
             never resets the momentum.
         smoothness: an estimate of max{L, L_k}, the smoothness of the loss. A warning is given if a learning rate
-            exceeds the paper's bound (14) for this smoothness; only with the virtual clock, and not for ``vafl``.
+            exceeds the paper's bound (14) for this smoothness. The bound is checked only with the virtual clock, and
+            never for ``vafl``.
 
     """
 

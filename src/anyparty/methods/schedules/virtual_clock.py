@@ -27,7 +27,7 @@ MOST = 10**12  # upper limit of the number of local iterations in a round
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualClock:
-    """Durations of iterations, messages and rounds, in time units.
+    """A clock that simulates the durations of iterations, messages and rounds, in time units.
 
     Attributes:
         iteration: duration of one local iteration, for all parties or by party (1 for a party that is not listed).

@@ -76,7 +76,7 @@ class Local(Rule):
         return fusion.heads(h[:, fusion.owners], mine), mine
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the active party's answer to each row, or the answer of the first party that has the row."""
+        """Return each row's answer from the active party or, if it gives none, from the first party that gives one."""
         by_party = given.by_party()
         there = ~by_party.isnan().any(dim=2)
         preferred = there.int()
@@ -124,7 +124,7 @@ class Ensemble(Local):
         return replace(self, vote="soft").answer(given).scores
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the result of the vote, or the mean of the parties' answers.
+        """Return the result of a hard vote in classification; otherwise return the mean of the parties' answers.
 
         After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner
         therefore has the greatest score.

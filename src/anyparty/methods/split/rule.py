@@ -307,7 +307,8 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
 
     Raises:
         ConfigError: the loss is not a scalar tensor; ``h`` requires a gradient but the loss has none; PyTorch's
-            gradients are disabled, as by ``torch.no_grad``; or the rule has created weights since ``check_rule``.
+            gradients are disabled, for example in ``torch.no_grad``; or the rule has created weights since
+            ``check_rule``.
     """
     loss: object = rule.loss(fusion, h, observed, y, batch)
     if not isinstance(loss, Tensor):

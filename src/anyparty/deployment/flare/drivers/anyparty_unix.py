@@ -39,7 +39,7 @@ class _Server(ThreadingUnixStreamServer):
 
 
 class UnixDriver(BaseDriver):  # type: ignore[misc]
-    """Connections over a Unix socket in a folder with mode 0700."""
+    """A FLARE driver for connections over a Unix socket in a folder with mode 0700."""
 
     def __init__(self) -> None:
         super().__init__()
