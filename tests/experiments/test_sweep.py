@@ -15,8 +15,9 @@ import polars as pl
 import pytest
 
 import anyparty
+from anyparty import config
 from anyparty.errors import ConfigError
-from anyparty.experiments.sweep import load_sweep, sweep
+from anyparty.experiments.sweep import _Trials, load_sweep, sweep
 
 pytest.importorskip("optuna")
 GRID = {"optimizer.lr": "[0.001, 0.01]", "method.name": '["local", "ensemble"]'}
@@ -100,6 +101,18 @@ def test_mistakes_in_a_sweep(
 def test_a_shard_is_a_part_of_a_whole(write: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match="1/4"):
         sweep(write(GRID), shard="5/4")
+
+
+def test_a_trial_that_was_killed_before_it_had_parameters_is_repeated(write: Callable[..., Path]) -> None:
+    path = write(GRID)
+    settings, space = load_sweep(path)
+    home, base = path.with_suffix(""), config.load(settings.settings)
+    made = {"home": home, "settings": settings, "space": space, "base": base, "metric": "log_loss", "greater": False}
+    killed = _Trials(**made, part=1, parts=1, if_done="skip")
+    killed.study.ask()  # as if the process was killed here: the trial runs, and has no parameters yet
+    found = sweep(path)
+    assert len(found) == 4
+    assert found.select("method.name", "optimizer.lr").is_duplicated().sum() == 0
 
 
 @pytest.mark.slow

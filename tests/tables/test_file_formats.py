@@ -218,6 +218,18 @@ def test_a_setting_that_cannot_be(settings):
         FileSettings(**settings)
 
 
+def test_points_beside_a_decimal_comma_in_another_column_get_a_remark(tmp_path):
+    path = tmp_path / "bank.csv"
+    rows = "".join(f"r{n};{n},5;{n % 90 + 10}.940;1.{n % 900 + 100},5\n" for n in range(40))
+    path.write_text("id;income;debt;rent\n" + rows, encoding="utf-8")
+    table = read_table(path, party="bank", id="id")
+    (note,) = [note for note in table.notes if "thousands" in note]
+    assert "column 'debt' has no decimal comma, and its points are read as marks between thousands" in note
+    assert "such as '10.940' as 10940" in note
+    declared = read_table(path, party="bank", id="id", file=FileSettings(decimal=","))
+    assert not [note for note in declared.notes if "thousands" in note]
+
+
 def test_ids_keep_their_commas_under_a_decimal_comma(tmp_path):
     (tmp_path / "t.csv").write_text("id;size\n1,5;2,25\n1,6;3,5\n", encoding="utf-8")
     table = read(tmp_path / "t.csv")

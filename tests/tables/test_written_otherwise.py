@@ -431,9 +431,10 @@ def check(notation: Notation, folder: Path, counts: Counter[str]) -> None:
         assert 5 * sum(marked) > len(marked), "only a larger share may be a class"
         return
     assert found[:4] == right[:4], "the ids or the labels differ"
-    unlike = {name for name, kind in right[4].items() if found[4].get(name) != kind} or {"count"}
-    for name in unlike:
-        said = ("is read as categories", "is read with a decimal point", "is text with")
+    unlike = {name for name, kind in right[4].items() if found[4].get(name) != kind}
+    unlike |= {"label"} if found[7] != right[7] else set()
+    for name in unlike or {"count"}:
+        said = ("is read as categories", "is read with a decimal point", "is text with", "has no decimal comma, and")
         assert any(f"column {name!r} {each}" in note for note in table.notes for each in said), (name, table.notes)
     counts["differs with a remark"] += 1
 

@@ -207,8 +207,10 @@ class _Trials:
         states = optuna.trial.TrialState
         for trial in self.study.get_trials(states=(states.RUNNING,)):  # trials that a killed process began
             if trial.user_attrs.get("part", part) == part:
+                key = trial.user_attrs.get("key")  # a trial killed at its very beginning has no parameters yet
+                again = {"part": part} | ({"key": key} if key else {})
+                self.study.enqueue_trial(json.loads(key) if key else trial.params, user_attrs=again)
                 self.study.tell(trial.number, state=states.FAIL)
-                self.study.enqueue_trial(trial.params, user_attrs={"part": part})
         self.part, self.left = part, 0
         if settings.sampler == "tpe":
             ended = [trial for trial in self.study.trials if trial.user_attrs.get("part") == part]

@@ -6,7 +6,7 @@ argument ``where``, or text that the caller adds. No check raises an error, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +79,24 @@ def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) ->
                 f"{where}: column {column.name!r} is read with a decimal point, such as {pointed[0]!r} beside "
                 f"{whole[0]!r}: if the point stands between thousands, write "
                 f'parties.{key(party_in(where))}.decimal = ","'
+            )
+    return tuple(notes)
+
+
+def points_between_thousands(columns: Sequence[pl.Series], where: str) -> tuple[str, ...]:
+    """Return a sentence on text columns in which every point was read as a mark between thousands, as in 27.940.
+
+    The file's numbers have a decimal comma, but these columns have no comma. Their points may be decimal points.
+    """
+    notes = []
+    for column in columns:
+        text = column.str.strip_chars().drop_nulls()
+        pointed = text.filter(text.str.contains(".", literal=True))
+        if len(pointed) and not text.str.contains(",", literal=True).any():
+            notes.append(
+                f"{where}: column {column.name!r} has no decimal comma, and its points are read as marks between "
+                f"thousands, such as {pointed[0]!r} as {pointed[0].replace('.', '')}, because other columns have "
+                "decimal commas: if a point is a decimal point in this column, write the file's numbers with one decimal mark"
             )
     return tuple(notes)
 

@@ -201,7 +201,8 @@ def read_table(
     if duplicates == "error" and ids.n_unique() < len(ids):
         raise doubled(ids, names, id_normalize, where, party)
     if made.decimal == ",":
-        raw = _with_points(raw, kinds, label)
+        raw, more = _with_points(raw, kinds, label, where, declared=bool(file and file.decimal))
+        notes += more
     columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
     (labels, spelled, _), rules = _label(raw, label, where, rules, trained=expect is not None)
     rows, kept = None, columns
@@ -230,12 +231,20 @@ def without_blank_notes(table: Table) -> Table:
     return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
 
 
-def _with_points(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None) -> pl.DataFrame:
-    """Replace decimal commas by decimal points in text columns of numbers that may be features or labels."""
+def _with_points(
+    raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None, where: str, *, declared: bool
+) -> tuple[pl.DataFrame, tuple[str, ...]]:  # fmt: skip
+    """Replace decimal commas by decimal points in text columns of numbers that may be features or labels.
+
+    Return the cells, and remarks on columns whose points may be decimal points, unless the decimal mark is ``declared``
+    in the settings.
+    """
     columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
-    texts = [column for column in columns if column.dtype == pl.String]
     numeric = {name for name, kind in kinds.items() if kind == "numeric"}
-    return raw.with_columns(with_points(text) for text in texts if text.name in numeric or are_decimal(text))
+    texts = [column for column in columns if column.dtype == pl.String]
+    commas = [text for text in texts if text.name in numeric or are_decimal(text)]
+    notes = () if declared else checks.points_between_thousands(commas, where)
+    return raw.with_columns(map(with_points, commas)), notes
 
 
 def _copy(column: pl.Series) -> pl.Series:
