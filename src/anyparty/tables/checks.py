@@ -96,7 +96,8 @@ def points_between_thousands(columns: Sequence[pl.Series], where: str) -> tuple[
             notes.append(
                 f"{where}: column {column.name!r} has no decimal comma, and its points are read as marks between "
                 f"thousands, such as {pointed[0]!r} as {pointed[0].replace('.', '')}, because other columns have "
-                "decimal commas: if a point is a decimal point in this column, write the file's numbers with one decimal mark"
+                "decimal commas: if a point is a decimal point in this column, write all numbers of the file with one "
+                "decimal mark"
             )
     return tuple(notes)
 
