@@ -44,6 +44,26 @@ def weights(model: Any) -> Tensor:
     return torch.cat([parameter.detach().flatten() for module in modules for parameter in module.parameters()])
 
 
+class Seen(Callback):
+    """Keep the numbers of epochs that the callback receives."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        self.epochs.append(record["epoch"])
+
+
+def test_epochs_count_from_1_everywhere(federation: Federation, tmp_path: Path) -> None:
+    seen, folder = Seen(), tmp_path / "run"
+    model = federation.train("laser", watch=seen, folder=folder, **QUICK)
+    record = RunRecord.read(folder / "record.json")
+    losses = [each.validation["log_loss"] for each in record.history]
+    assert seen.epochs == [each.epoch for each in record.history] == [1, 2, 3]
+    assert record.best_epoch == model.best_epoch == losses.index(min(losses)) + 1
+    assert model.history[0]["epoch"] == 1
+
+
 def test_the_usual_loss_as_a_function_trains_the_same_model(federation: Federation) -> None:
     plain = weights(federation.train("laser", **QUICK))
     rowwise = weights(federation.train("laser", loss=lambda out, y: functional.cross_entropy(out, y, reduction="none"),
