@@ -65,6 +65,10 @@ class TestRead:
     def test_years_of_two_digits_among_named_months_stop(self):
         stops([*written("%d.%m.%y", DAYS[:30]), *written("%d-%b-%Y", DAYS[30:])], "it looks like dates")
 
+    def test_few_dates_beside_a_word_get_a_remark(self):
+        (note,) = read(["2021-09-28", "2024-06-24", "2023-04-01", "never", "never"] * 8).notes
+        assert "is read as categories: 24 of its cells are dates, and 16 are not, such as 'never'" in note
+
     def test_many_words_among_dates_are_categories_with_a_remark(self):
         table = read([*written("%Y-%m-%d", DAYS[:40]), *"abcdefghij"])
         assert table.kinds == {"seen": "categorical"}

@@ -134,8 +134,8 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
     """Return a report if at least half of the cells of a column of categories look like numbers, or dates; else ""."""
     numbers, dates = text.cast(pl.Float64, strict=False).is_not_null(), text.str.contains(NOTATIONS["dates"][0])
-    for what, found in (("numbers", numbers), ("dates", dates)):
-        if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > FEW_LEVELS:
+    for what, found, most in (("numbers", numbers, FEW_LEVELS), ("dates", dates, 1)):  # few numbers may be levels
+        if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > most:
             rest = [each for each, _ in cells.value_counts(text.filter(~found))]
             return (
                 f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
