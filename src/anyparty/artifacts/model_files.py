@@ -141,11 +141,10 @@ class ModelSummary:
         seed: the root seed of the training run.
         best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if no epoch was
             chosen by validation scores.
-        parts: by party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own site
-            knows only its own hash.  A party that was lost before training ended has no hash.
+        parts: for each party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own
+            site knows only its own hash.  A party that was lost before training ended has no hash.
         own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method, or
             if an earlier version saved the model.
-
     """
 
     method: dict[str, Any] | None
@@ -434,7 +433,7 @@ def load_members(
 ) -> dict[str, Member]:
     """Read the networks and the preprocessing of every party of a saved model.
 
-    ``encoders`` has, by party, the function that makes a user-defined network.
+    ``encoders`` has, for each party, the function that makes a user-defined network.
 
     Raises:
         NotGiven: a network is user-defined, and ``encoders`` does not have it.

@@ -20,8 +20,8 @@ Fields of every record:
     title, declared: the method's title, and the messages that the method declares
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 
-The record of a run in one process also has ``tables``: by party, the fingerprint of its table.  Earlier versions stored
-the settings of such a run only in config.toml.
+The record of a run in one process also has ``tables``: for each party, the fingerprint of its table.  Earlier versions
+stored the settings of such a run only in config.toml.
 
 Further fields in the record of a party at its own site:
 

@@ -366,14 +366,13 @@ def counted_costs(
 
     Args:
         method: the method that was trained.
-        outcomes: by party, its result of training.  Only the active party's result is required.
+        outcomes: for each party, its result of training.  Only the active party's result is required.
         batch_size: the number of rows in a batch.
         ledger: the numbers of messages and bytes that the parties sent.
 
     Returns:
         A mapping with two lists.  "sent" has the rounds and bytes of the method's own messages.  "published" has the
         rounds and bytes that the formulas of the APC-VFL paper give, and is empty if no formula covers the method.
-
     """
     own = {message.tag for message in method.can.messages}
     shapes = {name: sizes_of(outcome) for name, outcome in outcomes.items()}

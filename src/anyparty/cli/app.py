@@ -142,7 +142,7 @@ def predict(
     raw_csv: RawCsv = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict every row with the parties that have the row and may take part.
+    """Predict every row from the columns of the selected parties that have the row.
 
     The predictions are in the order of the active party's table. Predictions of rows that this table lacks follow, in
     the order of the other parties' tables.

@@ -171,7 +171,7 @@ def train(
 
 
 def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return, by party, a sentence that describes how the party's work for a job ended; "done" after success."""
+    """Return, for each party, a sentence that describes how the party's work for a job ended; "done" after success."""
     return {name: str(outcome["sentence"] or "done") for name, outcome in outcomes.items()}
 
 

@@ -64,7 +64,7 @@ def find_roles(sources: Mapping[str, Source], ids: Mapping[str, str] | None = No
 
     Args:
         sources: each party's table, by party.
-        ids: the column of ids by party, if it is known.
+        ids: the column of ids for each party, if it is known.
 
     Raises:
         TableError: a table cannot be read.
@@ -143,8 +143,8 @@ class SettingsDraft:
     """A draft of the settings that training needs: tables, columns of ids, and the label column.
 
     Attributes:
-        tables: by party, its file.
-        ids: by party, its column of ids.
+        tables: for each party, its file.
+        ids: for each party, its column of ids.
         label: the column to predict.
         active: the party that holds the label.
         candidates: the columns that may hold ids or labels.
@@ -225,7 +225,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def parties_of(names: Sequence[str]) -> dict[str, Path]:
-    """Return, by party, the file of each argument ``FILE`` or ``PARTY=FILE``.
+    """Return, for each party, the file of each argument ``FILE`` or ``PARTY=FILE``.
 
     Without ``PARTY=``, the party's name is the name of the file up to its first dot.
 

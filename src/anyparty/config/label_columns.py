@@ -21,10 +21,10 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by party, the label column of each party that holds labels; the active party is first.
+    """Return, for each party, the label column of each party that holds labels; the active party is first.
 
-    ``found`` has, by party, the table or the name of its file. The function finds the active party if it is not set in
-    the settings.
+    ``found`` has, for each party, the table or the name of its file. The function finds the active party if it is not
+    set in the settings.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -51,7 +51,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return, by party, the label columns that are set in the settings; the active party is first.
+    """Return, for each party, the label columns that are set in the settings; the active party is first.
 
     The active party has the column ``parties.NAME.label``, or by default ``federation.label``.  All other parties have
     only ``parties.NAME.label``.
@@ -77,8 +77,8 @@ def check_features(
 ) -> None:
     """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
-    ``found`` has, by party, the table or the name of its file. ``columns`` has, by party, the names of the table's
-    columns, as ``columns_of`` returns them.
+    ``found`` has, for each party, the table or the name of its file. ``columns`` has, for each party, the names of the
+    table's columns, as ``columns_of`` returns them.
 
     Raises:
         TableError: a party's table has such a column; the message names the party.
@@ -102,9 +102,9 @@ def check_features(
 
 
 def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return, by party, the names of the columns of its table, without columns that the settings drop.
+    """Return, for each party, the names of the columns of its table, without columns that the settings drop.
 
-    ``found`` has, by party, the table or the name of its file.
+    ``found`` has, for each party, the table or the name of its file.
     """
     columns = {}
     for name, source in found.items():

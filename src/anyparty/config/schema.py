@@ -207,12 +207,12 @@ class PartySettings(ReadingSettings):
     the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
 
     ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace the
-    values that are detected in the file.  ``missing`` lists, by column, texts and numbers that mark a missing cell or a
-    missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and
-    ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind
-    of a column: "numeric", "categorical", "date" or "text".  ``dates`` selects, by column, how dates are written:
-    "day-first", "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the largest number of
-    categories of a column.  If a column has more categories, the rarest ones are merged into one.
+    values that are detected in the file.  ``missing`` lists, for each column, texts and numbers that mark a missing
+    cell or a missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, for each column, how limits
+    such as <25 and ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types``
+    corrects the kind of a column: "numeric", "categorical", "date" or "text".  ``dates`` selects, for each column, how
+    dates are written: "day-first", "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the
+    largest number of categories of a column.  If a column has more categories, the rarest ones are merged into one.
     """
 
     table: UserPath | None = None

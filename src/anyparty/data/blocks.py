@@ -190,10 +190,9 @@ def assemble(
     Args:
         alignment: the alignment of all parties.
         roster: the parties.
-        features: by party, the preprocessed features of its n_k rows; a party that is absent here holds no row.
+        features: for each party, the preprocessed features of its n_k rows; a party that is absent here holds no row.
         labels: for each label holder, the pair (y [n_k], labeled [n_k]) of its own rows.
         device: the device for the tensors.
-
     """
     nobody, key = np.full(alignment.n, -1), row_keys(alignment)
     held = [alignment.blocks[name] if name in features else nobody for name in roster.blocks]

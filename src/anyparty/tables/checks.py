@@ -198,7 +198,7 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        constants: by column, the value that the column had in all training rows.
+        constants: for each column, the value that the column had in all training rows.
     """
     counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
     changed = [(name, count) for name, count in counts.items() if count]
@@ -233,7 +233,7 @@ def far_from_training(
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        spreads: by column, the mean and standard deviation of its numbers in the training rows.
+        spreads: for each column, the mean and standard deviation of its numbers in the training rows.
         few: also report columns in which only a few numbers lie very far from the mean.
     """
     far = [

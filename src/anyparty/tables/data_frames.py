@@ -90,7 +90,7 @@ def tables_of_arrays(
     active party lacks have empty cells. The tables of the passive parties contain only their own rows.
 
     Args:
-        arrays: by party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
+        arrays: for each party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
         y: the labels [n]; ``None`` or NaN for a row without a label.
         observed: [n, K] bool, True if the k-th party has the row; by default, all parties have all rows.
         ids: the ids of the rows; by default 0, 1, ..., n - 1.

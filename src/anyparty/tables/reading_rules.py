@@ -331,17 +331,18 @@ class ReadingRules(BaseModel):
     """The rules by which the cells of one party's table are read.
 
     Attributes:
-        missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
+        missing: for each column, the texts and numbers that mark a missing cell, in addition to the usual ones such as
+            NA.
         task: the requested kind of task. For "regression", all labels are numbers.
         classes: by class, the label texts that stand for the class, without regard to case; if ``None``, the classes
             are recognized.
-        limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
-        dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
+        limits: for each column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
+        dates: for each column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
         decimal: the decimal mark of numbers in text; if ``None``, the mark of each column is recognized.
         merge_spellings: whether categories that differ only in their spelling are one category.
-        formats: by column, the format of numbers with marks, as recognized in training.
-        date_formats: by column, how dates are written, as recognized in training.
-        literals: by column, texts such as NA that usually mark a missing cell, but were levels in training.
+        formats: for each column, the format of numbers with marks, as recognized in training.
+        date_formats: for each column, how dates are written, as recognized in training.
+        literals: for each column, texts such as NA that usually mark a missing cell, but were levels in training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

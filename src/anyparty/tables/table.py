@@ -154,7 +154,7 @@ def read_table(
         label: the column of labels, if the party holds them.
         part_by: a column that is used only to split the rows; it is not a feature.
         drop: columns to leave out.
-        types: "numeric", "categorical", "date" or "text", by column, to replace the inferred kind.
+        types: "numeric", "categorical", "date" or "text", for each column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
         rules: the rules by which cells are read.  Prediction uses the rules of training (``Table.rules``).
