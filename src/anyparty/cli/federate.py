@@ -171,7 +171,7 @@ def train(
 
 
 def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return, for each party, a sentence that describes how the party's work for a job ended; "done" after success."""
+    """Return a sentence for each party on the result of its work for a job; "done" after success."""
     return {name: str(outcome["sentence"] or "done") for name, outcome in outcomes.items()}
 
 
