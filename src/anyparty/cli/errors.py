@@ -27,9 +27,7 @@ T = TypeVar("T")
 EXIT_ERROR = 2  # after an error that the user can correct
 EXIT_STOPPED = 130  # after Ctrl-C or SIGTERM
 
-_handlers: dict[
-    signal.Signals, Callable[[int, FrameType | None], Any]
-] = {}  # to install after all imports
+_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports
 
 
 def end_at_once() -> None:

@@ -55,7 +55,7 @@ class TrainSettings(Settings):
     training. Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none"
     disables early stopping.
 
-    ``keep`` selects the weights that the trained model has.  ``"best"`` keeps the weights of the epoch with the best
+    ``keep`` selects the weights of the trained model.  ``"best"`` keeps the weights of the epoch with the best
     metric on validation rows.  ``"last"`` keeps the weights of the last epoch.  ``"average"`` keeps the mean of each
     party's weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
 
@@ -65,7 +65,6 @@ class TrainSettings(Settings):
 
     ``batches`` selects how batches are drawn.  ``"mixed"`` draws a batch from all training rows.  ``"by-pattern"``
     draws a batch from rows that the same parties hold.
-
 
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves.  It is limited to the number of validation rows.
@@ -112,7 +111,7 @@ class TrainSettings(Settings):
     def _something_to_do(self) -> TrainSettings:
         """Reject settings that have no effect because the run has no validation rows.
 
-        A setting with its default value is accepted, because the saved settings of a run list every default.
+        A setting with its default value is accepted, because saved settings contain every default.
         """
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
@@ -188,11 +187,11 @@ class SplitSettings(Settings):
 
     @property
     def column(self) -> str | None:
-        """The column of the active party's table that the split reads, or None if it reads no column."""
+        """The column that the split reads in the active party's table, or None."""
         return self.group or self.time or self.file
 
     def plan(self, train: TrainSettings, task: AskedKind) -> SplitPlan:
-        """Return the plan of a split by these settings, by the shares in ``train`` and by the kind of ``task``."""
+        """Return the plan of the split, with the shares in ``train`` and the kind of task ``task``."""
         return SplitPlan(
             kind=self.kind, parties=self.parties, validation=train.validation, test=train.test, task=task
         )  # fmt: skip
@@ -270,7 +269,7 @@ class FederationSettings(Settings):
 
 
 class _Named(BaseModel):
-    """Base class of settings groups with the name of a component, such as a method, and its keyword parameters."""
+    """Base class for settings with the name of a component, such as a method, and its parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -284,7 +283,7 @@ class _Named(BaseModel):
 
     @model_validator(mode="after")
     def _held(self) -> Self:
-        """Reject parameters whose values a run's settings file cannot store."""
+        """Reject parameters that a settings file cannot store."""
         for key, value in (self.model_extra or {}).items():
             check_held(key, value)
         return self
@@ -339,8 +338,8 @@ class ClockSettings(Settings):
         timeout: time of the local training in a round, for schedules with a time-out.
         use: for each party, the share c of its CPU that other programs use in each round; an iteration then takes
             1 / (1 - c) times as long.
-        trace: a CSV file with the shares c, a column for each party and a line for each round. If there are more
-            rounds, the lines repeat (``trace_began_anew`` in the history).
+        trace: a CSV file with the shares c, a column for each party and a line for each round. After the last line, the
+            first line follows again.
 
     """
 
@@ -496,5 +495,5 @@ class Config(Settings):
         if lacking := list(nones(values)):
             raise ConfigError(f"{lacking[0]} = None cannot be saved in the run's settings file (config.toml); leave "
                               "it out, or train without a folder")  # fmt: skip
-        values["train"].setdefault("patience", NONE)  # without this key, a reader of the file uses the default
+        values["train"].setdefault("patience", NONE)  # if this key is missing, the default applies
         return tomli_w.dumps(values)
