@@ -130,7 +130,7 @@ def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64],
 
 
 def grid(x: AnyArray, rows: int, across: int) -> tuple[AnyArray, ...]:
-    """Partition images into a grid of ``rows`` x ``across`` cells of equal size, listed row by row.
+    """Partition images into a grid of ``rows`` x ``across`` cells of equal size, row by row.
 
     >>> [cell.shape for cell in grid(np.zeros((5, 1, 28, 28)), 2, 4)][0]  # Fashion-MNIST at eight parties
     (5, 1, 14, 7)
