@@ -338,9 +338,8 @@ class ClockSettings(Settings):
         timeout: time of the local training in a round, for schedules with a time-out.
         use: for each party, the share c of its CPU that other programs use in each round; an iteration then takes
             1 / (1 - c) times as long.
-        trace: a CSV file with the shares c, a column for each party and a line for each round. After the last line, the
-            first line follows again.
-
+        trace: a CSV file with the shares c, a column for each party and a line for each round. After the last line,
+            reading continues with the first line.
     """
 
     real: bool = False

@@ -406,7 +406,7 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each categorical column for each row; its output becomes 1, and the outputs of other levels 0.
+        """Draw a level of each categorical column for each row; its output becomes 1, and other levels' outputs 0.
 
         Args:
             values: [..., width], preprocessed rows in original units; NaN stays NaN.

@@ -92,7 +92,7 @@ class Table:
         return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``position`` [N], the party's row index of each aligned row, with -1 for rows without feature cells."""
+        """Return ``position`` [N], the party's row index of each aligned row, with -1 for rows without any feature."""
         if not self.blank.any():
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
