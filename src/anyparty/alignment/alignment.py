@@ -97,7 +97,7 @@ class Alignment:
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
 
     def take(self, rows: NDArray[np.int64]) -> Alignment:
-        """Select aligned rows by their indices ``rows`` [n], and return the alignment of these rows, in this order."""
+        """Return the alignment of the aligned rows with indices ``rows`` [n], in this order."""
         return Alignment(
             self.parties,
             len(rows),
@@ -150,8 +150,8 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
     The id columns of the result have the names and types of the id columns in one table: the table of the party
     ``first``, by default the first table.
 
-    With ``apart``, as in prediction, it is not an error if the tables have no common id. Rows that have neither cells
-    nor a label are then aligned too.
+    If ``apart`` is true, as in prediction, it is not an error if the tables have no common id. Rows that have neither
+    cells nor a label are then aligned too.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")

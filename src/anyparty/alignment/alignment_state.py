@@ -117,7 +117,7 @@ class AlignmentState:
             raw = (self.folder / "rows.bin").read_bytes()
         except OSError:
             return None
-        if len(raw) != SIZE + 8 * (1 + len(self.entries)):  # the list has more entries than when the rows were stored
+        if len(raw) != SIZE + 8 * (1 + len(self.entries)):  # outdated, because the list has grown
             return None
         count, rows = int(np.frombuffer(raw, np.int64, 1, SIZE)[0]), np.frombuffer(raw, np.int64, offset=SIZE + 8)
         if not 0 <= count <= len(ids) or self._digest(ids.head(count), rows) != raw[:SIZE]:

@@ -313,7 +313,7 @@ def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) 
 
 
 async def _exchange_sizes(net: Channel, roster: Roster, size: int, common: str, id_terms: IdTerms) -> dict[str, int]:
-    """Compare this party's settings with all other parties' by their hashes, and return every party's number of ids.
+    """Check by hashes that all parties use equal settings, and return every party's number of ids.
 
     The settings are ``common`` and ``id_terms``.
     """

@@ -99,9 +99,9 @@ class Imputation:
         whose cells are all empty.  The result can replace the table: only empty numeric cells are filled in, and all
         other cells are unchanged.
 
-        With ``samples`` the result has a row for each sample, so S rows for each id. A column ``sample`` after the id
-        column numbers them from 1 to S.  Levels of categories, and booleans, are drawn with the probabilities that the
-        model gives them.
+        If ``samples`` is true, the result has a row for each sample, so S rows for each id. A column ``sample`` after
+        the id column numbers them from 1 to S.  Levels of categories, and booleans, are drawn with the probabilities
+        that the model gives them.
 
         Raises:
             PredictionError: ``samples`` is true, but no samples were drawn or the party has a column ``sample``.
@@ -193,9 +193,9 @@ def impute(
 
     Only the party that owns the columns gets the result.
 
-    With ``cells``, the function instead imputes empty cells of the rows that the party has. It then also uses those
-    cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay empty,
-    and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
+    If ``cells`` is true, the function instead imputes empty cells of the rows that the party has. It then also uses
+    those cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay
+    empty, and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 

@@ -111,7 +111,7 @@ class Model:
 
     def __repr__(self) -> str:
         """Return the method, task, parties and number of epochs, but no weights, ids or classes."""
-        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # a loaded model has neither
+        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # both are 0 in a loaded model
         of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
@@ -349,7 +349,7 @@ class Model:
     def _rows(
         self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
     ) -> tuple[dict[str, Rows], Alignment]:
-        """Prepare and align the tables' rows, sorted by id or, with ``as_given``, as in the active party's table.
+        """Prepare and align the tables' rows, sorted by id or, if ``as_given`` is true, as in the active party's table.
 
         ``unseen`` lists the classes among the labels that did not occur in training.
         """

@@ -142,7 +142,7 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
-    if "split" not in config.model_fields_set:  # settings of earlier versions, in which every split was random
+    if "split" not in config.model_fields_set:  # in earlier versions, every split was random
         return config.model_copy(update={"split": SplitSettings(kind="random")})
     return config
 

@@ -127,11 +127,7 @@ WITHOUT_MANIFEST = 2  # models of this format have no manifest; they can still b
 FROM_ZERO = 3  # in formats up to this one, ``best_epoch`` is counted from 0
 SPARE = 1_000_000  # a loaded network may have at most 2 W + SPARE numbers, where W is the number of saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
-OF_RUNS = (
-    RECORD,
-    "config.toml",
-    ID_HASHES,
-)  # a run's files, deleted if another model replaces its model
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # deleted if another model replaces the model of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,8 +335,8 @@ def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]
 def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
     """Write a model into a folder; raise an error if this would overwrite another model or a run.
 
-    With ``replace``, another model or a run is overwritten.  The record and settings of that run are then deleted,
-    because they describe another model.
+    If ``replace`` is true, another model or a run is overwritten.  The record and settings of that run are then
+    deleted, because they describe another model.
 
     Raises:
         ConfigError: a run is in progress in the folder.

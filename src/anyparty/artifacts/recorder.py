@@ -205,7 +205,7 @@ class LocalRecorder(Recorder):
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # before config.toml, which is not accepted without a record
+            recorder.record.write(path)  # first, because the next start rejects a config.toml without a record
         if not resume or all(party.table for party in config.parties.values()):  # the tables' paths may have changed
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")

@@ -35,7 +35,7 @@ class Screen(Console):
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, as_json: bool = False) -> None:
-        """Make the console; with ``as_json``, ``print`` prints nothing, and ``result`` prints JSON."""
+        """Make the console; if ``as_json`` is true, ``print`` prints nothing, and ``result`` prints JSON."""
         system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         super().__init__(stderr=stderr, quiet=quiet or as_json, color_system=system, emoji=False, markup=False,
                          highlight=False)  # fmt: skip

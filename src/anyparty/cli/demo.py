@@ -39,7 +39,7 @@ from anyparty.methods.method_registry import SPLIT, method
 
 NO_ANSWER = "no answer"
 COLOURS = {"light": ("#1f2328", "#6e7781", "#d8dee4", "#ffffff"), "dark": ("#e6edf3", "#9198a1", "#3d444d", "#0d1117")}
-LINES = {  # each method's colour, readable on white and black, and marker
+LINES = {  # a colour, which is readable on white and on black, and a marker for each method
     "Local": ("#8c959f", "v"), "Standard VFL": ("#bc4c00", "X"), "Ensemble": ("#bf8700", "s"),
     "Combinatorial": ("#8250df", "^"), "PlugVFL": ("#1a7f37", "D"), "LASER-VFL": ("#0969da", "o"),
 }  # fmt: skip

@@ -154,7 +154,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
         for file in (ALIGNMENT, SECRET):
             (folder / name / file).write_bytes((site.folder / file).read_bytes())
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as at the parties, because the number of threads changes rounding errors
+    torch.set_num_threads(1)  # as the parties do, because the number of threads affects rounding
     try:
         memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
     finally:

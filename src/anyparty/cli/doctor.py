@@ -34,7 +34,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError
 from anyparty.tables import readers
 
 NAME = "anyparty"
-PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # by default port, the command that listens at this port
+PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default ports and the commands that use them
 EXTRAS = {
     "pandas": "tables as pandas data frames", "flare": "parties in separate processes", "serve": "anyparty serve",
     "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow", "tune": "anyparty sweep",
@@ -114,7 +114,7 @@ def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
 
 
 def requirements(extra: str = "") -> list[Requirement]:
-    """Return the packages that anyparty always requires; with ``extra``, those that this extra adds."""
+    """Return the packages that anyparty always requires, or those that the extra ``extra`` adds."""
     every = [Requirement(line) for line in requires(NAME) or ()]
     if not extra:
         return [each for each in every if each.marker is None]

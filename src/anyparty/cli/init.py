@@ -64,7 +64,7 @@ def init(
 
 
 def _tables_in_folder(*, asks: bool) -> list[str]:
-    """Return the table files in the current folder; with ``asks``, let the user confirm or replace this list.
+    """Return the table files in the current folder; if ``asks`` is true, let the user confirm or replace this list.
 
     Raises:
         ConfigError: ``asks`` is false, and the folder has fewer than two tables.

@@ -130,13 +130,14 @@ def folder_option(text: str) -> Path:
     return Path(text)
 
 
+# a single argument with one of these endings is a table, not a settings file
 TABLE_ENDINGS = (
     ".csv",
     ".csv.gz",
     ".parquet",
     ".tsv",
     ".xlsx",
-)  # a single argument with one of these endings is a table, not a settings file
+)
 
 Sources = Annotated[
     list[str],
@@ -172,7 +173,7 @@ def settings_from(
 
     files = [text for text in sources if text.lower().endswith(".toml")]
     if len(sources) == 1 and "=" not in sources[0] and not sources[0].lower().endswith(TABLE_ENDINGS):
-        files = list(sources)  # a settings file without the ending .toml
+        files = list(sources)  # a settings file whose name does not end in .toml
     if files:
         if len(sources) > 1:
             raise ConfigError(f"{files[0]}: give one settings file, or only tables")

@@ -198,7 +198,7 @@ class SplitSettings(Settings):
 
 
 class PartySettings(ReadingSettings):
-    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
+    """Settings of one party.  If ``columns`` is false, only the party's ids and labels are used.
 
     ``table`` is a file, a folder, a pattern such as "bank-*.csv", or "-" for standard input.  Several files of a
     folder or pattern together form one table.  ``id`` is a column, or a list of columns that together identify a row.
@@ -241,13 +241,13 @@ class FederationSettings(Settings):
 
     ``positive`` is the positive class of a binary task, for F1 and the area under the ROC curve.  By default it is the
     second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
-    ``{yes = ["true", 1], no = ["0"]}``. By default every distinct label is a class. With ``merge_spellings``, every
-    party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
+    ``{yes = ["true", 1], no = ["0"]}``. By default every distinct label is a class. If ``merge_spellings`` is true,
+    every party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
 
     ``salt`` is an input of the hashes in private alignment.  It should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
-    error.  With ``incremental``, each party keeps its secret and the state of the private alignment on its own disk.  A
-    later alignment then processes only new ids, and the active party can recognise rows of earlier alignments.
+    error.  If ``incremental`` is true, each party keeps its secret and the state of the private alignment on its own
+    disk.  A later alignment then processes only new ids, and the active party can recognise rows of earlier alignments.
     """
 
     id: Id = "id"

@@ -40,7 +40,7 @@ class AllowedCode:
 
     """
 
-    names: tuple[str, ...] = field(default=(), compare=False)  # permissions do not make settings different
+    names: tuple[str, ...] = field(default=(), compare=False)  # settings are equal if only their permissions differ
     everything: bool = field(default=False, compare=False)
     source: str = field(default="", compare=False)
 
@@ -188,7 +188,7 @@ def _returns(function: FunctionType) -> Any:
         return annotation
     try:
         return get_type_hints(function).get("return", inspect.Parameter.empty)
-    except (NameError, TypeError, AttributeError):  # type checkers may know more types than Python does
+    except (NameError, TypeError, AttributeError):  # a type may be imported only for type checkers
         try:
             return operator.attrgetter(annotation)(_Namespace(function.__globals__))
         except AttributeError:

@@ -63,7 +63,7 @@ def takes(of: Callable[..., Any]) -> dict[str, Any]:
 def _hints(of: object) -> dict[str, Any]:
     try:
         return get_type_hints(of)
-    except (NameError, TypeError, AttributeError):  # a type may be defined only for type checkers
+    except (NameError, TypeError, AttributeError):  # a type may be imported only for type checkers
         return {}
 
 

@@ -75,7 +75,7 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
     except (TypeError, ValueError):  # a class implemented in C may have no signature
         return
     kept = dict(getattr(made, "__dict__", {}))
-    if isinstance(made, nn.Module):  # torch does not store these as attributes
+    if isinstance(made, nn.Module):  # parameters, buffers and modules are not in __dict__
         kept |= [*made.named_parameters(recurse=False), *made.named_buffers(recurse=False), *made.named_children()]
     for name, taken in takes.items():
         if name in kept:
@@ -215,7 +215,7 @@ def _body(code: CodeType) -> str:
     if not lines or not places:
         raise OSError
     (first, begin), (last, end) = min(place[:2] for place in places), max(place[2:] for place in places)
-    text = [line.encode() for line in lines[first : last + 1]]  # positions count bytes
+    text = [line.encode() for line in lines[first : last + 1]]  # ``co_positions`` counts bytes, not characters
     text[-1] = text[-1][:end]
     text[0] = text[0][begin:]
     return " ".join(b"".join(text).decode().split())

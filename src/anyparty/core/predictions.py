@@ -94,7 +94,7 @@ class Predictions:
         return ~torch.isnan(self.scores).any(dim=1)
 
     def unweighted(self) -> Predictions:
-        """Return the predictions with class probabilities that no longer contain the class weights.
+        """Remove the class weights from the class probabilities, and return the changed predictions.
 
         The networks of a model with class weights multiply the odds of a class by the weight of the class.  Each
         probability is therefore divided by the weight of its class, and each row is normalised.  The order of rows and
@@ -185,7 +185,7 @@ class Predictions:
         return pl.DataFrame(columns | self._probabilities())
 
     def _probabilities(self) -> dict[str, pl.Series]:
-        """Return the probability of each class in a column of its own; no columns in a regression."""
+        """Return a column of probabilities for each class; in a regression, return no columns."""
         if self.task.kind == "regression":
             return {}
         scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
@@ -198,7 +198,7 @@ class Predictions:
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; in a CSV, text that begins like a formula is escaped.
 
-        With ``raw_csv``, no text is escaped.
+        If ``raw_csv`` is true, no text is escaped.
 
         Raises:
             ConfigError: the suffix is neither .csv nor .parquet.

@@ -41,7 +41,7 @@ _BYTES = 5056  # the size in bytes of torch's serialized state
 
 @dataclass(frozen=True)
 class Seeds:
-    """All named random streams of a run: shared streams, and with a party's secret also private streams."""
+    """All named random streams of a run; if a party's secret is given, also the party's private streams."""
 
     root: int
     secret: bytes = field(default=b"", repr=False)
@@ -113,7 +113,7 @@ class _Own(Seeds):
     def _begin(self, generator: Generator, *name: str | int) -> None:
         import torch  # noqa: PLC0415
 
-        generator.manual_seed(self.number(*name))  # resets the position in the state
+        generator.manual_seed(self.number(*name))  # resets the position in the generator's state
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")

@@ -106,7 +106,7 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
     This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n] has for each row the index of its pattern, which is the
     set of parties that hold the row. The last batch of a pattern may be smaller than ``size``.
     """
-    pattern = pattern.cpu()  # where the random permutation is
+    pattern = pattern.cpu()  # the random permutation is on the CPU
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
     shuffled = shuffled[pattern[shuffled].argsort(stable=True)]
     counts = torch.unique_consecutive(pattern[shuffled], return_counts=True)[1]

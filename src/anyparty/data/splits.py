@@ -195,7 +195,7 @@ class _OwnRows:
         usable = self.labelled
         part = self._stratified(usable, patterns)
         if self.lacks(np.where(self.seen, part, UNUSED)):
-            # a part lacks rows of a class that have cells: repeat the split without rows that have no cells
+            # a part has only rows without cells of some class: split again without such rows
             part = self._stratified(usable & self.seen, patterns)
         return part
 

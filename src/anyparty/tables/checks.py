@@ -23,9 +23,9 @@ from anyparty.tables.reading_rules import NOT_A_NUMBER
 
 EMPTY = "are empty except for the id"
 
-UNSEEN_SHARE = 0.5  # a warning if a larger share of a column's cells differs from training
-FAR = 10  # in standard deviations: the distance from the training mean at which a number is far
-VERY_FAR = 50  # in standard deviations: the distance at which a single number causes a warning
+UNSEEN_SHARE = 0.5  # a warning is issued if a larger share of a column's cells differs from training
+FAR = 10  # a number is far if it is more than this many standard deviations from the training mean
+VERY_FAR = 50  # a warning is issued for a single number at this distance, in standard deviations
 FEW_ROWS = 5  # empty columns are reported only in tables with at least this many rows
 MANY = 3  # the largest number of column names in a sentence
 
@@ -130,10 +130,7 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
     """Return a sentence if at least half of a column's categories look like numbers or dates, else ""."""
     numbers, dates = text.cast(pl.Float64, strict=False).is_not_null(), text.str.contains(NOTATIONS["dates"][0])
-    for what, found, most in (
-        ("numbers", numbers, FEW_LEVELS),
-        ("dates", dates, 1),
-    ):  # few numbers may be levels
+    for what, found, most in (("numbers", numbers, FEW_LEVELS), ("dates", dates, 1)):  # few numbers may be levels
         if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > most:
             rest = [each for each, _ in cells.value_counts(text.filter(~found))]
             return (

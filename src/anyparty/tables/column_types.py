@@ -77,7 +77,7 @@ NOTATIONS = {
 MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
 LITERALS = ("NA", "None")  # texts that usually mark missing cells, but may be categories
 GROUPED = r"\d[,'’\s]\d"  # a comma, a space or an apostrophe within a number
-LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
+LARGEST = float(np.finfo(np.float32).max)  # the largest float32, because models compute in float32
 
 
 class Notation(NamedTuple):
@@ -401,7 +401,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column in which only some times have a time zone, or that differs from training in this respect."""
+    """Reject a column if only some times have a time zone, or if training was different in this."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():

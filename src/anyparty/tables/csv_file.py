@@ -189,7 +189,7 @@ def _separator(text: str) -> str | None:
     """Return the separator that gives most lines the same number of cells; ``None`` for a single column."""
     lines = [line for line in islice(io.StringIO(text, newline=None), SAMPLE + 1) if line.strip()]
     if len(lines) > 2:
-        lines = lines[:-1] if not lines[-1].endswith("\n") else lines  # an incomplete line
+        lines = lines[:-1] if not lines[-1].endswith("\n") else lines  # the last line of the sample may be incomplete
     best: tuple[float, int, str] | None = None
     for mark in SEPARATORS:
         try:
@@ -371,7 +371,7 @@ class CsvFile:
         return bool((~ends.str.ends_with(mark) | (marks < width - 1)).any())
 
     def _check_short_rows(self, width: int) -> None:
-        """Raise an error with the first row that has fewer cells than there are columns."""
+        """Raise an error for the first row that has fewer cells than there are columns."""
         with self.open() as file:
             rows = self._rows(file)
             for cells in rows:
@@ -383,7 +383,7 @@ class CsvFile:
                     )
 
     def _check_quotes(self) -> None:
-        """Raise an error with the first row that has a wrong quotation mark.
+        """Raise an error for the first row that has a wrong quotation mark.
 
         A quotation mark is wrong if it is not closed, or if it is part of the cell's text and is not doubled, as in the
         cell ``5" pipe``.
@@ -406,7 +406,7 @@ class CsvFile:
             ) from None
 
     def _check_long_rows(self, width: int) -> None:
-        """Raise an error with the first row that has more cells than there are columns."""
+        """Raise an error for the first row that has more cells than there are columns."""
         with self.open() as file:
             rows = self._rows(file)
             for cells in rows:

@@ -25,7 +25,7 @@ MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  #
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
 SPELLED = 1000  # spellings are merged only in columns with at most this many distinct texts
 VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
-LETTERS = {"t", "f", "y", "n", "j"}  # letters for yes and no, in either case
+LETTERS = {"t", "f", "y", "n", "j"}  # letters that mean yes or no
 WORDS = """
     (none) none na n.a. n.a n/k n.k. unknown unk unk. (unknown) missing (missing) (blank) blank undefined nil void
     unspecified not_known not_available not_applicable not_recorded not_reported no_answer no_data refused tbd
@@ -86,7 +86,7 @@ def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: 
     if (read := _marked_numbers(column, where, rules, trained=trained)) is not None:
         return read._replace(notes=notes + read.notes)
     if cells.is_category(column):
-        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # this type declares classes
+        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # the type means declared classes
     counts = cells.value_counts(column.drop_nulls())
     if len(counts) > SPELLED:
         return Labels(cells.as_level(column), notes)
@@ -268,7 +268,10 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
 
 
 def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
-    """Return an error text for labels with several words for yes and no, and the rarest label; else two empty texts."""
+    """Return an error text for labels with several words for yes and no, and the rarest label.
+
+    For other labels, both results are "".
+    """
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
         return "", ""
     folded = {fold(name) for name in counts}
@@ -305,7 +308,7 @@ def may_be_missing(text: str) -> bool:
 
 
 def _is_odd_word(name: str, others: list[str]) -> bool:
-    """Return whether a class is a word for missing, or the only word among numbers."""
+    """Return whether a class is a word for missing, or a word while all other classes are numbers."""
     if may_be_missing(name):
         return True
     return _number(name) is None and all(_number(other) is not None for other in others)

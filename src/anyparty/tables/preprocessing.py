@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # exact, unlike a mean
+            constant = low == np.nanmax(numbers, axis=0)  # a mean would have rounding errors
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -418,14 +418,14 @@ class Prepare(BaseModel):
         out, cells = values.copy(), values.shape[:-1]
         for k, name in enumerate(self.numeric.columns):
             if name in truths:
-                drawn = random.random(cells) < centers[..., k]  # nosec B311
+                drawn = random.random(cells) < centers[..., k]  # from a seeded generator  # nosec B311
                 out[..., k] = np.where(np.isnan(values[..., k]), np.nan, drawn)
         start = len(self.numeric.columns)
         for levels in self.categorical.levels:
             at = slice(start, start := start + len(levels))
             weight = centers[..., at].clip(min=0)
             edge = weight.cumsum(axis=-1)
-            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # nosec B311
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # a seeded generator  # nosec B311
             level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
             out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
         return out

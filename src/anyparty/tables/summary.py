@@ -17,8 +17,8 @@ from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 from anyparty.tables.target import MANY_CLASSES, AskedKind
 
-WIDE = 12  # for parties with more columns, only columns with a remark are shown
-TALL = 48  # the same applies to all parties if the smaller tables together have more columns than this
+WIDE = 12  # if a table has more columns, only columns with a remark are shown
+TALL = 48  # if all smaller tables together have more columns, only columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
 # A number is far if it is more than FAR interquartile ranges from the median of at least FEWEST numbers. At most the
 # share RARE of numbers may be far.

@@ -94,7 +94,7 @@ def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
             raise
         error.close()
         length = (error.headers.get("Content-Range") or "").rpartition("/")[2]
-        if length != str(have):  # the file has another length, so it is from another version
+        if length != str(have):  # an outdated file, because its length is wrong
             part.unlink()
             _fetch(url, part, progress=progress, timeout_s=timeout_s)
         return
