@@ -40,7 +40,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-LISTED = 40  # the largest number of names in a message, because a wide table has thousands of columns
+LISTED = 40  # maximum number of names in an error message
 
 
 class AnypartyError(Exception):
@@ -110,7 +110,7 @@ class MessageError(RunError):
     """A message does not match its method's declaration."""
 
 
-ENDED = "the job was ended"  # a party gives this reason for leaving if the whole job was stopped
+ENDED = "the job was ended"  # the reason for which a party leaves if the whole job was stopped
 
 
 class PartyLost(RunError):  # noqa: N818 - also an event that methods handle

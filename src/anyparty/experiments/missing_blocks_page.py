@@ -471,7 +471,7 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
                     y = [own[dataset, method, test] for test in x]
                     label = _label(entry.title, method, here)
                     axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
-            # Draw a line at 100 %, which means: as good as after training with fewer missing blocks.
+            # Scores at the line are as good as after training with fewer missing blocks.
             axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")
             axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
             axis.set_xlabel("missing at test")

@@ -95,8 +95,8 @@ def shared_seeds(cells: Iterable[Cell], measure: str) -> list[int]:
     return sorted(set.intersection(*each)) if each else []
 
 
-PANELS_ACROSS = 3  # greatest number of panels side by side; more would be too small to read
-LETTER, HANDLE = 0.075, 0.6  # widths in the legend, in inches: of one letter, and of the line in front of a name
+PANELS_ACROSS = 3  # maximum number of panels side by side; narrower panels would be too small to read
+LETTER, HANDLE = 0.075, 0.6  # width of a letter, and of the line before a name, in a legend, in inches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,9 @@ def panels(
         if named:
             fit = int(across * size[0] / (LETTER * max(map(len, named)) + HANDLE))
             beside = min(max(fit, 1), len(named))
-            beside = math.ceil(len(named) / math.ceil(len(named) / beside))  # makes the legend's rows equally long
+            beside = math.ceil(
+                len(named) / math.ceil(len(named) / beside)
+            )  # number of names per row, so that the legend's rows are equally long
             figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside)
     path.with_suffix(".png").write_bytes(png(figure))
     path.with_suffix(".svg").write_bytes(svg(figure))

@@ -17,7 +17,7 @@ from anyparty.data.missingness import MCAR, DrawnMask, Mechanism, missing
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.partition import cut
 
-LABELS = "server"  # the party that has the labels of all rows, and no columns
+LABELS = "server"  # name of the party with the labels of all rows and without columns
 
 
 def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
@@ -103,8 +103,8 @@ def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS
     settings = {
         "federation": about,
         "parties": parties,
-        "split": {"kind": "random"},
-    }  # the split of the published experiments
+        "split": {"kind": "random"},  # as in the published experiments
+    }
     return Federation.from_config(Config.of(settings), frames)
 
 

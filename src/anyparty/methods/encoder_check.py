@@ -74,9 +74,8 @@ def cross_validated(
     known = unique_labels(labels)
     task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
     model = estimator(classifier, task, settings or {}, seed)
-    if isinstance(
-        weights := model.get_params().get("class_weight"), Mapping
-    ):  # scikit-learn needs indices, not names, as keys of class_weight
+    # The keys of class_weight are class names; scikit-learn needs class indices.
+    if isinstance(weights := model.get_params().get("class_weight"), Mapping):
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -84,7 +83,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # the code below raises an error for scores that are NaN
+            warnings.simplefilter("ignore", UserWarning)  # such as warnings of NaN scores, which raise an error below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -211,7 +210,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # restore the random state, which dropout changes
+        with torch.random.fork_rng(devices=[]):  # dropout must not change torch's global random state
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

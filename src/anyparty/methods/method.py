@@ -219,7 +219,7 @@ class HasEmbeddings(Protocol):
         """
 
 
-# Calls of a method's functions, with checks of their results, because the method may be a user's own
+# Calls of a method's functions, with checks of the results, because a user may have written the method
 
 
 def checked_begin(method: Method, seat: PartyContext, seeds: Seeds) -> State:

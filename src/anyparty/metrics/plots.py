@@ -131,7 +131,9 @@ def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figu
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
-            axis.set_xlabel(label)  # the best epoch is named here, because a label in the plot may cover a curve
+            axis.set_xlabel(
+                label
+            )  # the x label states the best epoch, because a text inside the plot could cover a curve
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
             axis.yaxis.set_major_locator(MaxNLocator(5))
             lines(axis, "y")

@@ -272,7 +272,7 @@ def _try(module: nn.Module, width: int, whose: str) -> None:
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # restore torch's random state after the block
+            with torch.random.fork_rng(devices=[]):  # the trials must not change torch's global random state
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise

@@ -38,7 +38,7 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which of two classes is positive
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on the choice of the positive class
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that have no influence on which rows are test rows."""
@@ -47,7 +47,7 @@ OTHER_THAN_ROWS_IN_TRAIN = {
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
-MAX_OPEN_RUNS = 24  # a table of more runs is folded until the reader opens it
+MAX_OPEN_RUNS = 24  # a table with more runs is shown folded
 
 
 @dataclass(frozen=True, kw_only=True)

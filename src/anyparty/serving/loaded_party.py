@@ -98,7 +98,7 @@ class LoadedParty:
 
         Only the active party knows the hashes of the other parties' parts of the model.
         """
-        # all parties must compute the same hash, so values that only some parties know are replaced by None
+        # All parties must compute the same hash, so None replaces values that only some parties know.
         shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}
         return {
             "alignment": control_messages.fingerprint(self.number),

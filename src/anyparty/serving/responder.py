@@ -113,8 +113,8 @@ class TrafficLog:
         write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": total.rows()})
 
 
-HOST_SHARE = 0.7  # share of a request's time for which a passive party that hosts heads waits for other parties
-MAX_REQUESTS = 256  # maximum number of concurrent requests, and of refused requests in one job, at a passive party
+HOST_SHARE = 0.7  # share of a request's time budget that a passive host of heads waits for other parties
+MAX_REQUESTS = 256  # maximum number of concurrent requests; also of refused requests in one job
 log = logging.getLogger(__name__)
 
 
@@ -219,7 +219,7 @@ class Responder:
 
     def _start(self, request: RowRequest) -> None:
         if len(self._tasks) >= MAX_REQUESTS:
-            return  # drop the request: its deadline would pass before it is computed
+            return  # drop the request, because it would miss its deadline
         self.requests += 1
         task = asyncio.create_task(self._answer(request))
         self._tasks.add(task)
@@ -229,9 +229,8 @@ class Responder:
         party, B = self.party, len(request.rows)
         deadline = asyncio.get_running_loop().time() + HOST_SHARE * request.within_s
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
-        guarded = ContractChannel(
-            channel, party.roster, party.method.can.messages, bounds=None
-        )  # without bounds, because the multiplexer already checks them
+        # ``bounds`` is None, because the multiplexer already checks bounds.
+        guarded = ContractChannel(channel, party.roster, party.method.can.messages, bounds=None)
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

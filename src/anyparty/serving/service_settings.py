@@ -14,7 +14,7 @@ from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
 MIN_TOKEN_LENGTH = 16
-FULL_WAIT_SHARE = 0.75  # a missing answer counts as a miss only after this share of ``ServiceLimits.budget_ms``
+FULL_WAIT_SHARE = 0.75  # share of ``budget_ms`` after which a missing answer counts as a miss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -170,7 +170,7 @@ for _hook in (
 class Absences(Callback):
     """A callback that counts the epochs in which each party was absent."""
 
-    # The keys are (stage, epoch), and the values are the absent parties.
+    # The absent parties of each (stage, epoch).
     epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ def error_text(error: BaseException) -> str:
     return "" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-OFTEN = 0.1  # minimum seconds between updates, so that fast steps do not wait for the terminal
+OFTEN = 0.1  # minimum time between two updates of the bar, in seconds
 
 
 def progress_console() -> Console:

@@ -67,9 +67,9 @@ class RunPosition:
     averaged: int = 0
 
 
-FORMAT = 2  # the oldest checkpoints have no format number, and count ``best_epoch`` from 0
+FORMAT = 2  # checkpoints without a format number count ``best_epoch`` from 0
 PROGRESS = TypeAdapter(RunPosition)
-# values for the fields that the first versions did not save; with these values, no tie is ever broken
+# Values of the fields that are missing in checkpoints of the first versions.
 SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}
 
 
@@ -177,7 +177,7 @@ class Checkpoints:
         Checkpoints of another run are deleted first, unless ``resume`` is true.  Checkpoints of the run named ``run``
         are kept, because this party may be rejoining that run.
         """
-        for left in self.folder.glob(f"*{PART}"):  # a killed process leaves a .part file
+        for left in self.folder.glob(f"*{PART}"):  # incomplete files of killed processes
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"

@@ -236,7 +236,7 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
     """Send the setup again to a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        # The party sends its mask of labelled rows again.  The active party has this mask already, and drops it.
+        # The rejoining party sends its mask of labelled rows again. The active party already has this mask.
         await labelled_at(net, name, len(setup[0]))
 
 

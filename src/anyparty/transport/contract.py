@@ -35,10 +35,10 @@ from anyparty.transport.codec import check_form
 from anyparty.transport.ledger import Ledger
 
 FACTOR = 1000.0
-LEAST = 1.0  # the lowest bound, because numbers below 1 do no harm
-MOST = 1e8  # the highest bound on the absolute value of a received number
+LEAST = 1.0  # the minimum bound; numbers below 1 do no harm
+MOST = 1e8  # the maximum bound on the absolute value of a received number
 FEW = 8  # the median is used if at least this number of messages is recorded
-PER_DOUBLING = 4  # histogram bins for each factor of two, to compute the median
+PER_DOUBLING = 4  # bins per factor of two, in the histogram from which the median is computed
 
 
 @dataclass
@@ -175,7 +175,7 @@ class ContractChannel:
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        # check this even in one process, so that the method does not fail when it is used over a network
+        # Checked even in one process, so that a method that works there also works over a network.
         check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)

@@ -78,7 +78,7 @@ LEARNS = {
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "concatenated mean and standard deviation"
-AT_ONCE = 2**22  # in a prediction, a message has at most this number of values of z (16 MiB)
+AT_ONCE = 2**22  # maximum number of values of z in one message of a prediction (16 MiB)
 ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
 ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
 UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
@@ -370,7 +370,7 @@ def _widths(title: str, name: str, widths: Sequence[int]) -> None:
         raise ConfigError(f"{title}: {name} must be at least 1, got {list(widths)}")
 
 
-# The rows on which each stage trains, and remarks on these rows
+# Functions that select the rows of each stage, and functions that make remarks on these rows
 
 
 def held_rows(at: Rows) -> Tensor:

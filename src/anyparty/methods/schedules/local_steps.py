@@ -124,7 +124,7 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        # contiguous like a received gradient, because rounding may depend on the memory layout
+        # ``contiguous`` gives the memory layout of a received gradient, because rounding may depend on the layout.
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()
 
 

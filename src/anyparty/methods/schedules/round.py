@@ -100,7 +100,7 @@ class Round:
         tau = self.iterations(number)
         if not self._needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
-            return None  # the method cannot train without the parties that miss the round
+            return None  # the method needs parties that miss this round, so nothing is trained
         taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
         mine = self.split.encode(state, rows, batch, taken) if taken else None
         loss = None
@@ -137,7 +137,7 @@ class Round:
             return []
         assert rows.observed is not None
         has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
-        has |= dict.fromkeys(self._topology.hosts, True)  # a host of heads takes part in every round
+        has |= dict.fromkeys(self._topology.hosts, True)  # parties that host heads take part in every round
         return [name for name in tau if name != self.seat.me and tau[name] and has[name]]
 
     async def _iterate(
@@ -222,9 +222,8 @@ class RoundExchange:
     local: LocalIterations
     seat: PartyContext
     copy: local_steps.HeadCopy
-    owed: dict[str, tuple[str | int, ...]] = field(
-        default_factory=dict
-    )  # for each party that was late, the last round that it missed
+    # For each party whose embeddings were too late: the last round that the party missed.
+    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
     @cached_property
     def hurries(self) -> bool:
@@ -289,7 +288,7 @@ class RoundExchange:
         if me in topology.hosts:
             there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # there is no loss if all parties with rows are late
+            got.loss = loss if there.parts else None  # no loss if the embeddings of all parties are late
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
@@ -320,10 +319,10 @@ class RoundExchange:
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
-        heads = state.optimizers.get("heads")  # a user's heads may have no parameters, and then no optimizer
+        heads = state.optimizers.get("heads")  # ``None`` if a user's heads have no parameters
 
         @cache
-        def stale() -> StaleRound:  # made only when it is needed, because a round of one iteration does not need it
+        def stale() -> StaleRound:  # called only in rounds of several iterations
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 

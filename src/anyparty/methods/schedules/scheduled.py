@@ -135,7 +135,9 @@ class Scheduled:
         if isinstance(self.clock, RealClock):
             missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
-        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts exchanges by party
+        met = (
+            state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None
+        )  # only in VAFL: each party's number of exchanges
         blocks = state.seat.roster.blocks
         restarts = self.clock.restarts(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}

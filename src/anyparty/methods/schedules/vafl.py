@@ -282,7 +282,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # no loss, because no party has rows in the mini-batches that the active party has reached
+            return None  # no party has rows in the mini-batches that the active party has reached
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1

@@ -99,7 +99,7 @@ class Combinatorial(Rule):
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
-        subset = (S - 1).clamp(min=0)  # a row that no party has gets index 0, and no answer
+        subset = (S - 1).clamp(min=0)  # 0 for a row that no party has; ``valid`` marks this row as not answered
         own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
         everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
@@ -119,4 +119,4 @@ def _having(members: Tensor, observed: Tensor) -> Tensor:
 
 
 def _with_slots(h: Tensor) -> Tensor:
-    return h if h.ndim == 4 else h.unsqueeze(2)  # with one encoder per party, h lacks the axis of encoders
+    return h if h.ndim == 4 else h.unsqueeze(2)  # h has no axis of encoders if each party has one encoder

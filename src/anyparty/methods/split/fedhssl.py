@@ -289,7 +289,7 @@ class FedHSSL(SelfSupervised):
         assert rows.observed is not None
         observed = rows.observed[batch.rows]
         place = torch.full((len(batch.rows),), -1, device=held.device)
-        place[held] = torch.arange(len(held), device=held.device)  # row in the batch -> row in z
+        place[held] = torch.arange(len(held), device=held.device)  # a row's index in the batch -> its index in z
         for k, name in enumerate(roster.blocks):
             theirs = observed[:, k].nonzero().squeeze(1)
             if name == roster.active or not len(theirs):

@@ -26,7 +26,7 @@ from anyparty.methods.method import Batch
 from anyparty.networks.heads import Heads, Sets, TrainedParties
 from anyparty.networks.objective import answers, losses
 
-SOME = 1e-6  # smallest divisor of a sum over rows, so that a mean over no rows is 0
+SOME = 1e-6  # minimum divisor of a mean over rows, so that a mean over no rows is 0
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
@@ -273,7 +273,7 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
     """
     mine = has(observed)
     count = mine.sum(dim=0)
-    # ``pseudo_labels`` later multiplies this loss by the share of chosen rows; the divisor here compensates for that
+    # ``pseudo_labels`` multiplies this loss by the share of rows with a pseudo-label; this divisor cancels the factor.
     if fusion.chosen_from is not None:
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
@@ -284,7 +284,7 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
     return RuleAnswer(scores=given.answers[:, 0], answered=given.valid[:, 0], took_part=given.observed, reason=reason)
 
 
-# Checked computations of a rule, which may be a user's own
+# Computations of a rule, with checks of the results, because a user may have written the rule
 
 
 def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:

@@ -278,13 +278,15 @@ class Split:
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
-        if "heads" in state.optimizers:  # a user's heads without parameters have no optimizer
+        if "heads" in state.optimizers:  # heads without parameters have no optimizer
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None if no row is left or heads ignore h
+        gradient = (
+            torch.zeros_like(h) if h.grad is None else h.grad
+        )  # h.grad is None if no row is left, or if the heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
@@ -353,7 +355,7 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        # do not await inside no_grad, which would also apply to other parties' coroutines on this thread
+        # No await inside no_grad: it would also disable gradients for other parties' coroutines on this thread.
         with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)
@@ -361,7 +363,7 @@ class Split:
             return None
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
-        # leave out the parties on whose rows this host's heads were not trained
+        # Leave out parties whose rows were not used to train this host's heads.
         near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
