@@ -258,7 +258,7 @@ def note(sentence: str) -> None:
 def remark(sentence: str) -> None:
     """Pass a sentence to all functions that ``hearing`` has registered, and issue it as a warning.
 
-    The warning names the innermost line of user code, or the line that calls ``remark`` if no user code is running.
+    The warning points to the innermost line of user code, or to the call of ``remark`` if no user code is running.
     """
     note(sentence)
     frame, level = inspect.currentframe(), 1

@@ -149,7 +149,7 @@ class RunRows:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the blocks that mechanisms read: normalised by training rows if the suite defines mechanisms."""
+        """Return the blocks, normalised by the training rows if the suite defines its own mechanisms."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 

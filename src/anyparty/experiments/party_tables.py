@@ -67,7 +67,7 @@ def tables(
     at: str = LABELS,
     shared: bool = False,
 ) -> dict[str, pl.DataFrame]:
-    """Return, by party, a table with the rows that the party has.
+    """Return a table for each party, with the rows that the party has.
 
     Args:
         blocks: the parties' columns, K arrays [n, d_k].
@@ -112,7 +112,7 @@ def by_columns(
     data: Dataset, places: NDArray[np.int64], columns: Mapping[str, Sequence[str]], held: Mapping[str, int], *,
     labels: str,
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
-    """Return, by party, a table with the columns that ``columns`` lists for the party.
+    """Return a table for each party, with the columns that ``columns`` lists for this party.
 
     A party that ``columns`` does not list gets all columns that are not listed.
 

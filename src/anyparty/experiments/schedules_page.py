@@ -232,7 +232,7 @@ def runs_at(
 ) -> Iterator[Record]:
     """Yield an algorithm's records at a learning rate and a latency, one record for each seed.
 
-    In a schedule with rounds, the records of the suite's ``search_latency`` apply to all latencies.
+    In a schedule with rounds, runs have the suite's ``search_latency``, and their records are valid for all latencies.
     """
     trained_at = latency if suite.algorithms[method].at_once else suite.search_latency
     for record in records.values():

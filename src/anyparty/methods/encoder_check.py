@@ -140,7 +140,13 @@ class EncoderComparison:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderEpoch:
-    """The result of one epoch of an encoder's training: the number of the epoch from 1, its loss, and its scores."""
+    """One epoch of an encoder's training.
+
+    Attributes:
+        epoch: the number of the epoch, counted from 1.
+        loss: the reconstruction loss.
+        scores: scores of a classifier on the columns and on the embeddings.
+    """
 
     epoch: int
     loss: float

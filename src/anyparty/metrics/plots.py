@@ -154,7 +154,7 @@ def _history_of(history: Sequence[Mapping[str, Any]], of: str, name: str) -> NDA
 
 
 def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], str]:
-    """Return epochs' positions on the x axis, and their unit: the time that a schedule recorded, or epochs from 1."""
+    """Return the x positions of epochs and their unit: the recorded time of a schedule, or else the epoch number."""
     for key, unit in (("time", "time units"), ("time_s", "seconds")):
         if history and all(key in epoch for epoch in history):
             return np.array([epoch[key] for epoch in history], dtype=np.float64), unit

@@ -240,7 +240,7 @@ class Copies(nn.Module):
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Give a user's module copies of its inputs, check that its output has the right width, and return the module.
+    """Wrap a user's module, so that it gets a copy of its input, and the width of its output is checked.
 
     ``width`` and ``outputs`` are the numbers of inputs and outputs per row. ``whose`` begins an error message. If the
     expected output is not an embedding, ``holds`` describes this output in the message.

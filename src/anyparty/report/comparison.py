@@ -323,7 +323,7 @@ def labelled_test_rows(scores: RunScores) -> list[tuple[str, str]]:
 
 
 def _variant_labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
-    """Return, by run, the name of its variant: the method, and the settings in which runs of that method differ."""
+    """Return the name of each run's variant: the method, and the settings in which runs of that method differ."""
     flat = {run.name: _without_duplicates(_flat(run.settings)) for run in runs}
     every = {key for each in flat.values() for key in each}
     keys = sorted(key for key in every if ".".join(key) not in NOT_IN_VARIANT)

@@ -141,7 +141,7 @@ def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argumen
     """Return ``values`` keyed by the names of runs; the keys of ``values`` may be names or folders of runs.
 
     Raises:
-        ConfigError: ``values`` is not a mapping, or a key matches no run; the message names ``argument``.
+        ConfigError: ``values`` is not a mapping, or a key matches no run; the message contains ``argument``.
     """
     if not isinstance(values, Mapping | None):
         raise ConfigError(f"{argument}: expected a mapping from names of runs, {{{runs[0].name!r}: ...}}, got "

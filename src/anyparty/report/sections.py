@@ -113,7 +113,7 @@ def _attendance_changes(epoch: Mapping[str, Any]) -> str:
 
 
 def messages_section(run: RecordedRun) -> Section:
-    """Make the section that shows who sent which messages and what each reveals, with folded sums by party and pair."""
+    """Make the section on messages: senders, receivers, sizes, what each message reveals, and folded sums."""
     section = partial(Section, id="crossed", title="Who sent what")
     if not run.ledger.flows:
         return section(missing="The records hold no message.")

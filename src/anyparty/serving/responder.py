@@ -152,10 +152,9 @@ async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, ses
 def receive_timeout_s(site: SiteSettings) -> float:
     """Return the time in seconds after which a receive is restarted.
 
-    The transport gives up on a party that is alive but sends nothing for ``message_s``.  The returned time is well
-    below ``message_s``, so that a party is not lost while there is no request for it.  The transport also gives up on a
-    party that does not appear within ``join_s``, or gives no sign of life for ``silent_s``.  Each new receive measures
-    these two times from its own beginning.  The returned time therefore exceeds both, if ``message_s`` allows this.
+    The transport gives up on a party that sends nothing for ``message_s``. The returned time is shorter, so that a
+    party is not lost only because there is no request for it. If possible, the returned time exceeds ``join_s`` and
+    ``silent_s``, which are measured again in every receive.
     """
     patience = getattr(site, "patience", None)
     if patience is None:
@@ -229,7 +228,7 @@ class Responder:
         party, B = self.party, len(request.rows)
         deadline = asyncio.get_running_loop().time() + HOST_SHARE * request.within_s
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
-        # ``bounds`` is None, because the multiplexer already checks bounds.
+        # The multiplexer has already checked the bounds on numbers.
         guarded = ContractChannel(channel, party.roster, party.method.can.messages, bounds=None)
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:

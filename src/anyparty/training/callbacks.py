@@ -44,7 +44,7 @@ class Callback:
 
     Hooks are called at the active party.  An exception in a hook ends the run, which is then recorded as failed.
 
-    A run whose parties are all in this process sets ``embedder``, which ``embeddings`` calls.
+    If all parties are in this process, the run sets ``embedder``, the function that ``embeddings`` calls.
     """
 
     embedder: Callable[[Sequence[str] | None], dict[str, pl.DataFrame]] | None = None
@@ -56,11 +56,11 @@ class Callback:
             parties: the names of the parties; by default all parties that compute embeddings.
 
         Returns:
-            By party, a frame with the columns id, h0, h1, ... as ``Model.embed`` returns it.  If there are no
+            For each party, a frame with the columns id, h0, h1, ... as ``Model.embed`` returns it.  If there are no
             validation rows, a passive party may not have finished the last step of the epoch yet.
 
         Raises:
-            ConfigError: a named party does not exist, or the parties run on their own machines.
+            ConfigError: one of ``parties`` does not exist, or the parties run on their own machines.
 
         """
         if self.embedder is None:

@@ -155,8 +155,8 @@ async def _let_in(
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     """Check that the predictions for the validation rows are not NaN, because they can be NaN even if the loss is not.
 
-    ``validation`` is the number of validation rows, which are the first rows. If only some predictions are NaN, a
-    remark is given.
+    ``answered`` begins with the predictions for the ``validation`` validation rows. If only some of these predictions
+    are NaN, a remark is given.
 
     Raises:
         Diverged: no validation row has a prediction, and some of these predictions are NaN.

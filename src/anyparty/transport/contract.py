@@ -7,7 +7,7 @@ is:
 
     first message            MOST
     second to eighth         FACTOR x the largest recorded value
-    later                    FACTOR x the largest value that the median of the recorded values has had
+    later                    FACTOR x the maximum, over time, of the median of the recorded values
 
 The bound is never below LEAST or above MOST.  Outside training steps the bound is MOST, because the numbers change
 an answer but no weight, and one unusual row must not end a run.  Some numbers grow with the square of the sender's data

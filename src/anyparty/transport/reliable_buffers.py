@@ -221,8 +221,8 @@ class Incoming:
     ) -> bytes | None:
         """Store a piece of a message; return the whole message if no piece is missing.
 
-        If a coroutine waits for the message (``awaited``), there is room for one more message beyond the budget.  The
-        coroutine reads this message at once, and then has the chance to read the stored messages.
+        If a coroutine waits for the message (``awaited``), the budget is one message larger, because the coroutine reads
+        this message at once.
 
         Raises:
             MessageError: the sender continues to send although there is no room; ``source`` describes the sender in the
@@ -264,7 +264,7 @@ class Incoming:
         A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
 
         Raises:
-            MessageError: the rejected messages have more than twice the number of these bytes.
+            MessageError: the rejected messages have more than twice as many bytes.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):

@@ -113,7 +113,7 @@ class JobOutcome:
         error: the type of the error that ended the job at this party; empty after success.
         sentence: the error's message.
         result: the result of the party's work, if it can be written as JSON.
-        gone: by name of each lost party, the reason: the party left, or this party no longer waits for the lost party.
+        gone: the reason for each lost party: it left, or this party has stopped waiting for it.
         traffic: by receiving party, the numbers of messages, bytes and repeated packets that this party sent.
 
     """

@@ -225,7 +225,7 @@ def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | 
 async def _share(
     net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
 ) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
-    """Send or receive the rows to predict, the parties that may take part, and which party has which row; return them.
+    """Exchange the rows to predict, the parties that may take part, and which party has which row; return all three.
 
     The active party sends these values, and every other party receives them.  Only hosts of heads receive which party
     has which row.

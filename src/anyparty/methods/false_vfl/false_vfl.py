@@ -394,7 +394,7 @@ def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
 
 
 def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark on the parties without a connection, by common rows, to a party with labelled rows."""
+    """Return a remark on the parties whose blocks no chain of common rows connects to a label, if there are any."""
     assert at.observed is not None
     missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
     names = some([blocks[k] for k in missed])

@@ -6,7 +6,7 @@ Notation  B rows, K parties with columns, z_k width of party k's local embedding
           message, b bits per number; M width of the joint embedding.
 Symbols   g1   autoencoder of a party's own block; Z_k its embeddings of party k's rows  [n_k, z_k].
           g2   autoencoder of all Z_k side by side, at the active party; z_A its embedding  [n, M].
-Code      column c, between its least and greatest number:     q = round((z_c - low_c) / step_c)
+Code      of column c, with minimum low_c and maximum high_c:  q = round((z_c - low_c) / step_c)
                                                                step_c = (high_c - low_c) / (2^b - 1)
           decoded:   low_c + step_c q,  which is at most step_c / 2 away from z_c
           (uniform affine quantisation: Jacob et al., CVPR 2018, equation (1), with a scale for each column)

@@ -103,7 +103,7 @@ async def say(net: Channel, state: State, clock: RealClock) -> None:
 
 
 async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
-    """Return the number of iterations that every party makes, which the active party derives from all parties' reports.
+    """Let the active party determine the number of iterations of every party from all reports, and return this number.
 
     ``others`` are the passive parties that take part; only the active party uses this argument.
 
@@ -137,7 +137,7 @@ class RoundChannel:
     Attributes:
         net: the underlying channel.
         moment: (stage, epoch, step) of the round.
-        within: number of seconds, from the first wait, in which all messages must arrive; ``None`` means no limit.
+        within: time limit of all messages of the round, in seconds from the first call of ``recv``; ``None`` means no limit.
         late: the parties whose messages were too late.
 
     """

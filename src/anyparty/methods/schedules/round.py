@@ -66,7 +66,7 @@ class Round:
         )
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return, for every party, tau_k, the number of its local iterations in a round.
+        """Return tau_k of every party: the number of its local iterations in a round.
 
         The number is at least 1 for a host, because other parties wait for the host's reply. With the real clock, the
         numbers are not known before the round. The result is then 1 for every party, which means that all parties take
@@ -187,8 +187,8 @@ class ExchangeResult:
     Attributes:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
-        theirs: the gradients with respect to the party's embeddings that other hosts sent.
-        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute
+        theirs: the gradients that other hosts sent, with respect to this party's embeddings.
+        recompute: function that recomputes ``own`` from the current embeddings; ``None`` if the party cannot recompute
             it.
         without: the hosts that continued without this party.
         late: at a host, the parties that were too late for the round.
@@ -252,7 +252,7 @@ class RoundExchange:
         """Exchange the messages of a round; agree on learning rates or iterations if the schedule requires it.
 
         ``mine`` are the party's embeddings, and ``tau`` is the planned number of iterations of each party. ``others``
-        are, at the active party, the passive parties that take part; at a passive party, the list is empty.
+        are the passive parties that take part; the list is empty at a passive party.
         """
         me, active = self.seat.me, self.seat.roster.active
         net = RoundChannel(net, batch.moment) if self.hurries else net
@@ -315,7 +315,7 @@ class RoundExchange:
         return got
 
     def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
-        """Return a function that recomputes a host's gradient from the host's present heads and embeddings."""
+        """Return a function that recomputes a host's gradient from the host's current heads and embeddings."""
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]

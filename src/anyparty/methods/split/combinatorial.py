@@ -71,7 +71,7 @@ class Combinatorial(Rule):
         return int(2**roster.K - 1), width
 
     def sets(self, roster: Roster) -> tuple[int, Sets]:
-        """Return the number T of subsets, and a function from observed [B, K] to a mask [T] of the trained subsets.
+        """Return T, the number of subsets, and a function that marks the subsets that a batch trains: [B, K] -> [T].
 
         A row trains all subsets of the parties that have it.
         """
@@ -95,7 +95,7 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid ones."""
+        """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid outputs."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)

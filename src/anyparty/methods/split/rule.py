@@ -70,9 +70,8 @@ class Fusion:
         k: the host's index among the K parties; -1 if the host holds no columns.
         taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
             heads.
-        chosen_from: [B*, K] bool, used in the stage of pseudo-labels; ``None`` in all other stages. In that stage, only
-            some of B* rows have a loss. This mask marks the parties of each of the B* rows. A mean is taken over all
-            B* rows, and rows without a loss count as 0.
+        chosen_from: [B*, K] bool, in the stage of pseudo-labels, the parties that have each of B* rows; ``None`` in all
+            other stages. In this stage, the loss is a mean over B* rows, and rows without a pseudo-label count as 0.
 
     """
 

@@ -5,7 +5,7 @@ share: the encoders f_k, the exchange and the optimizers. A batch has one round 
 hosts of heads, and the hosts send gradients back. A ``Rule`` defines the topology, the loss and the answer. Each
 paper's rule has its own file.
 
-The heads of a host are one tensor and take one step together. A head that no row of a batch trains has the gradient 0.
+The weights of a host's heads are one tensor, which an optimizer step changes as a whole. A head that no row of a batch trains has the gradient 0.
 Momentum and weight decay still change this head, which would not happen if every head had its own optimizer. The
 difference matters if batches often lack a party, as with ``batches="by-pattern"``.
 
@@ -286,7 +286,7 @@ class Split:
         loss = self.learn(state, rows, batch, there, h)
         gradient = (
             torch.zeros_like(h) if h.grad is None else h.grad
-        )  # h.grad is None if no row is left, or if the heads ignore h
+        )  # no gradient if no row is left, or if the heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
