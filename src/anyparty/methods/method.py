@@ -87,9 +87,9 @@ class Batch:
         seeds: the run's root seed.
         moment: the position of the batch in the run, (stage, epoch, step).
         number: number of earlier batches in the stage, including batches from which this party was absent.
-        share: factor of the batch's mean loss in an optimizer step; 1 by default. If each batch has only rows of one set
-            of parties, batches differ in size. The factor is then the number of the batch's rows divided by the mean
-            number of rows per batch, so that all rows of an epoch have the same weight.
+        share: factor of the batch's mean loss in an optimizer step; 1 by default. If each batch has only rows of one
+            set of parties, batches differ in size. The factor is then the number of the batch's rows divided by the
+            mean number of rows per batch, so that all rows of an epoch have the same weight.
         held_out: [b] int64, indices of the validation rows among the N rows. Given only in a stage of a single step,
             which may process validation rows too.
 

@@ -221,8 +221,8 @@ class Incoming:
     ) -> bytes | None:
         """Store a piece of a message; return the whole message if no piece is missing.
 
-        If a coroutine waits for the message (``awaited``), the budget is one message larger, because the coroutine reads
-        this message at once.
+        If a coroutine waits for the message (``awaited``), the budget is one message larger, because the coroutine
+        reads this message at once.
 
         Raises:
             MessageError: the sender continues to send although there is no room; ``source`` describes the sender in the

@@ -282,8 +282,8 @@ class LabelNetworks:
         """Return the weight of each row in the loss: [B].
 
         The loss is the weighted sum of the rows' bounds (see ``bound``). Rows outside the mask ``wanted`` [B] have the
-        weight 0. In stage 2, ``labels`` has the labels y [B] and a mask [B] of the known labels. Rows without a known label
-        then have the weight 0, and the weight of a labelled row is proportional to the weight of its class.
+        weight 0. In stage 2, ``labels`` has the labels y [B] and a mask [B] of the known labels. Rows without a known
+        label then have the weight 0. The weight of a labelled row is proportional to the weight of its class.
         """
         if labels is None:
             return wanted / wanted.sum().clamp(min=1)

@@ -137,7 +137,7 @@ class RoundChannel:
     Attributes:
         net: the underlying channel.
         moment: (stage, epoch, step) of the round.
-        within: time limit of all messages of the round, in seconds from the first call of ``recv``; ``None`` means no limit.
+        within: time limit of the messages, in seconds from the first call of ``recv``; ``None`` means no limit.
         late: the parties whose messages were too late.
 
     """

@@ -95,7 +95,7 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid outputs."""
+        """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid rows."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)

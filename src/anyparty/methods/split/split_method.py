@@ -5,7 +5,8 @@ share: the encoders f_k, the exchange and the optimizers. A batch has one round 
 hosts of heads, and the hosts send gradients back. A ``Rule`` defines the topology, the loss and the answer. Each
 paper's rule has its own file.
 
-The weights of a host's heads are one tensor, which an optimizer step changes as a whole. A head that no row of a batch trains has the gradient 0.
+The weights of a host's heads are one tensor, which an optimizer step changes as a whole. A head that no row of a batch
+trains has the gradient 0.
 Momentum and weight decay still change this head, which would not happen if every head had its own optimizer. The
 difference matters if batches often lack a party, as with ``batches="by-pattern"``.
 
