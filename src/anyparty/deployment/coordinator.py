@@ -216,9 +216,8 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if (
-                submitting.exception() is None
-            ):  # ``exception`` waits until the job is submitted, because only then can it be aborted
+            # ``exception`` waits until the job is submitted, because only then can it be aborted.
+            if submitting.exception() is None:
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}

@@ -113,7 +113,7 @@ def _reached(here: Sequence[Cell], *, by_parties: bool = False) -> list[str]:
 
 
 def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return the lines of a data set's tables: one with layout "columns", else one per training mechanism."""
+    """Return the lines of a data set's tables: one table with layout "columns", or one per training mechanism."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
         pairs = list(product(suite.train_missing, suite.test_missing))

@@ -46,7 +46,7 @@ def cross_validated(
     classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
     metric: str = "accuracy", folds: int = 10, seed: int = 0, classes: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return a classifier's scores [k]: one on each of k stratified folds, after fitting it to the other k - 1 folds.
+    """Return the scores [k] of a classifier in stratified k-fold cross-validation.
 
     Args:
         x: [n, d], columns or embeddings.
@@ -117,12 +117,11 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderComparison:
-    """A comparison of one classifier's scores on columns with its scores on embeddings, with the same folds.
+    """The scores of one classifier on columns and on embeddings, with the same folds.
 
     Attributes:
         raw: [k], the scores on the columns.
         embedded: [k], the scores on the embeddings.
-
     """
 
     raw: NDArray[np.float64]
@@ -134,7 +133,7 @@ class EncoderComparison:
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:
-        """Return whether the mean score on embeddings is at most r below the mean score on columns (equation (12))."""
+        """Return True if the mean score on embeddings is at least the mean score on columns minus r (equation (12))."""
         return self.lost <= r
 
 

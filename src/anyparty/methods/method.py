@@ -211,7 +211,7 @@ class HasEmbeddings(Protocol):
     """A method in which parties compute embeddings of their rows."""
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute, without a gradient, a party's embeddings of its rows among the aligned rows at ``places`` [B].
+        """Compute embeddings of the party's rows among the aligned rows ``places`` [B], without a gradient.
 
         Returns:
             The positions [B_k] of these rows in ``places`` and their embeddings [B_k, ...]; ``None`` if the party has

@@ -270,7 +270,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which the saved description ``kept`` and a method differ: {name: (saved, present)}.
+    """Return the settings in which the saved description ``kept`` and a method differ: {name: (saved, current)}.
 
     >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
@@ -309,9 +309,8 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
             f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
             f"got {given!r}"
         )
-    given = (
-        given.split if isinstance(given, Scheduled) else given
-    )  # compare without the schedule, which affects only training
+    # Compare without the schedule, which affects only training.
+    given = given.split if isinstance(given, Scheduled) else given
     if shipped is not None:
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):

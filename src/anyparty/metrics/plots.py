@@ -77,7 +77,7 @@ def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
 
 
 def calibration_of(answers: LabelledPredictions) -> Calibration:
-    """Return the calibration of the positive class's probability; for over two classes, of the highest probability."""
+    """Return the calibration of the positive class's probability or, above two classes, of the highest probability."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
@@ -131,9 +131,8 @@ def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figu
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
-            axis.set_xlabel(
-                label
-            )  # the x label states the best epoch, because a text inside the plot could cover a curve
+            # The x label states the best epoch, because a text inside the plot could cover a curve.
+            axis.set_xlabel(label)
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
             axis.yaxis.set_major_locator(MaxNLocator(5))
             lines(axis, "y")

@@ -110,9 +110,8 @@ class FittedEstimator(nn.Module):
             self._keep_weights(self.made)
         else:
             self.rows, self.labels = u.detach().clone(), y.double()
-            self.made = self._fit(
-                self.rows, self.labels
-            )  # the call of ``fit_again``, so that both give the same estimator
+            # The call of ``fit_again``, so that both give the same estimator.
+            self.made = self._fit(self.rows, self.labels)
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415

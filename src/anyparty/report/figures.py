@@ -377,7 +377,7 @@ def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
 def draw_encoder_check(
     epochs: Sequence[int], losses: Sequence[float], raw: Floats, embedded: Floats, metric: str
 ) -> Figure:
-    """Draw, by epoch, an encoder's loss, and the scores of classifiers that use its embeddings or the columns.
+    """Draw an encoder's loss, and the scores of classifiers on its embeddings and on the columns, against the epoch.
 
     Bands show one standard deviation over the folds of cross-validation (divisor n - 1).
 

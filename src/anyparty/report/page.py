@@ -235,7 +235,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     if sets is not None and (own := sets.own_columns()) is not None:
         label = f"{metric_label(sets.metric)}, own columns only"
         facts.append((label, format_number(own.value, sets.decimals)))
-    holders = (run.overlap or {}).get("blocks", run.parties)  # without a party that has labels but no columns
+    holders = (run.overlap or {}).get("blocks", run.parties)  # only parties with columns
     facts += [("method", run.title or run.method or "–"), ("parties", str(len(holders)))]
     if run.rows is not None:
         facts.append(("rows", f"{run.rows:,}"))

@@ -86,7 +86,7 @@ def training_section(run: RecordedRun) -> Section:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
         held_out = best.get("validation", {})
         scores = ", ".join(f"{metric_label(name)} {format_score(name, value)}" for name, value in held_out.items())
-        # The order is that of ``metrics.headline``.
+        # The metrics by which epochs may have been compared, in the order of ``metrics.headline``.
         chosen_by = (run.settings.get("train", {}).get("metric"), "log_loss", "rmse")
         metric = metric_label(next((name for name in chosen_by if name in held_out), "loss"))
         several = len({epoch.get("stage") for epoch in run.history}) > 1

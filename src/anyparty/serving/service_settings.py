@@ -60,7 +60,7 @@ class ServiceLimits:
     def min_wait_s(self) -> float:
         """Time in seconds that a request must wait for a party before a missing answer counts as a miss.
 
-        This time depends on ``budget_ms``, because the budget that a request sets may be too short for any party.
+        The time does not depend on a request's own budget, which may be too short for any party to answer.
         """
         return FULL_WAIT_SHARE * self.budget_ms / 1e3
 

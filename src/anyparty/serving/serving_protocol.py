@@ -57,7 +57,7 @@ def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[
 
 @dataclass
 class Multiplexer:
-    """The distribution of the messages for one party to its open requests.
+    """A reader of all messages for one party, which passes each message to its request.
 
     Attributes:
         channel: the channel that all requests share.

@@ -178,7 +178,7 @@ class Absences(Callback):
         self.epochs[record["stage"], record["epoch"]] = tuple(record.get("absent", ()))
 
     def count(self) -> dict[str, int]:
-        """Return, by party, the number of epochs that the party missed; parties that missed none are left out."""
+        """Return the number of epochs that each party missed; parties that missed no epoch are left out."""
         return dict(Counter(name for absent in self.epochs.values() for name in absent))
 
 

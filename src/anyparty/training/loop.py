@@ -182,9 +182,8 @@ def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: i
     ``epochs`` is the number of the stage's epochs. The result is empty before the last quarter.
     """
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
-    before = (
-        progress.averaged if mean else 0
-    )  # without earlier weights, for example after an absence, the mean starts again
+    # Without earlier weights, for example after an absence, the mean starts again.
+    before = progress.averaged if mean else 0
     progress.averaged = before + 1
     return averaged(mean, state, before if begun else -1)
 
@@ -242,7 +241,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return a local stage's loss on the ``wanted`` rows that the party holds, as an entry of an epoch's record."""
+    """Return a local stage's loss on the party's rows among ``wanted``, as an entry for the epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():
@@ -324,7 +323,7 @@ async def _epoch(
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
-    batches = list(drawn)  # ``share`` needs the number of batches
+    batches = list(drawn)  # a list has a length, which ``share`` needs
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)

@@ -254,7 +254,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return, by name and as text, the groups of settings that all parties must share; ``n`` is the number of rows."""
+    """Return the groups of settings that all parties must share, as text by name; ``n`` is the number of rows."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

@@ -102,7 +102,7 @@ class Bounds:
     ) -> ExtremeValue | None:
         """Return the first tensor of a message that is beyond its bound, or ``None`` if all tensors are within bounds.
 
-        If ``training`` is true, record the maximum absolute values of all tensors before the returned tensor.
+        If ``training`` is true, the maximum absolute values of the tensors before the returned tensor are recorded.
         """
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or not tensor.numel():
@@ -120,7 +120,7 @@ class Bounds:
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
-    """Return the roles of a party: "any", and "active" or "passive", "block", "host" (see ``MessageSpec``)."""
+    """Return the roles of a party in declarations of messages, such as "any", "active" and "host" (see ``MessageSpec``)."""
     found: set[Role] = {"any", "active" if party == roster.active else "passive"}
     if party in roster.blocks:
         found.add("block")

@@ -327,7 +327,7 @@ class ReliableEndpoint:
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
         """Record a new incarnation of a lost party.
 
-        Return the answer to a receipt request of the new incarnation, which must wait; ``None`` if there is no request.
+        The new incarnation must wait until it is readmitted. If it requested a receipt, return the answer, else ``None``.
         """
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)

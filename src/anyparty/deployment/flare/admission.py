@@ -74,10 +74,8 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
     def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
-        self.told, self.away = (
-            set[str](),
-            dict[str, float](),
-        )  # the parties that were reported as connected; by party, when its connection was closed
+        # ``told``: the parties reported as connected. ``away``: for each party, when its connection was closed.
+        self.told, self.away = set[str](), dict[str, float]()
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
 
@@ -92,9 +90,8 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             say(f"ready; waiting for {self.parties - 1} other parties")
             if fl_ctx is not None:
                 engine = fl_ctx.get_engine()
-                engine.job_runner.update_abnormal_finished_jobs(
-                    [], fl_ctx
-                )  # ends jobs of an earlier server process, which FLARE still lists as running
+                # Ends jobs of an earlier server process, which FLARE still lists as running.
+                engine.job_runner.update_abnormal_finished_jobs([], fl_ctx)
                 threading.Thread(target=self._check_often, args=(engine,), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._reject_second(fl_ctx)

@@ -130,9 +130,8 @@ def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) 
     kit, key = gate.kit, gate.key
     try:
         key.open("rb").close()
-        open_to = (
-            key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011
-        )  # other users can read the file and enter the folder
+        # Not 0 if other users can read the file and enter the folder.
+        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011
     except PermissionError:
         raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
                           f"kit: chown -R USER {kit}") from None  # fmt: skip

@@ -37,7 +37,7 @@ DAYS = 360  # days for which certificates are valid
 
 
 def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
-    """Create a certificate authority in a new folder that only its user may enter.
+    """Create a certificate authority in a new folder that only the current user may enter.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.

@@ -251,7 +251,7 @@ class LabelNetworks:
     floor: float
 
     def posterior(self, views: Tensor, observed: Tensor) -> Gaussian:
-        """Return the posterior q(z | x^O) from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K]   (1)."""
+        """Return the posterior q(z | x^O) from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K] (equation (1))."""
         mean, variance = views.chunk(2, dim=2)
         return aggregate(mean, variance, observed)
 
@@ -299,9 +299,9 @@ def bound(log_w: Tensor) -> Tensor:
 
 
 def followed(log_w: Tensor, negligible: float) -> Tensor:
-    """Return the derivative of ``bound`` with respect to the log-weights [L, B], with small derivatives set to 0.
+    """Return the derivative of ``bound`` with respect to the log-weights: [L, B].
 
-    The derivative is w_l / sum_j w_j. A derivative below ``negligible`` is set to 0.
+    The derivative is w_l / sum_j w_j; values below ``negligible`` are replaced by 0.
     """
     weight = log_w.softmax(dim=0)
     return torch.where(weight < negligible, 0.0, weight)

@@ -281,7 +281,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run one party's side of drawing and weighting samples of z; at the active party, return the samples."""
+        """Draw and weight samples of z, together with the other parties; at the active party, return the samples."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
@@ -291,7 +291,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows [B_k], and the means of z for them [B_k, D]."""
+        """Return the party's rows among ``places``, as positions in ``places`` [B_k], and their means of z [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)

@@ -159,7 +159,7 @@ class BatchTurn:
         if self.mnar:  # under MNAR, z covers all rows of the batch
             held[:] = False
             held[home.held] = True
-        # ``place`` counts the rows that the party has, and separately the rows that it lacks.
+        # ``place`` is a row's index: among the party's rows, or for other rows among the rows that the party lacks.
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:

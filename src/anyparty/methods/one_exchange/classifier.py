@@ -61,7 +61,7 @@ class ClassifierParameters(Protocol):
         """The widths of the hidden layers, if the classifier is a network."""
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
+        """Return the classifier's input for the active party's rows among ``places`` [B]."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ class DistillationLoss:
         return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
 
     def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
-        """Return the mean over rows x [B, I] of the loss in APC-VFL's equation (5).
+        """Return the loss of APC-VFL's equation (5), as a mean over the rows x [B, I].
 
         ``held`` [B_t] are the indices of the rows that the teacher knows. ``targets`` [B_t, M'], with M' <= M, are the
         teacher's embeddings of these rows.
@@ -251,7 +251,7 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
 
 
 def embedded(state: State, name: str, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the positions [n] in ``places`` of the n rows that the party has, and their embeddings [n, M]."""
+    """Return the party's n rows among ``places``, as positions in ``places`` [n], and their embeddings [n, M]."""
     if rows.block is None:
         return None
     x, held = rows.block.take(places)

@@ -188,7 +188,7 @@ class VFedTrans:
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
+        """Return the classifier's input for the active party's rows among ``places`` [B]."""
         return of_block(state, rows, places, self.features)
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -362,7 +362,7 @@ class RoundExchange:
     async def _answer(
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
-        """Send each party the reply to its embeddings; send parties that are late an empty reply."""
+        """Send each party the reply to its embeddings; a late party gets an empty reply."""
         assert state.topology is not None
         nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":

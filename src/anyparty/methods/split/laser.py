@@ -149,7 +149,7 @@ class Laser(Rule):
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
         """Draw orders of the parties for the heads of all hosts; return the orders for this host's heads: [B, M, K].
 
-        A head's orders therefore do not depend on the host at which the head is.
+        A head gets the same orders at every host.
         """
         orders, owners = draw_order(observed, fusion.everyone, generator), fusion.owners
         return orders if len(fusion.everyone) == len(owners) else orders[:, torch.searchsorted(fusion.everyone, owners)]

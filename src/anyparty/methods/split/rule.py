@@ -302,7 +302,7 @@ def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
 
 
 def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-    """Return the loss of a batch, a scalar from which embeddings and heads can learn.
+    """Return the loss of a batch, a scalar with a gradient for embeddings and heads.
 
     Raises:
         ConfigError: the loss is not a scalar tensor; ``h`` requires a gradient but the loss has none; PyTorch's
@@ -359,7 +359,7 @@ def answer_of(
     key: Tensor,
     owners: Tensor | None = None,
 ) -> tuple[HeadOutputs, RuleAnswer]:
-    """Return the heads' answers, and the answer that the rule makes of them.
+    """Return the heads' answers, and the rule's combination of these answers.
 
     Args:
         rule: the rule.

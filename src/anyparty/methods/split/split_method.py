@@ -122,7 +122,7 @@ class Split:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
+        """Return the topology: the parties that encode, the host of each head, and the hosts that read each embedding.
 
         The topology of a roster is computed only once.
 
@@ -245,7 +245,7 @@ class Split:
         return held, h
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
-        """Return the positions in ``places`` of rows that the party has, and the embeddings sent in prediction."""
+        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings sent in prediction."""
         with torch.no_grad():
             return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
 
@@ -285,9 +285,8 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = (
-            torch.zeros_like(h) if h.grad is None else h.grad
-        )  # no gradient if no row is left, or if the heads ignore h
+        # No gradient if no row is left, or if the heads ignore h.
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
