@@ -345,8 +345,8 @@ def _empty_blocks_allowed() -> Iterator[None]:
 def _padded(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame with some rows repeated at its end, so that the number of rows is a multiple of ``PADDED``.
 
-    If there are few rows, the rounding of a matrix product depends on their number.  Without the repeated rows, the last
-    digits of a prediction would therefore depend on the number of rows.
+    If there are few rows, the rounding of a matrix product depends on their number.  Without the repeated rows, the
+    last digits of a prediction would therefore depend on the number of rows.
     """
     extra = -len(frame) % PADDED
     return pl.concat([frame, frame[[place % len(frame) for place in range(extra)]]]) if extra else frame

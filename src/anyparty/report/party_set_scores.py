@@ -245,7 +245,7 @@ class PartySetScores:
         }
 
     def by_size(self) -> dict[int, Estimate]:
-        """Return the mean score of the sets in ``computed`` for each number of parties, with the interval of the mean."""
+        """Return the mean score of the sets in ``computed`` by number of parties, with the interval of the mean."""
         sizes: dict[int, list[Floats]] = {}
         for members, values in self.computed.items():
             sizes.setdefault(len(members), []).append(values)

@@ -120,7 +120,7 @@ class Bounds:
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
-    """Return the roles of a party in declarations of messages, such as "any", "active" and "host" (see ``MessageSpec``)."""
+    """Return the roles of a party in message declarations, such as "active" and "host" (see ``MessageSpec``)."""
     found: set[Role] = {"any", "active" if party == roster.active else "passive"}
     if party in roster.blocks:
         found.add("block")

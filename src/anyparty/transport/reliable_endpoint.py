@@ -327,7 +327,8 @@ class ReliableEndpoint:
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
         """Record a new incarnation of a lost party.
 
-        The new incarnation must wait until it is readmitted. If it requested a receipt, return the answer, else ``None``.
+        The new incarnation must wait until it is readmitted. If it requested a receipt, return the answer, otherwise
+        ``None``.
         """
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)

@@ -251,7 +251,7 @@ class LabelNetworks:
     floor: float
 
     def posterior(self, views: Tensor, observed: Tensor) -> Gaussian:
-        """Return the posterior q(z | x^O) from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K] (equation (1))."""
+        """Return q(z | x^O) of equation (1), from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K]."""
         mean, variance = views.chunk(2, dim=2)
         return aggregate(mean, variance, observed)
 

@@ -208,8 +208,8 @@ class RepresentationSharing:
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
 
-        The n rows are the rows at ``places`` for which a passive party's embeddings arrived. The mask marks the parties
-        whose embeddings of a row arrived. For all other rows, the active party has only its own embeddings.
+        The n rows are those of ``places`` for which a passive party's embeddings arrived. The mask marks the parties
+        whose embeddings of a row arrived.
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}

@@ -349,7 +349,7 @@ class FedHSSL(SelfSupervised):
                 parameter.copy_(values.view_as(parameter))
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings sent in prediction."""
+        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings for a prediction."""
         return self.split.embed(state, rows, places)
 
     async def predict(

@@ -245,7 +245,7 @@ class Split:
         return held, h
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
-        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings sent in prediction."""
+        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings for a prediction."""
         with torch.no_grad():
             return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
 
