@@ -241,7 +241,7 @@ class ChosenRate:
 
     Attributes:
         rate: the rate with the lowest training loss.
-        losses: by rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
+        losses: for each rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
 
     """
 

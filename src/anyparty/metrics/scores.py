@@ -325,7 +325,7 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return the scores of the rows with each set of present parties; a key of the result is ``"bank + shop"``.
+    """Return the scores of the rows with each set of present parties; the keys are texts such as ``"bank + shop"``.
 
     At most ``most`` sets are returned, the most frequent set first. A party is present for a row if it holds the
     row (``observed`` [n, K] bool) and was asked to take part.

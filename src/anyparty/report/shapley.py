@@ -44,7 +44,7 @@ class ShapleyValues:
     """The Shapley values of all parties.
 
     Attributes:
-        values: by party, its Shapley value.
+        values: the Shapley value of each party.
         gain: v(all) - v(no party), the sum of the values.
         orders: number of sampled orders of the parties; 0 if the values are exact.
     """

@@ -99,7 +99,7 @@ def decode_text(tensors: Tensors) -> str:
     return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
 
 
-# ---- in the active party's process in a job
+# ---- functions that run in the active party's process in a job
 
 
 async def relay(
@@ -194,7 +194,7 @@ async def _connect(folder: Path, session: str) -> FrameStream:
     return FrameStream(reader, writer, session)
 
 
-# ---- in the prediction service
+# ---- classes for the prediction service
 
 
 @dataclass

@@ -54,7 +54,7 @@ def judge(
     if math.isnan(value):
         return EpochDecision()
     new = criterion.rank(value, smooth)
-    if progress.best is None:  # no epoch was compared yet, or not since a party returned
+    if progress.best is None:  # no best epoch yet; the search starts again when a party returns
         progress.moved, progress.lowest, better = not criterion.smooth, math.inf, True
     else:
         old = criterion.rank(progress.best, progress.best_smooth)

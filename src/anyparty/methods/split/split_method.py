@@ -285,7 +285,7 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        # No gradient if no row is left, or if the heads ignore h.
+        # ``h.grad`` is missing if no row has a loss, or if the heads do not use h.
         gradient = torch.zeros_like(h) if h.grad is None else h.grad
         return loss, there.collect(state.seat.roster, gradient)
 
