@@ -149,7 +149,7 @@ async def relay(
 async def _watch_rejoins(
     net: Channel, frames: FrameStream, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
 ) -> None:
-    """Readmit parties whose process was restarted, and notify the service, until cancelled.
+    """Until cancelled, readmit parties whose process was restarted, and notify the service.
 
     ``read(party)`` starts the tasks that relay messages of a party; ``readers`` holds these tasks by party.
     """

@@ -114,7 +114,7 @@ class TrafficLog:
 
 
 HOST_SHARE = 0.7  # share of a request's time budget that a passive host of heads waits for other parties
-MAX_REQUESTS = 256  # maximum number of concurrent requests; also of refused requests in one job
+MAX_REQUESTS = 256  # maximum number of concurrent requests, and of refused requests per job
 log = logging.getLogger(__name__)
 
 

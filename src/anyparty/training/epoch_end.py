@@ -39,7 +39,7 @@ OWN_LOSS = Criterion(metric="loss")  # for stages in which each party compares e
 def judge(
     criterion: Criterion, patience: int | None, progress: RunPosition, record: Mapping[str, Any]
 ) -> EpochDecision:
-    """Return the decision, from an epoch's validation scores, whether to keep the weights and whether to stop.
+    """Decide from an epoch's validation scores whether to keep the weights and whether to stop.
 
     Args:
         criterion: the scores by which epochs are compared.

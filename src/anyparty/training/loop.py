@@ -323,7 +323,7 @@ async def _epoch(
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
-    batches = list(drawn)  # a list has a length, which ``share`` needs
+    batches = list(drawn)  # a list, because ``share`` needs the number of batches
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)

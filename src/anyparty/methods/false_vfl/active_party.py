@@ -157,7 +157,7 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
     """Return the gradient of sum(u log p(x^k | z)) with respect to each followed sample: [N, D].
 
-    The sum is over samples, rows and parties k. A sample is followed if its u is not 0, with u [L, B].
+    The sum is over samples, rows and parties k. A sample is followed if its u is not 0. The shape of u is [L, B].
     """
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1

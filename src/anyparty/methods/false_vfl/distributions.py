@@ -80,8 +80,7 @@ class LogProb(torch.autograd.Function):
 
     There is no gradient with respect to x.
 
-    If ``known`` [..., D] is given, the sum includes only the known numbers of x. Unknown numbers may have any finite
-    value.
+    If a mask ``known`` [..., D] is given, only the known numbers of x count. Unknown numbers may have any finite value.
 
     The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs.
     ``forward`` stores only the gradient, in one tensor of the outputs' shape; autograd would store six tensors.

@@ -92,7 +92,7 @@ class Round:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method needs for training.
+            PartyLost: a party left, and the method cannot train without it.
         """
         roster, me = self.seat.roster, self.seat.me
         number, began = batch.number, self._now()

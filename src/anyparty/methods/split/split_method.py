@@ -193,7 +193,7 @@ class Split:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party that the method needs was lost.
+            PartyLost: a party was lost, and the method cannot train without it.
         """
         me, topology = state.seat.me, state.topology
         assert topology is not None
