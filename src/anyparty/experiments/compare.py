@@ -50,7 +50,7 @@ def compare(
     console: Console | None = None,
     **training: Any,
 ) -> Comparison:
-    """Train every method with every seed and missing rate; with one seed, all methods are scored on the same test rows.
+    """Train every method with every seed and missing rate, and score all methods on the same test rows.
 
     The test rows depend on the seed alone.  The missing blocks depend on the seed and the rate, and are equal for all
     methods.

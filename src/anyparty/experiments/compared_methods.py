@@ -168,7 +168,7 @@ def described_option(value: Any) -> Any:
         return [described_option(each) for each in value]
     if isinstance(value, type | FunctionType):
         return {"name": value.__qualname__} | code_hashes({"code": value})
-    if isinstance(value, partial | MethodType):  # with the values of its arguments, or of the method's object
+    if isinstance(value, partial | MethodType):  # the name also contains the bound arguments or object
         inner = value.func if isinstance(value, partial) else value.__func__
         return {"name": name_of(value)} | source_hash(inner)
     return described(value) | source_hash(value)

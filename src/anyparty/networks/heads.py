@@ -46,10 +46,9 @@ class StackedLinear(nn.Module):
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Raise an error if the shape of ``given``, the input of heads, does not fit the heads that a rule declares.
+    """Raise an error if the shape of ``given`` does not fit ``copies`` heads with inputs of width ``inputs``.
 
-    The rule, which may be a user's own, declares ``copies`` heads with inputs of width ``inputs``. ``form`` is "M" if
-    each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
+    ``form`` is "M" if each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
     """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"

@@ -190,7 +190,7 @@ class StalenessCheck:
             task.cancel()
 
 
-OBSERVER = "the service"  # an additional member of the hub; as it never waits, the hub never reports a deadlock
+OBSERVER = "the service"  # a member that never waits, so that the hub never reports a deadlock
 
 
 def load_run(

@@ -37,7 +37,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger(__name__)
 
 
-# ---- the application
+# ---- the ASGI application
 
 
 def application(
@@ -98,7 +98,7 @@ def application(
 
     backend = replace(backend, running=running, staleness=staleness)
     backend.predictor.min_wait_s = limits.min_wait_s
-    # without tokens, admit only known host names, because a web page can let its own host name point to this machine
+    # Without tokens, only known host names are admitted: a web page can let its own host name point to this machine.
     hosts = dict.fromkeys([*LOCAL_HOSTS, f"[{host}]" if ":" in host else host.lower()])
     return build_app(backend, limits=limits, tokens=accepted, hosts=() if accepted or anywhere else tuple(hosts))
 
@@ -206,7 +206,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio sets TCP_NODELAY only if the protocol is explicit; without TCP_NODELAY, answers are delayed by 40 ms
+        # asyncio sets TCP_NODELAY only if IPPROTO_TCP is given; without TCP_NODELAY, answers are 40 ms later.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

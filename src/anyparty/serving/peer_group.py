@@ -31,7 +31,7 @@ from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 
 NOT_CONNECTED = "it is not connected"
-REJOIN_DELAY_S = 0.05  # seconds in which all pending receives notice that the party's former process is gone
+REJOIN_DELAY_S = 0.05  # time for pending ``recv`` calls to end after the party's former process is gone
 
 
 class PeerGroup:

@@ -14,7 +14,7 @@ from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
 MIN_TOKEN_LENGTH = 16
-FULL_WAIT_SHARE = 0.75  # a missing answer counts as a miss only after this share of ``ServiceLimits.budget_ms``
+FULL_WAIT_SHARE = 0.75  # share of ``budget_ms`` after which a missing answer counts as a miss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class ServiceLimits:
     def min_wait_s(self) -> float:
         """Time in seconds that a request must wait for a party before a missing answer counts as a miss.
 
-        This time depends on ``budget_ms``, because the budget that a request sets may be too short for any party.
+        The time does not depend on a request's own budget, which may be too short for any party to answer.
         """
         return FULL_WAIT_SHARE * self.budget_ms / 1e3
 

@@ -122,7 +122,7 @@ async def begin(
     theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
     common = set(moments).intersection(*theirs.values())
     now = max(common or moments, default=None)
-    if not common and len(moments) < 2:  # the run stopped while parties wrote their first checkpoint
+    if not common and len(moments) < 2:  # the run stopped while the first checkpoint was written
         now = None
     starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):

@@ -31,10 +31,10 @@ from anyparty.training.checkpoint import RunPosition
 from anyparty.training.party_run import Criterion, PartyRun, untaught
 from anyparty.transport.contract import is_dropped
 
-SHORT = 5  # after at most this number of scored epochs, no remark is made: the first of few epochs may be the best
+SHORT = 5  # no remark on the best epoch after this number of scored epochs or fewer
 
 
-OWN_LOSS = Criterion(metric="loss")  # the epochs of a stage with a loss of its own are compared by this loss
+OWN_LOSS = Criterion(metric="loss")  # for stages in which each party compares epochs by its own loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def judge(
     if math.isnan(value):
         return EpochDecision()
     new = criterion.rank(value, smooth)
-    if progress.best is None:  # the search for the best epoch starts, or restarts because a party returned
+    if progress.best is None:  # no epoch was compared yet, or not since a party returned
         progress.moved, progress.lowest, better = not criterion.smooth, math.inf, True
     else:
         old = criterion.rank(progress.best, progress.best_smooth)
@@ -80,7 +80,7 @@ def judge(
     if better:
         progress.best, progress.best_smooth = value, smooth
         progress.best_epoch, progress.best_stage = progress.epoch + 1, record["stage"]
-    before = progress.waited if progress.epoch else 0  # patience starts again with every stage
+    before = progress.waited if progress.epoch else 0  # every stage starts with full patience
     progress.waited = 0 if better or not progress.moved or (criterion.smooth and lower) else before + 1
     return EpochDecision(keep=better, stop=patience is not None and progress.waited >= patience)
 
@@ -182,8 +182,8 @@ async def _let_in(
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     """Check that the predictions for the validation rows are not NaN, because they can be NaN even if the loss is not.
 
-    ``validation`` is the number of validation rows, which are the first rows. If only some predictions are NaN, a
-    remark is given.
+    ``answered`` begins with the predictions for the ``validation`` validation rows. If only some of these predictions
+    are NaN, a remark is given.
 
     Raises:
         Diverged: no validation row has a prediction, and some of these predictions are NaN.

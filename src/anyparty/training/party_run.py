@@ -274,7 +274,7 @@ class PartyRun:
 
     @cached_property
     def criterion(self) -> Criterion:
-        """The comparison of epochs by their scores on the validation rows; used at the active party."""
+        """The rule by which the active party compares epochs."""
         task, y = self.seat.task, self.rows.y
         assert task is not None
         name, greater = self.settings.metric_for(task)
@@ -346,9 +346,8 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
 def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
-    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties that the active
-    party's own heads did not train.  The heads of another host train the parties whose embeddings that host reads, on
-    the rows for which that host has labels.
+    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties on whose rows the
+    active party's own heads were not trained.  Another host may have trained its heads on the rows of these parties.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     for host, labeled in rows.labeled_at.items():

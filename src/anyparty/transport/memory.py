@@ -130,7 +130,7 @@ def play(
         finally:
             await channel.close()
 
-    async def all_parts() -> None:  # returns nothing, because asyncio.run would format a result as text
+    async def all_parts() -> None:  # without a result, because asyncio.run would format the result as text
         for name, part in parts.items():
             tasks.append(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)))
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -163,7 +163,7 @@ def _run(work: Awaitable[T]) -> T:
         found = pool.submit(asyncio.run, whole())
         try:
             return found.result()
-        except BaseException:  # Ctrl-C interrupts only this thread, so cancel the task on the other thread
+        except BaseException:  # Ctrl-C interrupts only this thread; the other thread must be cancelled
             for loop, task in begun:
                 with contextlib.suppress(RuntimeError):  # the other thread's event loop has already ended
                     loop.call_soon_threadsafe(task.cancel)

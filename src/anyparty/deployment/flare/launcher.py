@@ -37,7 +37,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
 
     def __init__(self, begin: Callable[[], Any], ended: Callable[[], None]) -> None:
         self.begin, self.ended, self.stopping = begin, ended, threading.Event()
-        self.beginning = threading.Lock()  # one thread may stop the job while another thread restarts its process
+        self.beginning = threading.Lock()  # held while a process starts, because another thread may stop the job
         super().__init__(process_adapter=begin())
 
     def wait(self) -> None:
@@ -85,7 +85,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
-        if note.exists():  # the job's process at the server identifies the party by the first token
+        if note.exists():  # the server's job process knows the party only by its first token
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
             words |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:
