@@ -102,9 +102,8 @@ class Batch:
     share: float = 1.0
     held_out: Tensor | None = None
 
-    @property
-    def place(self) -> str:
-        """The stage, epoch and number of the batch as text, for an error message."""
+    def __str__(self) -> str:
+        """Return the stage, epoch and number of the batch, for an error message."""
         if len(self.moment) != 3:
             return "prediction"
         stage, epoch, step = self.moment

@@ -88,9 +88,11 @@ class LabelledPredictions:
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
         if task.kind == "regression":
             y = y.double() * task.scale + task.mean
-        rows = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered,
-                   unseen=predictions.unseen)  # fmt: skip
-        return rows if labeled is None else rows.where(labeled)
+        at = slice(None) if labeled is None else labeled
+        return cls(
+            task=task, scores=predictions.scores[at], y=y[at], answered=predictions.answered[at],
+            unseen=predictions.unseen,
+        )  # fmt: skip
 
     def where(self, rows: Tensor) -> LabelledPredictions:
         """Return the selected rows; ``rows`` is a mask [n] or contains indices."""

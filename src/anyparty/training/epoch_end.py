@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anyparty.core.predictions import NO_NUMBER, Predictions
-from anyparty.core.types import Channel
+from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
 from anyparty.methods.method import Stage, State
 from anyparty.networks.heads import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
-from anyparty.training.control_messages import EpochDecision
 from anyparty.training.party_run import Criterion, PartyRun, untaught
 from anyparty.transport.contract import is_dropped
 
@@ -34,6 +35,22 @@ SHORT = 5  # no remark on the best epoch after this number of scored epochs or f
 
 
 OWN_LOSS = Criterion(metric="loss")  # for stages in which each party compares epochs by its own loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDecision:
+    """The active party's decision after an epoch.
+
+    Attributes:
+        keep: True if the weights of this epoch are to be kept, because they are better than those of earlier epochs.
+        stop: True if the stage ends after this epoch.
+        back: the parties that take part again from the next epoch.
+
+    """
+
+    keep: bool = False
+    stop: bool = False
+    back: tuple[str, ...] = ()
 
 
 def judge(
@@ -108,19 +125,29 @@ async def verdict(
 ) -> EpochDecision:
     """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
 
-    The active party makes the decision and sends it; every other party receives it.
+    The active party makes the decision and sends it; every other party receives it. The decision is not sent to parties
+    that rejoin after this epoch, because their next message is the plan of the stage.
 
     No party rejoins after the last epoch of a stage (``last`` is true), because the party could not train its networks
     further.
     """
+    roster = part.seat.roster
     if part.leads:
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
         decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
-        return await control_messages.share_verdict(net, part.seat.roster, decided)
-    decided = await control_messages.share_verdict(net, part.seat.roster, None)
-    for name in decided.back:
+        back = torch.tensor([name in decided.back for name in roster.names], dtype=torch.uint8)
+        said = {"verdict": torch.tensor([decided.keep, decided.stop], dtype=torch.uint8), "back": back}
+        for name in roster.names:
+            if name not in {net.me, *decided.back}:
+                await net.send(name, "verdict", said)
+        return decided
+    expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
+    got = await net.recv(roster.active, "verdict", expect)
+    keep, stop = got["verdict"].bool().tolist()
+    names = tuple(compress(roster.names, got["back"].tolist()))
+    for name in names:
         part.hooks.membership.admit(name)
-    return decided
+    return EpochDecision(keep=keep, stop=stop, back=names)
 
 
 async def _let_in(

@@ -34,7 +34,7 @@ from anyparty.methods.method import Batch, Method, Stage, State, checked_answer,
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
 from anyparty.training.control_messages import Moment
-from anyparty.training.epoch_end import OWN_LOSS, check_ended, check_numbers, judge, noted, verdict
+from anyparty.training.epoch_end import OWN_LOSS, EpochDecision, check_ended, check_numbers, judge, noted, verdict
 from anyparty.training.party_run import PartyRun, TrainedParty
 from anyparty.transport.contract import at_moment
 
@@ -223,7 +223,7 @@ async def _decide(
     record: dict[str, Any],
     *,
     last: bool,
-) -> control_messages.EpochDecision:
+) -> EpochDecision:
     """Add an epoch's validation scores to its record; return whether to keep the weights and whether to stop.
 
     In a local stage, each party decides for itself.  In all other stages, the active party decides for all parties.
@@ -236,7 +236,7 @@ async def _decide(
     if not is_local(stage):
         return await verdict(part, net, progress, plan, record, validates=validates, last=last)
     if "validation" not in record:
-        return control_messages.EpochDecision()
+        return EpochDecision()
     return judge(part.criterion if stage.loss is None else OWN_LOSS, part.settings.patience, progress, record)
 
 
@@ -257,7 +257,7 @@ async def _exchange(
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    at_moment(net, batch.place, training=True)
+    at_moment(net, batch, training=True)
     loss = await checked_step(part.method, stage, net, state, part.rows, batch)
     record = _record(stage, 0, loss, began)
     if stage.validates and len(plan["validation"]):
@@ -327,7 +327,7 @@ async def _epoch(
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        at_moment(net, batch.place, training=True)
+        at_moment(net, batch, training=True)
         loss = await checked_step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
@@ -396,21 +396,18 @@ async def predict_rows(
         part = checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
         if part is not None:
             answered.append(part.unweighted())
-    return join(answered) if answered else None
+    return joined(answered) if len(answered) > 1 else next(iter(answered), None)
 
 
-def join(parts: Sequence[Predictions]) -> Predictions:
+def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the predictions for consecutive batches of rows, joined in the same order."""
-    first, offset = parts[0], 0
-    if len(parts) == 1:
-        return first
-    reasons: dict[int, str] = {}
+    offset, reasons = 0, dict[int, str]()
     for part in parts:
         reasons |= {offset + row: reason for row, reason in part.reasons.items()}
         offset += len(part)
     by_party = [part.by_party for part in parts if part.by_party is not None]
     return replace(
-        first,
+        parts[0],
         scores=torch.cat([part.scores for part in parts]),
         took_part=torch.cat([part.took_part for part in parts]),
         by_party=torch.cat(by_party) if by_party else None,

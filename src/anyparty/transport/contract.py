@@ -141,7 +141,7 @@ class ContractChannel:
             If it is ``None``, an extreme message ends the run.
         bounds: the magnitudes of all received tensors, from which the bounds on numbers follow; if ``None``,
             there are no bounds.
-        moment: the current step of the run, for error messages; ``at_moment`` sets it.
+        moment: the current step of the run, whose text error messages show; ``at_moment`` sets it.
         training: True if the current step is a training step, not validation or prediction.
         dropped: the reasons why parties were excluded, by party.
         ledger: the ledger that counts sent messages; ``None`` if the inner channel counts them.
@@ -160,7 +160,7 @@ class ContractChannel:
     declared: Iterable[MessageSpec]
     lose: Callable[[str, str], None] | None = None
     bounds: Bounds | None = field(default_factory=Bounds)
-    moment: str = ""
+    moment: object = ""
     training: bool = False
     dropped: dict[str, str] = field(default_factory=dict)
     ledger: Ledger | None = None
@@ -229,7 +229,7 @@ class ContractChannel:
         await self.channel.close()
 
 
-def at_moment(net: Channel, moment: str, *, training: bool) -> None:
+def at_moment(net: Channel, moment: object, *, training: bool) -> None:
     """Record on a ``ContractChannel`` the current step of the run, and whether this is a training step."""
     if isinstance(net, ContractChannel):
         net.moment, net.training = moment, training

@@ -11,6 +11,7 @@ import contextlib
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from torch import Tensor
@@ -27,7 +28,7 @@ class MemoryHub:
     """A set of queues for the messages between all parties of one process."""
 
     names: Sequence[str]
-    queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=partial(defaultdict, deque))
     waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     departures: list[str] = field(default_factory=list)  # the parties that left, in the order in which they left

@@ -151,7 +151,7 @@ async def _predict(
         silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
         named = replace(answered, silent=silent)
         if table.id_columns is not None:
-            named = named.identified(table.id_columns[places])
+            named = replace(named, id_columns=table.id_columns[places])
         told |= _keep_answers(site.folder / ANSWERS, named, places)
     return told, table
 

@@ -214,7 +214,7 @@ class BatchTurn:
             Diverged: the tensor contains NaN or infinity.
         """
         if not finite(tensor.detach()):
-            raise Diverged(f"{what} no longer numbers at {self.batch.place}: lower the learning rate, or look for "
+            raise Diverged(f"{what} no longer numbers at {self.batch}: lower the learning rate, or look for "
                            f"extreme values in the parties' columns")  # fmt: skip
         return tensor
 

@@ -228,7 +228,7 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
         value = loss()
     found = value.item()
     if not math.isfinite(found):
-        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {batch.place}: lower its learning "
+        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {batch}: lower its learning "
                        f"rate, or look for extreme values in its columns")  # fmt: skip
     (batch.share * value).backward()  # type: ignore[no-untyped-call]
     optimizer.step()

@@ -238,7 +238,7 @@ class FedHSSL(SelfSupervised):
             loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.descend(state.optimizers[STAGE], batch.share * loss)
         self.follow(state.modules)

@@ -240,7 +240,7 @@ class Split:
         with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
             h: Tensor = state.modules["encoder"](x)
         if not finite(h.detach()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch.place}: lower its "
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
@@ -329,7 +329,7 @@ class Split:
             loss = weight * loss
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the loss is {value} at {batch.place}: lower the learning rate, or look for extreme "
+            raise Diverged(f"the loss is {value} at {batch}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
