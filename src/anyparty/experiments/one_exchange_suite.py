@@ -37,7 +37,7 @@ Frames = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class OneExchangeRun(SuiteRun):
-    """One training of a method, with one seed, number of columns and number of aligned rows, and its scores.
+    """One training of a method with one seed, and its scores.
 
     Attributes:
         width: number of columns of the active party.

@@ -399,7 +399,7 @@ def client_metrics(
 
 
 def accuracy_of(chosen: Tensor, y: Tensor, counted: Tensor) -> float:
-    """Return the mean, over rows, of the share of a row's parties that predict the row's label.
+    """Return the mean accuracy of rows; a row's accuracy is the share of its parties that predict its label.
 
     ``chosen`` [n, K] contains the predicted classes, ``y`` [n] the labels. ``counted`` [n, K] bool marks each row's
     parties. Rows without a marked party are left out.

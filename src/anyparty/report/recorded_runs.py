@@ -372,7 +372,6 @@ def _printable(value: Any) -> Any:
 
 
 def _sum_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
-    """Return one ledger with the messages of several ledgers."""
     whole = Ledger()
     for ledger in ledgers:
         whole.merge(ledger)

@@ -186,7 +186,7 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     are NaN, a remark is given.
 
     Raises:
-        Diverged: no validation row has a prediction, and some of these predictions are NaN.
+        Diverged: no validation row has a usable prediction, because predictions are NaN.
     """
     broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
     if not broken:

@@ -105,9 +105,9 @@ def is_local(stage: Stage) -> bool:
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
     """Return the last (stage, epoch) that all parties reached together before this party reached ``moment``.
 
-    ``moment`` is a (stage, epoch).  In local stages, parties do not wait for each other.  The result for a moment in
-    one of several consecutive local stages is therefore the start of the first of them.  The end of the run counts as
-    part of a local stage before it.
+    ``moment`` is a (stage, epoch).  Parties do not wait for each other in local stages.  If ``moment`` is in a local
+    stage, or directly after a last stage that is local, the result is therefore the start of that stage, or of the
+    first local stage in an uninterrupted series.
     """
     stage, epoch = moment
     first = stage

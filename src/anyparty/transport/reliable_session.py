@@ -60,7 +60,7 @@ class PendingReceive:
 
 @dataclass
 class Traffic:
-    """The counts of messages sent to one party, of their bytes with headers, and of repetitions.
+    """The counts of messages, bytes (with headers) and repetitions that were sent to one party.
 
     A repetition is counted as one more message, with the bytes that were sent again.
     """

@@ -149,7 +149,7 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make the round's local iterations, and return their number; ``got`` has the first gradient."""
+        """Make the round's local iterations, and return their number."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:

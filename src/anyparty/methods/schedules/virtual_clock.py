@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """A cache of the duration of a party's iteration, and of the number of iterations within the time-out."""
+        """A cache of each party's iteration durations, and of its numbers of iterations within the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
