@@ -110,8 +110,8 @@ class Alignment:
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
         """Return the permutation [b] that sorts the aligned rows ``rows`` [b] as in the parties' own tables.
 
-        Rows in the table of party ``first`` come first, in the order of that table. The rows of the second party's
-        table follow, and so on.
+        Rows in the table of party ``first`` come first, in the order of that table. Rows that are only in other tables
+        follow, one table after another.
 
         >>> at = {"a": np.array([-1, 1, 0]), "b": np.array([0, 1, -1])}
         >>> Alignment(("a", "b"), 3, at).as_given(np.array([0, 1, 2]), "a").tolist()
@@ -294,7 +294,7 @@ class NearMatch:
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
-    """Find, for each party, the changes of ids that would make most of its ids equal to other parties' ids.
+    """Find, for each party, the changes of ids that give it the largest number of common ids with other parties.
 
     A party's result contains only changes that are necessary for this number.
 

@@ -255,7 +255,7 @@ MESSAGES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ListPlan:
-    """One party's view of the parties' lists of ids, and of the entries in them that need tokens.
+    """One party's view of all parties' lists of ids, and of the list entries that need tokens.
 
     Attributes:
         secret: the party's secret scalars.

@@ -109,7 +109,7 @@ class Overlap:
             blocks: the K parties.
             labeled: [N], True if the row has a label.
             notes: sentences that are shown with the counts.
-            ids: [N], the ids, from which a note explains why a party shares few rows or no row; ``None`` if unknown.
+            ids: [N], the ids, for a note that explains why a party shares few or no rows; ``None`` if unknown.
             held: [N], True if the active party's table has the row; if ``None``, ``kinds`` is empty.
         """
         presence = observed.sum(axis=1)

@@ -292,8 +292,7 @@ async def _play(
 def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
     """Return the union of all parties' tokens, with its rows in random order if the secrets are not new.
 
-    Sorting by tokens would be unsafe with the secrets of an earlier alignment: a passive party could infer from the new
-    rows between its own rows which of its new ids other parties have.
+    With the secrets of an earlier alignment, sorting by tokens would reveal where rows were added.
     """
     union = TokenUnion.of(sizes, plan.kept_tokens())
     return union.reordered(Secret.of().order(union.n)) if plan.continued else union
@@ -351,10 +350,10 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party the total number of rows, the indices of its own rows, and whether it shares few rows.
+    """Send each passive party the number of all rows, the indices of its own rows, and whether few of them are shared.
 
     Returns:
-        The total number of rows, the indices of the active party's rows, and the names of parties that share few rows.
+        The number of all rows, the indices of the active party's rows, and the names of parties that share few rows.
     """
     few = union.few()
     for name in sizes:
@@ -375,7 +374,7 @@ async def _receive_rows(
     """Receive the message of ``_send_rows`` at a passive party.
 
     Returns:
-        The total number of rows, the indices of this party's rows, and a list that contains this party's name if it
+        The number of all rows, the indices of this party's rows, and a list that contains this party's name if it
         shares few rows.
     """
     me, active = net.me, roster.active

@@ -303,7 +303,7 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
 
 
 def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionError:
-    """Return the error for a loaded model, which has no test rows in memory, if its test rows are needed.
+    """Return the error that a loaded model has no test rows in memory.
 
     Args:
         shipped: whether the method is built in. If not, the error asks the user to pass the method again.

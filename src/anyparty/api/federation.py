@@ -349,8 +349,7 @@ class Federation:
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
 
         The seed in ``settings`` determines the split; by default, these are the federation's training settings.
-        ``config.split`` describes the kind of split. Training rows that ``settings.rows`` does not select get the part
-        none.
+        ``config.split`` describes the kind of split. Training rows that ``settings.rows`` does not select get none.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows

@@ -88,8 +88,8 @@ class Imputation:
     def table(self, *, samples: bool = False) -> pl.DataFrame:
         """Return the imputed rows in the form of the party's table.
 
-        An imputed category is shown as its likeliest level.  The imputed cells of a row are empty if no party that may
-        take part has the row.
+        An imputed category is shown as its likeliest level.  The imputed cells of a row are empty if no selected party
+        has the row.
 
         If the party's table was given, the result has the columns of that table in the same order.  The label column
         and the columns that the model does not use are unchanged; they are empty in rows that the table does not have.
@@ -295,8 +295,8 @@ def log_likelihood(
 ) -> pl.DataFrame:
     """Return the log-likelihood of each row under the model, in the columns id, log_likelihood (in nats), parties.
 
-    The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the parties that
-    take part.  The number of samples is the method's parameter ``predict_samples``.  For FALSE-VFL-II the value is the
+    The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the selected
+    parties.  The number of samples is the method's parameter ``predict_samples``.  For FALSE-VFL-II the value is the
     bound of log p(x^O, m), where m is the set of parties that have the row.  Compare only rows that the same parties
     have, because the values of different sets of parties are about different columns.
 
@@ -364,6 +364,6 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
 
 
 def _whole(source: Any, table: Table, member: Member) -> pl.DataFrame:
-    """Return all columns of the source of ``table``, without the rows that ``table`` left out."""
+    """Return all columns of the table's source, for the rows that ``table`` contains."""
     whole = readers.read(source, table.party, member.file).cells
     return whole if table.rows is None else whole[table.rows]

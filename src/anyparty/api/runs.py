@@ -334,7 +334,7 @@ def predict_run(
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
     """Return the file of each party's table in the training of a run.
 
-    ``parties`` selects parties. A party that is not selected is left out only if its file does not exist.
+    If ``parties`` is given, files of other parties are left out if they do not exist.
 
     Raises:
         ModelError: the run does not exist, or was trained from data frames.

@@ -28,12 +28,12 @@ Further fields in the record of a party at its own site:
 
     party, active, parties: the names of this party, of the active party, and of all parties
     job: the name that the transport gave the run
-    agreed: by group of settings that all parties must share, a hash of the group
+    agreed: for each group of settings that all parties must share, a hash of the group
     table: the fingerprint of the party's table
     alignment: an identifier of the alignment in hexadecimal, which is equal at all parties
     aligning: the number of elliptic-curve points that this party has computed in a private alignment, and the total
         number
-    stages: by name of the stage, the number of epochs, the number of rows per epoch, and the first epoch
+    stages: for each stage, the number of epochs, the number of rows per epoch, and the first epoch
     shape: the sizes of the party's network, for cost formulas, in the form of ``core.costs.PartyShape``
     predicted: a description of the task in one line; only at the active party
     attendance: warnings about parties that missed epochs; only at the active party
@@ -291,7 +291,7 @@ def declared_by(can: Capabilities) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect results, of Python, and the machine's architecture."""
+    """Return the machine's architecture, and the versions of Python and of the packages that affect results."""
     packages = ("torch", "numpy", "polars", "scikit-learn")
     return {
         "anyparty": anyparty.__version__,

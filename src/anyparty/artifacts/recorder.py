@@ -383,7 +383,7 @@ def counted_costs(
 
 
 def sizes_of(outcome: PartyResult) -> PartyShape:
-    """Return the sizes of a party's network that cost formulas need."""
+    """Return the network sizes of a party, for cost formulas."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

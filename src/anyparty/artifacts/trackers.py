@@ -104,7 +104,7 @@ def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the value of each setting in nested ``values``, as texts.
+    """Yield the dotted name and the value of each setting in nested ``values``, as text.
 
     >>> dict(flat({"train": {"epochs": 5}, "method": {"name": "laser"}}))
     {'train.epochs': '5', 'method.name': 'laser'}

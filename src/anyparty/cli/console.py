@@ -251,7 +251,7 @@ def render_methods() -> RenderableType:
 
 
 def methods_to_json() -> dict[str, Any]:
-    """Return for JSON the names and capabilities of all methods."""
+    """Return the names and capabilities of all methods, for JSON."""
     from anyparty.methods.method_registry import METHODS, method
 
     return {"methods": [_capabilities_to_json(name, method(name).can) for name in METHODS]}
@@ -270,7 +270,7 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
     """Return a method's capabilities, and the name, default and meaning of each parameter.
 
     Raises:
-        ConfigError: the method is unknown, or it is a user's own ("module:name") and cannot be imported or created.
+        ConfigError: the method is unknown, or a user-defined method ("module:name") cannot be imported or created.
     """
     from anyparty.config.method_factory import METHOD, classes_of, made_by
     from anyparty.config.user_code import AllowedCode, load_code
@@ -292,10 +292,10 @@ def described_parameters(of: Any) -> list[dict[str, str]]:
 
 
 def method_to_json(name: str) -> dict[str, Any]:
-    """Return for JSON a method's capabilities, messages and parameters.
+    """Return a method's capabilities, messages and parameters, for JSON.
 
     Raises:
-        ConfigError: the method is unknown, or it is a user's own and cannot be imported or created.
+        ConfigError: the method is unknown, or a user-defined method cannot be imported or created.
     """
     can, parameters = _described_method(name)
     return {**_capabilities_to_json(name, can), "parameters": parameters}
@@ -305,7 +305,7 @@ def render_method(name: str) -> RenderableType:
     """Show a method's parameters with their defaults, its messages, and what each message reveals.
 
     Raises:
-        ConfigError: the method is unknown, or it is a user's own and cannot be imported or created.
+        ConfigError: the method is unknown, or a user-defined method cannot be imported or created.
     """
     can, described = _described_method(name)
     about = Table.grid(padding=(0, 2))

@@ -232,7 +232,7 @@ def demo(
         int | None, typer.Option(min=1, help="Epochs.", show_default="3 to 12, more for smaller data sets")
     ] = None,
 ) -> None:
-    """Train and predict on real data with four parties in separate processes; compare the weights with one process.
+    """Train and predict on real data with four parties in separate processes; repeat this in one process and compare.
 
     The processes are connected by mutual TLS.
 

@@ -120,7 +120,7 @@ def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
-    """Return the party in ``labels`` (label columns by party); raise an error unless there is exactly one."""
+    """Return the only party in ``labels``; raise an error if there is no party or more than one."""
     if len(labels) == 1:
         return next(iter(labels))
     if not labels:

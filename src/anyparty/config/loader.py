@@ -116,7 +116,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Before setting ``where`` is changed to ``value``, remove settings of the replaced encoder or method."""
+    """Remove the settings of the encoder or method that is replaced if ``where`` is set to ``value``."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
@@ -138,7 +138,7 @@ def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any
 
 
 def _with_paths(config: Config, folder: Path) -> Config:
-    """Return the settings with absolute paths; ``folder`` is the start of relative paths."""
+    """Return the settings with absolute paths; relative paths start from ``folder``."""
     folder = folder.absolute()
     parties = {
         name: party if party.table is None else party.model_copy(update={"table": located(party.table, folder)})

@@ -240,7 +240,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return settings without a path in ``clock.trace``, for use on another machine: read the file into ``clock.use``.
+    """Replace the path ``clock.trace`` by the file's content in ``clock.use``, for use on another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.

@@ -327,7 +327,7 @@ class ScheduleSettings(_Named):
 
 
 class ClockSettings(Settings):
-    """Settings of the clock that schedules use. Without ``real = true`` time is simulated, in units of your choice.
+    """Settings of the clock that schedules use. By default, time is simulated, in units of your choice.
 
     Attributes:
         real: whether time is measured, not simulated; only ``timeout`` and ``grace`` then apply, in seconds.

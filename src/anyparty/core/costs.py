@@ -54,11 +54,10 @@ class RunShape:
         observed: [N, K] bool, True if party k holds row n.
         labelled: [N] bool, True for a row with a label.
         training: [N] bool, True for a training row.
-        shared: by passive party, the number of rows that it shares with the active party, without test rows.
+        shared: for each passive party, the number of rows that it shares with the active party, without test rows.
         epochs: the number of epochs, by stage.
         batch_size: the number of rows in a batch.
         columns: x_t, the width of the active party's prepared block.
-
     """
 
     roster: Roster

@@ -45,7 +45,7 @@ class Predictions:
         asked: [K] bool, True if party k was asked to take part.
         silent: parties that were asked to take part and did not answer.
         predictor: a description of the predictor.
-        reasons: by index of a row without an answer, the reason why the answer is missing.
+        reasons: for each row without an answer, by its index, the reason why the answer is missing.
         id_columns: [n, m] the m id columns of these rows; ``None`` if this party does not know their ids.
         unseen: the number of classes that training did not see, and that ``over`` has appended to the classes of
             ``task``.

@@ -84,7 +84,7 @@ class Seeds:
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # 40 times as fast as torch.random.fork_rng
+            before = torch.default_generator.get_state()  # much faster than torch.random.fork_rng
             torch.default_generator.set_state(self.torch(*name).get_state())
             try:
                 yield
@@ -105,7 +105,7 @@ class _Own(Seeds):
     def torch(self, *name: str | int) -> Generator:
         import torch  # noqa: PLC0415
 
-        generator = super().torch(*name)  # its counters are zero, so that all numbers of the new state are used
+        generator = super().torch(*name)  # starts at the first number of its state
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")

@@ -226,7 +226,7 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
     """Return the ids [n_k] of a party's own rows, in their order; ``None`` after a private alignment.
 
-    A row that has neither cells nor a label has null.
+    The id is null for a row that has neither cells nor a label.
     """
     if alignment.ids is None:
         return None

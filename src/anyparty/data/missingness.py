@@ -276,7 +276,7 @@ class ScarceOverlap:
     """A mechanism in which two parties share only round(ratio * N) random rows (APC-VFL, section 6 and appendix A).
 
     Only one party holds each of the R remaining rows: the active party holds round(active_only * R) of them, and the
-    passive party holds the rest. In the paper, the active party holds all 20000 rows, of which 10000 to 2500 are
+    passive party holds the rest. In the paper, the active party holds all 20000 rows, of which 2500 to 10000 are
     aligned.
 
     Attributes:
@@ -446,7 +446,7 @@ class MAR2(SequentialMAR):
     step: float = 0.05
 
     def stops(self, variance: Numbers) -> Mask:
-        """Return the mask [N, K] of the blocks up to which the costs of a row exceed the budget."""
+        """Return the mask [N, K] of the blocks at which the sum of a row's costs exceeds the budget."""
         threshold = self.threshold - self.step * np.arange(variance.shape[1])
         return np.asarray(np.maximum(variance - threshold, 0).cumsum(axis=1) > self.budget)
 

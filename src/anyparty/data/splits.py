@@ -122,7 +122,7 @@ def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seed
 
 
 def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
-    """Return the parts ``use`` [N] with training rows outside the mask ``rows`` [N] changed to unused."""
+    """Mark training rows outside the mask ``rows`` [N] as unused, and return the changed parts [N]."""
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
@@ -384,7 +384,7 @@ def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[
 def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the numbers of test and of validation rows of each class; ``sizes`` has the numbers of all rows.
 
-    The numbers of all classes add up to the rounded share of all rows (method of largest remainders). Each class has at
+    The sum over all classes is the rounded share of all rows (method of largest remainders). Each class has at
     least one row in every part with a share above 0.
 
     >>> [counts.tolist() for counts in counts_of(np.array([236, 4]), 0.2, 0.15)]

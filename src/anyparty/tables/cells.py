@@ -162,7 +162,7 @@ def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -
 
 
 def without(series: pl.Series, marks: Collection[str]) -> pl.Series:
-    """Replace by null each cell that equals a text in ``marks``, compared as text or as a number.
+    """Replace each cell that equals a text in ``marks``, as text or as a number, by null.
 
     >>> without(pl.Series(["-999", "7", "refused ", "-999.0"]), ["-999", "refused"]).to_list()
     [None, '7', None, None]

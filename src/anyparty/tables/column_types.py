@@ -81,7 +81,7 @@ LARGEST = float(np.finfo(np.float32).max)  # the largest float32, because models
 
 
 class Notation(NamedTuple):
-    """A notation of quantities in text, with advice for the user and cells as examples."""
+    """A notation of quantities in text, with advice for the user and example cells."""
 
     name: str
     advice: str
@@ -217,7 +217,7 @@ def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureCol
 
 
 def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str) -> str:
-    """Return a note on cells that were read as numbers although they have marks, such as 5 %, or are dashes.
+    """Return a note on cells with marks, such as 5 %, that were read as numbers, and on dashes (missing cells).
 
     The note is "" if the column has no such cells.
 
@@ -373,7 +373,7 @@ def _date_texts(column: pl.Series) -> pl.Series:
 
 
 def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, reading_rules.Moments], where: str) -> None:
-    """Raise an error if the day and the month of dates may be exchanged."""
+    """Raise an error if the cells do not show whether the day or the month comes first."""
     certain = {order: read.values for order, read in choices.items() if not read.bad.any()}
     if len(certain) < 2:
         return
@@ -401,7 +401,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some times have a time zone, or if training was different in this."""
+    """Reject a column if only some of its times have a time zone, or if this differs from training."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():

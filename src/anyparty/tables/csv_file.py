@@ -302,7 +302,7 @@ class CsvFile:
     def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
         """Read all cells as text, so that errors can quote them as in the file.
 
-        ``drop`` lists columns to leave out, which are only checked.
+        ``drop`` lists columns that are checked, but are left out of the result.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.
@@ -351,7 +351,7 @@ class CsvFile:
         return f"{self.where}, line {number + self.dialect.skipped}"
 
     def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
-        """Return whether a row may have fewer than ``width`` cells, because polars fills such rows with nulls.
+        """Return whether a row may have fewer than ``width`` cells; polars fills such rows with nulls.
 
         ``gaps`` [n] marks the rows whose last cell is empty. Only these rows are examined. A complete row of this kind
         ends with a separator.

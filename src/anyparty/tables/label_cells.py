@@ -161,7 +161,7 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
 
 
 def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
-    """Replace each label by the class for which the setting ``classes`` lists this text.
+    """Replace each label by the class whose texts in the setting ``classes`` include the label.
 
     Texts are compared first as written, then without regard to spelling.
     """

@@ -329,7 +329,7 @@ class ReadingRules(BaseModel):
         missing: for each column, the texts and numbers that mark a missing cell, in addition to the usual ones such as
             NA.
         task: the requested kind of task. For "regression", all labels are numbers.
-        classes: by class, the label texts that stand for the class, without regard to case; if ``None``, the classes
+        classes: for each class, the label texts that stand for it, without regard to case; if ``None``, the classes
             are recognized.
         limits: for each column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
         dates: for each column, the order of dates such as "day-first", or their format such as "%d.%m.%y".

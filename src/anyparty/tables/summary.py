@@ -70,7 +70,7 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
     """Return sentences on possible mistakes in a table: its notes, numbers far from all others, and possible ids.
 
-    ``kind`` is the requested kind of task, because labels that are classes are not compared as numbers.
+    ``kind`` is the requested kind of task: labels that are classes are not compared as numbers.
     """
     where = f"party {table.party!r}, {table.source}"
     found = [(f"column {column.name!r}", column.remark) for column in columns(table) if column.suspicious]

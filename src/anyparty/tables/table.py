@@ -283,7 +283,7 @@ def _check_named(
 ) -> None:
     """Reject settings with the name of a missing column, or with two roles of one column.
 
-    ``scored`` is True if the labels are needed to score a model; the error then says so.
+    ``scored`` is True if the labels are needed to score a model; the error then mentions this.
     """
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
