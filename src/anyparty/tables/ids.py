@@ -263,7 +263,7 @@ def _mean(column: pl.Series) -> pl.Expr:
 
 
 def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
-    """Reject rows of one id with different classes, because classes do not have a mean."""
+    """Raise an error if rows with the same id have different classes as labels, because classes have no mean."""
     numbers = label.cast(pl.Float64, strict=False).drop_nulls().drop_nans()
     if len(numbers) < label.count() or (numbers != numbers.floor()).any():
         return

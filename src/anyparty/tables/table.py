@@ -235,8 +235,10 @@ def _with_points(
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:  # fmt: skip
     """Replace decimal commas by points in text columns of numbers.
 
+    If ``declared`` is true, the user has declared the decimal mark.
+
     Returns:
-        The cells; and, unless the decimal mark is ``declared``, remarks on columns whose points may be decimal points.
+        The cells; and, unless ``declared`` is true, remarks on columns whose points may be decimal points.
     """
     columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
     numeric = {name for name, kind in kinds.items() if kind == "numeric"}
