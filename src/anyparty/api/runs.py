@@ -287,7 +287,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return True if ``source`` is the table that the party had in training, by its fingerprint."""
+    """Return True if ``source`` has the fingerprint of the table that the party had in training."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
