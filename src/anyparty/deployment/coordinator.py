@@ -45,8 +45,8 @@ class JobResult:
         status: FLARE's status of the job.
         outcomes: the job's outcome by party, with the fields of ``JobOutcome``; only for parties whose kit is on this
             machine.
-        absent: by party, the number of epochs of this training that the party missed; empty if the active party's kit
-            is not on this machine.
+        absent: for each party, the number of epochs of this training that the party missed; empty if the active party's
+            kit is not on this machine.
         epochs: the number of epochs of this training.
 
     """

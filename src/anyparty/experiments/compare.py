@@ -71,7 +71,7 @@ def compare(
             All configurations are tried with the first seed. The configuration with the best validation score is then
             used with all seeds. The search does not read test rows. With 0 there is no search, and the settings are
             used as given.
-        space: by name of a setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
+        space: for each setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
             True}``. By default, learning rate, weight decay and batch size are searched.
         folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call
             continues a comparison that was stopped.  ``None`` keeps everything in memory.

@@ -48,8 +48,7 @@ class ComparedMethod:
     def described(self) -> dict[str, Any]:
         """The method as plain data, from which the names of its runs are derived.
 
-        The data of a user-defined method include a hash of the method's source, so that runs are repeated after an edit
-        of the source.
+        For a user-defined method, the data include a hash of its source, so that runs are repeated after an edit.
         """
         if isinstance(self.method, str):
             return {"name": self.method, **self.parameters} | _source_of(self.method)

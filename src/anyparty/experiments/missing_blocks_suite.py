@@ -212,7 +212,7 @@ class MissingBlocksMethod(Settings):
     Attributes:
         title: title in tables and figures.
         name: the method's name in the registry of methods.
-        when: by training mechanism, changes of these settings that apply only to runs with this mechanism.
+        when: for each training mechanism, changes of these settings for runs with this mechanism.
         batch_size: number of rows of a batch, in place of the data set's batch size.
         labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
             further party with all labels and no columns.

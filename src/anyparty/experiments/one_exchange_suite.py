@@ -37,7 +37,7 @@ Frames = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class OneExchangeRun(SuiteRun):
-    """One training of a method with one seed and one number of columns and aligned rows, and its scores on all folds.
+    """One training of a method with one seed, and its scores.
 
     Attributes:
         width: number of columns of the active party.

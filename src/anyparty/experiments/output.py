@@ -27,7 +27,7 @@ class Cell:
 
     Attributes:
         facts: values that are equal for all runs of the cell: data set, method, condition, the paper's numbers.
-        measures: by the name of a measure, such as "score", the value of the measure in each run, by the run's seed.
+        measures: for each measure, such as "score", a mapping from the seed of a run to the value.
 
     """
 

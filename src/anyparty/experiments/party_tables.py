@@ -119,8 +119,8 @@ def by_columns(
     Args:
         data: a data set; only its training rows are used.
         places: [n], indices of the rows to use.
-        columns: by party, the names of its columns.
-        held: by party, its number m of rows; the party has the first m of ``places``.
+        columns: for each party, the names of its columns.
+        held: for each party, its number m of rows; the party has the first m rows of ``places``.
         labels: name of the party that has the labels.
 
     Raises:

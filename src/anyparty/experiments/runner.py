@@ -28,7 +28,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, war
 from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
-REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: joblib repeats the jobs
+REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets the jobs
 WARNINGS = "warned"  # the key of the warnings in a run's record
 
 

@@ -185,7 +185,8 @@ class CaseEntry(Settings):
 
     Attributes:
         timeout: time-out of a round, in time units.
-        within: time in which each party completes its number of ``iterations``, and the server its number ``server``.
+        within: time in which each party completes the number of iterations in ``iterations``, and the server the number
+            in ``server``.
         trace: if not empty, speeds come from a trace in place of ``iterations``: the seed draws a machine of Google's
             cluster for each party. An iteration takes 1 time unit on an idle machine. With "average", the machine's
             mean CPU use applies to all rounds; with "varying", each sample of its CPU use applies to one round.
@@ -241,7 +242,7 @@ class ChosenRate:
 
     Attributes:
         rate: the rate with the lowest training loss.
-        losses: by rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
+        losses: for each rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
 
     """
 

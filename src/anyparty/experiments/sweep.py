@@ -58,7 +58,7 @@ class SweepSettings(Settings):
         trials: number of configurations that "random" and "tpe" try.
         seed: seed of the sampler.
         pruner: "median" stops a run whose validation score is worse than the median of earlier runs at the same epoch.
-        space: by name of a setting, its values or its range, as ``search_space`` reads them.
+        space: for each setting, its values or its range, as ``search_space`` reads them.
     """
 
     settings: Path
@@ -447,7 +447,7 @@ def search_space(values: Mapping[str, Any]) -> dict[str, NumberRange | Choices]:
     """Return the search space that settings describe.
 
     Args:
-        values: by name of a setting, a list of choices, or a table with "low", "high" and optionally "log".
+        values: for each setting, a list of choices, or a table with "low", "high" and optionally "log".
 
     Raises:
         ConfigError: the space is empty, or an entry is neither a list of choices nor such a table.

@@ -218,8 +218,8 @@ class HasEmbeddings(Protocol):
         """Compute embeddings of the party's rows among the aligned rows ``places`` [B], without a gradient.
 
         Returns:
-            The positions [B_k] of these rows in ``places`` and their embeddings [B_k, ...]; ``None`` if the party has
-            no encoder or none of these rows.
+            A pair: the positions [B_k] of these rows in ``places``, and their embeddings [B_k, ...]. ``None`` if the
+            party has no encoder or none of these rows.
         """
 
 

@@ -80,7 +80,7 @@ class Evaluation:
         return self.task.classes[1] if two else None
 
     def to_json(self) -> dict[str, object]:
-        """Return the evaluation as values for JSON: NaN becomes ``None``, numbers of rows become integers."""
+        """Return the evaluation as values for JSON: NaN becomes ``None``, and counts of rows become integers."""
         return {
             "task": self.task.kind,
             "classes": list(self.task.classes),

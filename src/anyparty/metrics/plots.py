@@ -181,7 +181,7 @@ def draw_calibration(axis: Axes, found: Calibration) -> None:
 
 
 def draw_confusion(axis: Axes, counts: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """Draw the confusion matrix [C, C]; a cell's colour shows its share of the rows of the true class."""
+    """Draw the confusion matrix [C, C]; a cell's colour shows its share of all rows of its true class."""
     C = len(classes)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     draw_cells(axis, share, [[f"{n:,}" for n in row] for row in counts] if C <= 10 else None)

@@ -327,7 +327,7 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return the scores of the rows with each set of present parties; a key of the result is ``"bank + shop"``.
+    """Return the scores of the rows with each set of present parties; the keys are texts such as ``"bank + shop"``.
 
     At most ``most`` sets are returned, the most frequent set first. A party is present for a row if it holds the
     row (``observed`` [n, K] bool) and was asked to take part.
@@ -399,7 +399,7 @@ def client_metrics(
 
 
 def accuracy_of(chosen: Tensor, y: Tensor, counted: Tensor) -> float:
-    """Return the mean, over rows, of the share of a row's parties that predict the row's label.
+    """Return the mean accuracy of rows; a row's accuracy is the share of its parties that predict its label.
 
     ``chosen`` [n, K] contains the predicted classes, ``y`` [n] the labels. ``counted`` [n, K] bool marks each row's
     parties. Rows without a marked party are left out.

@@ -296,9 +296,8 @@ def build(
     the name in ``party``. If the expected output is not an embedding, ``holds`` describes it in these messages.
 
     Raises:
-        ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two
-            widths; or the module that it returns fails or gives no gradient. The message includes the failing line of
-            the user's code.
+        ConfigError: the user's factory is a module, fails, does not accept two widths, or does not return a module; or
+            the returned module fails or gives no gradient. The message includes the failing line of the user's code.
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "

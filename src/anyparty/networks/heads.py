@@ -191,7 +191,7 @@ Sets = Callable[[Tensor], Tensor]
 
 
 class TrainedParties(nn.Module):
-    """A record of the parties with at least one training row, and of the sets of parties with a trained predictor.
+    """A record of which parties have training rows, and which sets of parties have a trained predictor.
 
     Only some rules have predictors for sets of parties.
 
@@ -224,7 +224,7 @@ class TrainedParties(nn.Module):
 
 
 class Connectivity(nn.Module):
-    """A record of the pairs of parties with common training rows, and of the parties with labelled training rows.
+    """A record of which pairs of parties have common training rows, and which parties have labelled training rows.
 
     Methods that also train on unlabelled rows use this record.
 

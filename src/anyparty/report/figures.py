@@ -219,7 +219,7 @@ def draw_scores_by_size(
     """Draw the mean metric against the number of parties.
 
     Args:
-        scores: by number of parties, the mean over sets of that size.
+        scores: for each number of parties, the mean over all sets with this number of parties.
         metric: the metric's name for readers.
         constant: the score of the constant prediction, drawn as a line unless it is NaN.
         own: the score of the active party's columns only, drawn as a line unless it is NaN.

@@ -73,9 +73,9 @@ def write(
         model: whether to load models and score them again, if their tables can be read; by default only with one run.
             ``methods`` and ``encoders`` imply ``model=True``.  With ``model=False`` the page is made only from records,
             and no method or encoder is imported.
-        methods: by run (its name on the page, or its folder), the trained method, if it is user-defined and not in the
-            run's settings. If the method is not given, the page shows the run's recorded scores.
-        encoders: by run and by party, the factory of a network, if the factory is not in the run's settings.
+        methods: for each run (its name on the page, or its folder), the trained method, if it is user-defined and not
+            in the run's settings. If the method is not given, the page shows the run's recorded scores.
+        encoders: for each run and party, the factory of a network, if the factory is not in the run's settings.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:

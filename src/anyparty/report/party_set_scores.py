@@ -149,7 +149,7 @@ def _constant_prediction(model: Model, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PartySetScore:
-    """The score of a set of parties, with the score's 95 % interval over resamples of the test rows."""
+    """The score of a set of parties, with a 95 % interval from resampled test rows."""
 
     parties: tuple[str, ...]
     score: Estimate

@@ -62,7 +62,7 @@ class RecordedRun:
         evaluation: the test scores, as ``Evaluation.to_json`` returns them; ``None`` if not recorded.
         ledger: numbers and bytes of the sent messages; parties without a record are missing.
         published: rounds and bytes of each passive party by the published formulas, as in ``core.costs``.
-        tables: by party, the fingerprint of the party's table.
+        tables: the fingerprint of each party's table.
         versions: versions of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
         command: the command that repeats the run, or a line of Python with METHOD in place of a user-defined method.
@@ -372,7 +372,6 @@ def _printable(value: Any) -> Any:
 
 
 def _sum_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
-    """Return one ledger with the messages of several ledgers."""
     whole = Ledger()
     for ledger in ledgers:
         whole.merge(ledger)
@@ -405,7 +404,7 @@ class RunScores:
             metric: the metric; by default accuracy, or RMSE for a regression.
             model: whether to load the model.  Methods are imported only if the model is loaded.
             method: the trained method, if it is user-defined.
-            encoders: by party, the factory of its network, if it is user-defined.
+            encoders: for each party, the factory of its network, if it is user-defined.
             allow_code: modules that the run's settings may load, as in ``model_for_run``.
 
         Raises:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScores
 
 MAX_OPEN_NOTES = 4  # maximum number of remarks that are shown unfolded
-MAX_NAMES = 4  # a table shows the number of parties in place of their names if there are more
+MAX_NAMES = 4  # maximum number of party names in a table cell
 
 
 def overlap_section(run: RecordedRun) -> Section:

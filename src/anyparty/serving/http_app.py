@@ -206,7 +206,7 @@ class ServingBackend:
         predictor: answers requests.
         running: returns a context manager that connects the other parties while the application runs.
         trouble: returns the reason why the federation does not reach the other parties; empty while it reaches them.
-        check: is called before the service announces its address; raises an error if the service cannot start.
+        check: function that is called before the service starts; it raises an error if the service cannot start.
         staleness: returns a warning if the model on disk was replaced, else an empty string.
 
     """

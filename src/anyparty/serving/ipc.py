@@ -99,7 +99,7 @@ def decode_text(tensors: Tensors) -> str:
     return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
 
 
-# ---- in the active party's process in a job
+# ---- functions that run in the active party's process in a job
 
 
 async def relay(
@@ -149,7 +149,7 @@ async def relay(
 async def _watch_rejoins(
     net: Channel, frames: FrameStream, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
 ) -> None:
-    """Readmit parties whose process was restarted, and notify the service, until cancelled.
+    """Until cancelled, readmit parties whose process was restarted, and notify the service.
 
     ``read(party)`` starts the tasks that relay messages of a party; ``readers`` holds these tasks by party.
     """
@@ -194,7 +194,7 @@ async def _connect(folder: Path, session: str) -> FrameStream:
     return FrameStream(reader, writer, session)
 
 
-# ---- in the prediction service
+# ---- classes for the prediction service
 
 
 @dataclass

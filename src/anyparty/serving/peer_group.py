@@ -39,7 +39,7 @@ class PeerGroup:
 
     Attributes:
         ready: the parties that serve with the active party's model and alignment.
-        refused: by party, the reason why its hello message was refused.
+        refused: for each refused party, the reason why its hello message was refused.
         multiplexer: distributes the other parties' messages.
         began: the time when the group was created, as ``time.monotonic`` returned it.
 

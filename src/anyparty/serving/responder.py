@@ -54,7 +54,7 @@ LOCK_TIMEOUT_S = 5.0  # seconds to wait for the file's lock while another proces
 
 @dataclass
 class TrafficLog:
-    """The counts of the messages that one process sent, and the counts that the party's file already contains.
+    """A counter of the messages that one process sends, which adds the counts to a file in the party's folder.
 
     Attributes:
         folder: the party's folder.
@@ -114,7 +114,7 @@ class TrafficLog:
 
 
 HOST_SHARE = 0.7  # share of a request's time budget that a passive host of heads waits for other parties
-MAX_REQUESTS = 256  # maximum number of concurrent requests; also of refused requests in one job
+MAX_REQUESTS = 256  # maximum number of concurrent requests, and of refused requests per job
 log = logging.getLogger(__name__)
 
 

@@ -28,7 +28,7 @@ class ServiceLimits:
         ids: maximum number of ids of one request.
         batch_ids: maximum number of ids of one batch.
         id_bytes: bytes allowed per id in a request's body, on average.
-        at_once: maximum number of concurrent prediction requests; further ones are rejected with status 503.
+        at_once: maximum number of concurrent prediction requests; further requests are rejected with status 503.
         body_s: time in seconds that a client has for each of these steps: the TLS handshake, sending the headers,
             sending the body, and reading a further piece of the answer.
         connections: maximum number of open connections.

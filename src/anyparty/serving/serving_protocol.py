@@ -36,7 +36,7 @@ MAX_EARLY = 256  # maximum number of stored messages for requests that are not o
 RECEIVE_TIMEOUT_S = 600.0  # a call of ``recv`` is restarted after this time, in seconds
 
 BUSY_LOOP_S = 0.02  # the event loop is busy if it notices a deadline later than this, in seconds
-BUSY_LOOP_TURNS = 16  # maximum number of event-loop turns until a message from a socket is in a request's queue
+BUSY_LOOP_TURNS = 16  # after so many event-loop turns, a message that has reached the socket is in its queue
 
 Route = tuple[str, str]  # (sender, tag)
 

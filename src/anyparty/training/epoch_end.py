@@ -56,7 +56,7 @@ class EpochDecision:
 def judge(
     criterion: Criterion, patience: int | None, progress: RunPosition, record: Mapping[str, Any]
 ) -> EpochDecision:
-    """Return the decision, from an epoch's validation scores, whether to keep the weights and whether to stop.
+    """Decide from an epoch's validation scores whether to keep the weights and whether to stop.
 
     Args:
         criterion: the scores by which epochs are compared.
@@ -71,7 +71,7 @@ def judge(
     if math.isnan(value):
         return EpochDecision()
     new = criterion.rank(value, smooth)
-    if progress.best is None:  # no epoch was compared yet, or not since a party returned
+    if progress.best is None:  # no best epoch yet; the search starts again when a party returns
         progress.moved, progress.lowest, better = not criterion.smooth, math.inf, True
     else:
         old = criterion.rank(progress.best, progress.best_smooth)
@@ -186,7 +186,7 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     are NaN, a remark is given.
 
     Raises:
-        Diverged: no validation row has a prediction, and some of these predictions are NaN.
+        Diverged: no validation row has a usable prediction, because predictions are NaN.
     """
     broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
     if not broken:

@@ -100,9 +100,9 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
     """Return the last (stage, epoch) that all parties reached together before this party reached ``moment``.
 
-    ``moment`` is a (stage, epoch).  In local stages, parties do not wait for each other.  The result for a moment in
-    one of several consecutive local stages is therefore the start of the first of them.  The end of the run counts as
-    part of a local stage before it.
+    ``moment`` is a (stage, epoch).  Parties do not wait for each other in local stages.  If ``moment`` is in a local
+    stage, or directly after a last stage that is local, the result is therefore the start of that stage, or of the
+    first local stage in an uninterrupted series.
     """
     stage, epoch = moment
     first = stage
@@ -318,7 +318,7 @@ async def _epoch(
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
-    batches = list(drawn)  # a list has a length, which ``share`` needs
+    batches = list(drawn)  # a list, because ``share`` needs the number of batches
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)

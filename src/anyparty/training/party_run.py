@@ -94,11 +94,11 @@ class Attendance:
     Attributes:
         parties: all parties.
         epochs: the number of epochs in which messages were sent.
-        missed: by party, the number of those epochs that it missed; parties that missed none are left out.
-        why: by party, the reason for the party's last absence.
+        missed: for each party, the number of those epochs that it missed; parties that missed no epoch are left out.
+        why: the reason for the last absence of each party.
         gone: the parties that were absent in the last of those epochs.
-        unsaved: by party, the reason why the party's part of the model was not saved.
-        unfinished: by party, the reason why the party stopped after saving its part, but before writing all its files.
+        unsaved: the parties whose part of the model was not saved, each with the reason.
+        unfinished: the parties that saved their part and stopped before writing all files, each with the reason.
 
     """
 
@@ -240,7 +240,7 @@ class PartyRun:
         method: the method to train.
         rows: the party's own data of the aligned rows.
         settings: the training settings, the same at every party.
-        agreed: by name, the groups of settings that must be the same at all parties, as text.
+        agreed: the groups of settings that must be the same at all parties, as text by name.
         validation: [n] int64, indices of the rows to validate on, at the active party.
         training: [N] bool, the rows that training may use, at the active party.
         joined: [N] bool, the rows that ``settings.rows`` selects, at the active party.

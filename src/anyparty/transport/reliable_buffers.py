@@ -40,9 +40,9 @@ class Envelope:
     Attributes:
         life: the incarnation of the sender: a random name of its process.  A restarted process has a new name.
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
-        acks: by tag, the number of the next message that the sender of the envelope expects.  The sender has received
-            all earlier messages of the tag.
-        parts: by tag, the number of leading pieces that have arrived of the message whose number is in ``acks``.
+        acks: for each tag, the number of the next message that the sender of the envelope expects.  The sender has
+            received all earlier messages of the tag.
+        parts: for each tag, the number of arrived leading pieces of the message whose number is in ``acks``.
         ask: the number of this receipt request, from 1; 0 if the packet is not a request.  A receipt request asks for
             an immediate report of all messages and pieces that have arrived.
         answers: in a report of all messages and pieces that have arrived, the number of the receiver's latest receipt
@@ -190,7 +190,7 @@ class Incoming:
     """Messages of one sender that have arrived, wholly or in part.
 
     Attributes:
-        expected: by tag, the number of the next message in order.
+        expected: for each tag, the number of the next message in order.
         pieces: pieces of messages that are incomplete or being decoded, by tag and number.
         leading: the number of leading pieces that have arrived, for each message in ``pieces``.
         early: complete messages that arrived before their turn, by tag and number.

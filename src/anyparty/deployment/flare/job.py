@@ -114,7 +114,7 @@ class JobOutcome:
         sentence: the error's message.
         result: the result of the party's work, if it can be written as JSON.
         gone: the reason for each lost party: it left, or this party has stopped waiting for it.
-        traffic: by receiving party, the numbers of messages, bytes and repeated packets that this party sent.
+        traffic: for each receiving party, the numbers of messages, bytes and repeated packets that this party sent.
 
     """
 

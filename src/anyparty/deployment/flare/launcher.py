@@ -80,7 +80,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """The launcher of a passive party's job processes."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
-        """Start a job's process; if the site was restarted during the job, pass the job's first access tokens again."""
+        """Start a job's process; after a restart of the site, the process gets the job's first access tokens."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)

@@ -35,7 +35,7 @@ class ServerAddress:
         kit: the kit's folder.
         host: the server's host.
         port: the server's port.
-        owner: the party that the certificate must name; empty to accept any certificate of the authority.
+        owner: the party to which the certificate must belong; empty to accept any certificate of the authority.
         certificate: the kit's certificate, a PEM file.
         key: the certificate's private key, a PEM file.
         authority: the authority's certificate, a PEM file.
@@ -99,8 +99,8 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
     """Check a kit's certificate; ``say`` is called if the certificate expires soon.
 
     Raises:
-        ConfigError: the certificate is missing, is of another authority, names another party, has expired, or is not
-            valid yet.
+        ConfigError: the certificate is missing, has expired, is not valid yet, or belongs to another authority or
+            party.
     """
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415

@@ -281,7 +281,7 @@ def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
             code = process.wait()
         finally:
             end(at_kit(kit))
-            reader.join(READ_S)  # the thread does not end if another process holds the pipe open
+            reader.join(READ_S)  # with a time limit, because another process may hold the pipe open
     return code
 
 

@@ -104,7 +104,7 @@ async def predict_at_home(
         ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
             training.
         TableError: the party's table cannot be used.
-        PredictionError: ``asked`` contains an unknown party, or all parties with columns in ``asked`` are offline.
+        PredictionError: ``asked`` contains an unknown party, or all parties in ``asked`` that hold columns are offline.
         ConfigError: the job's settings or the active party's request do not fit this party.
         PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """

@@ -73,8 +73,8 @@ class SiteParty:
         """Return the party, with its table read from the file and its run prepared.
 
         Raises:
-            ConfigError: the party's own settings have no table. Or the job's settings have no label, an unknown party,
-                or code or a column that the party's own settings do not allow.
+            ConfigError: the party's own settings have no table, or do not allow a column or code that the job uses; or
+                the job's settings have no label, or an unknown party.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)

@@ -157,7 +157,7 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
     """Return the gradient of sum(u log p(x^k | z)) with respect to each followed sample: [N, D].
 
-    The sum is over samples, rows and parties k. A sample is followed if its u is not 0, with u [L, B].
+    The sum is over samples, rows and parties k. A sample is followed if its u is not 0. The shape of u is [L, B].
     """
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
@@ -182,7 +182,7 @@ async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | No
 
 
 def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
-    """Return, for each party, the indices of the rows of the batch for which the party sends likelihoods."""
+    """Return, for each party, the rows for which it sends likelihoods, as indices in the batch."""
     if not turn.mnar:
         return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
     every = torch.arange(len(turn.batch.rows), device=turn.seat.device)

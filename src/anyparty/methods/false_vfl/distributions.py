@@ -80,8 +80,7 @@ class LogProb(torch.autograd.Function):
 
     There is no gradient with respect to x.
 
-    If ``known`` [..., D] is given, the sum includes only the known numbers of x. Unknown numbers may have any finite
-    value.
+    If a mask ``known`` [..., D] is given, only the known numbers of x count. Unknown numbers may have any finite value.
 
     The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs.
     ``forward`` stores only the gradient, in one tensor of the outputs' shape; autograd would store six tensors.
@@ -199,8 +198,8 @@ class FeatureNetworks:
         If some cells were empty, only the ``known`` cells [B_k, F] are used (in the paper, blocks are whole or
         missing).
 
-        Under MNAR z covers all rows of the batch, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is
-        added. For a row that the party does not have, the result is log(1 - pi(x^k_l)), with x^k_l drawn from
+        Under MNAR z covers all rows of the batch, [L, B, D] -> [L, B]. For a row that the party has, the result is
+        log p(x^k | z_l) + log pi(x^k). For any other row, the result is log(1 - pi(x^k_l)), with x^k_l drawn from
         p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
         """
         if self.indicator is None:
@@ -416,8 +415,8 @@ def balanced(L: int, width: int, generator: Generator) -> Tensor:
     """Return L balanced vectors of standard normal numbers, [L, width]; each single vector is standard normal.
 
     In each dimension, each of L intervals of equal probability contains one of the L numbers (Latin hypercube; McKay,
-    Beckman, Conover, Technometrics 1979). Let f be a function of a vector that is a sum of functions of one dimension
-    each. The mean of f over the L vectors is then close to the expectation of f under N(0, I).
+    Beckman, Conover, Technometrics 1979). If a function f is a sum of functions that each depend on a single dimension,
+    the mean of f over the L vectors is close to the expectation of f under N(0, I).
     """
     lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
     share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L

@@ -51,7 +51,7 @@ async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
     owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Run one party's side of imputing the block of the party ``owner`` for the rows of a batch.
+    """Impute the block of the party ``owner`` for a batch, together with the other parties.
 
     Only the owner gets the imputed block; at all other parties, the result is ``None``. Only blocks of the parties in
     ``asked`` are used. ``S`` is the number of samples of the block. If ``lacks`` is true, the owner has none of these

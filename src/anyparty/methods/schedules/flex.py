@@ -179,7 +179,7 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
         try:
             pace = (await net.recv(name, PACE.tag, PACE_EXPECT))["pace"]
         except PartyLost:
-            continue  # no error here: the later wait for this party's embeddings reports the loss
+            continue  # no error here: the later wait for embeddings reports that this party was lost
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
     rate = rate_of(mine)
     set_rate(state, rate)

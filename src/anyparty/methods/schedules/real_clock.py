@@ -118,7 +118,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
         try:
             said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
-            continue  # no error here: the later wait for this party's embeddings reports the loss
+            continue  # no error here: the later wait for embeddings reports that this party was lost
         there.append(name)
     turns = schedule.common([each for each in said if each != UNKNOWN])
     for name in there:

@@ -92,7 +92,7 @@ class Round:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method needs for training.
+            PartyLost: a party left, and the method cannot train without it.
         """
         roster, me = self.seat.roster, self.seat.me
         number, began = batch.number, self._now()
@@ -149,7 +149,7 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make the round's local iterations, and return their number; ``got`` has the first gradient."""
+        """Make the round's local iterations, and return their number."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:

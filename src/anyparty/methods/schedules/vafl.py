@@ -147,7 +147,7 @@ class VaflParty(VaflHost):
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method needs for training.
+            PartyLost: a party left, and the method cannot train without it.
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)

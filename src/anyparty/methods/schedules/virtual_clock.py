@@ -30,7 +30,7 @@ class VirtualClock:
     """A clock that simulates the durations of iterations, messages and rounds, in time units.
 
     Attributes:
-        iteration: duration of one local iteration, for all parties or by party (1 for a party that is not listed).
+        iteration: duration of one local iteration: a number for all parties, or a number for each party (default 1).
         latency: duration of one round trip between a passive party and the active party.
         timeout: duration of a round's local training, for schedules with a time-out.
         use: a trace for each party: the share of the party's CPU that other programs use in each round, [0, 1). After
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """A cache of the duration of a party's iteration, and of the number of iterations within the time-out."""
+        """A cache of each party's iteration durations, and of its numbers of iterations within the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:

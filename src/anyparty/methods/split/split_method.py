@@ -193,7 +193,7 @@ class Split:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party that the method needs was lost.
+            PartyLost: a party was lost, and the method cannot train without it.
         """
         me, topology = state.seat.me, state.topology
         assert topology is not None
@@ -285,7 +285,7 @@ class Split:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        # No gradient if no row is left, or if the heads ignore h.
+        # ``h.grad`` is missing if no row has a loss, or if the heads do not use h.
         gradient = torch.zeros_like(h) if h.grad is None else h.grad
         return loss, there.collect(state.seat.roster, gradient)
 
