@@ -299,14 +299,10 @@ class Model:
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` concurrently for all parties in this process; return results by party.
 
-        ``part`` takes a party's ``Member`` and the party's channel.  ``ledger`` counts the messages.
+        ``part`` takes a party's ``Member`` and the party's channel.  ``ledger`` counts the messages, if it is given.
         """
         wrap = partial(
-            ContractChannel,
-            roster=self.roster,
-            declared=self.method.can.messages,
-            bounds=None,
-            ledger=ledger or Ledger(),
+            ContractChannel, roster=self.roster, declared=self.method.can.messages, bounds=None, ledger=ledger
         )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 

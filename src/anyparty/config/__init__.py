@@ -48,4 +48,5 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use, because importing the encoders takes seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)
+    return found

@@ -251,7 +251,7 @@ class FederationSettings(Settings):
     """
 
     id: Id = "id"
-    id_normalize: tuple[str, ...] = ()
+    id_normalize: Annotated[tuple[str, ...], AfterValidator(check_normalize)] = ()
     label: str | None = None
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
@@ -261,11 +261,6 @@ class FederationSettings(Settings):
     salt: str = "anyparty"
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
     incremental: bool = False
-
-    @field_validator("id_normalize")
-    @classmethod
-    def _known_changes(cls, changes: tuple[str, ...]) -> tuple[str, ...]:
-        return check_normalize(changes)
 
 
 class _Named(BaseModel):
@@ -425,11 +420,6 @@ class Config(Settings):
             "file": own.file,
             "max_cell_bytes": federation.max_cell_bytes,
         }
-
-    @property
-    def split_plan(self) -> SplitPlan:
-        """The plan by which the active party splits its rows."""
-        return self.split.plan(self.train, self.federation.task)
 
     @property
     def allowed_code(self) -> AllowedCode:

@@ -38,8 +38,9 @@ class Settings(BaseModel):
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Reject booleans for numbers and numbers for booleans, which pydantic would convert."""
         wanted = cls.model_fields[str(info.field_name)].annotation
-        _refuse_truth(value, wanted)
-        if wanted is bool and not isinstance(value, bool):
+        if wanted is not bool:
+            _refuse_truth(value, wanted)
+        elif not isinstance(value, bool):
             raise ValueError("expected true or false")
         return value
 
@@ -66,8 +67,7 @@ def _refuse_truth(value: Any, wanted: Any) -> None:
     if isinstance(value, list | tuple):
         for each in value:
             _refuse_truth(each, wanted)
-    group = _group(wanted)
-    if isinstance(value, Mapping) and group is not None and is_dataclass(group):
+    if isinstance(value, Mapping) and (group := _group(wanted)) is not None and is_dataclass(group):
         for name, each in value.items():
             if isinstance(each, bool) and {int, float} & _leaves(get_type_hints(group).get(name)):
                 raise ValueError(f"{name}: expected a number")
