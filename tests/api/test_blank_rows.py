@@ -57,16 +57,16 @@ def federation(given):
     return Federation.from_config(config, given)
 
 
-def with_nobody(given):
+def with_unknown_row(given):
     """Put a row on top of each table whose id has no data at any party."""
     nobody = pl.DataFrame({"id": ["nobody"]})
     return {name: pl.concat([nobody, frame], how="diagonal") for name, frame in given.items()}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_an_outer_join_changes_nothing(tmp_path, name):
+def test_blank_rows_of_an_outer_join_change_no_results(tmp_path, name):
     given = frames(tmp_path / "world")
-    whole = with_nobody(joined(given))
+    whole = with_unknown_row(joined(given))
     trained = [
         federation(each).train(name, parameters=METHODS[name], folder=tmp_path / str(n))
         for n, each in enumerate((given, whole))
@@ -85,7 +85,7 @@ def test_an_outer_join_changes_nothing(tmp_path, name):
         assert_frame_equal(got[1:].sort("id"), want.sort("id"))
 
 
-def test_who_has_nothing_but_ids_is_told_so(tmp_path):
+def test_a_table_with_only_ids_causes_a_warning(tmp_path):
     given = frames(tmp_path)
     model = federation(given).train(epochs=1)
     mine = joined(given)["shop"].filter(pl.col("id").is_in(given["shop"]["id"].implode()).not_())
@@ -96,7 +96,7 @@ def test_who_has_nothing_but_ids_is_told_so(tmp_path):
     assert set(answers["parties"]) == {""}
 
 
-def test_a_label_without_columns_teaches(tmp_path):
+def test_a_label_of_a_row_without_own_cells_is_used_in_training(tmp_path):
     """Other parties describe the row, so its label is used."""
     given = frames(tmp_path)
     without, taught = federation(given), federation(joined(given, label=True))
@@ -112,7 +112,7 @@ def test_a_label_without_columns_teaches(tmp_path):
     [(7, {}), (1, {"balance": True}), (1e6, {"task": "regression"})],
     ids=["class", "weight", "number"],
 )
-def test_a_label_of_a_row_that_nobody_describes_teaches_nothing(tmp_path, label, train):
+def test_a_label_of_a_row_without_cells_anywhere_is_not_used(tmp_path, label, train):
     """Such labels change neither the classes, nor the class weights, nor the mean and spread of numbers."""
     given = frames(tmp_path)
     blank = pl.DataFrame({"id": [f"z{n}" for n in range(150)], "y": [label] * 150})
@@ -130,13 +130,13 @@ def test_a_label_of_a_row_that_nobody_describes_teaches_nothing(tmp_path, label,
     assert again.evaluate() == models[1].evaluate()
 
 
-def test_who_holds_labels_alone_knows_of_those_that_it_has():
+def test_a_party_with_only_labels_holds_the_rows_that_have_a_label():
     frame = pl.DataFrame({"id": ["a", "b"], "y": ["yes", None]})
     assert read_table(frame, party="lab", id="id", label="y").has_content.tolist() == [True, False]
     assert read_table(frame.select("id"), party="server", id="id").has_content.tolist() == [True, True]
 
 
-def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
+def test_the_error_about_a_misspelt_label_does_not_mention_scores():
     """The error is the same for a party that holds only labels and needs no columns."""
     bank = pl.DataFrame({"id": ["a", "b"], "y": ["yes", "no"]})
     for columns in (True, False):
@@ -147,14 +147,14 @@ def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
 
 
 @pytest.mark.filterwarnings("ignore:shop shares no row")
-def test_a_party_without_any_cell_is_named(tmp_path):
+def test_a_party_without_any_cell_is_refused(tmp_path):
     given = frames(tmp_path)
     given["shop"] = given["shop"].with_columns(spent=pl.lit(None), visits=pl.lit(None))
     with pytest.raises(TableError, match="all 192 rows are empty except for the id: leave the party out"):
         federation(given).train(epochs=1)
 
 
-def test_a_column_named_as_the_numbers_of_samples_are(tmp_path):
+def test_a_column_named_sample_is_refused_for_samples(tmp_path):
     given = frames(tmp_path)
     given["shop"] = given["shop"].rename({"spent": "sample"})
     model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
@@ -164,7 +164,7 @@ def test_a_column_named_as_the_numbers_of_samples_are(tmp_path):
         filled.table(samples=True)
 
 
-def test_ids_that_nobody_tells_of_are_no_overlap():
+def test_ids_shared_only_by_blank_rows_are_not_an_overlap():
     bank = read_table(pl.DataFrame({"id": ["a", "b"], "x": [1.0, None]}), party="bank", id="id")
     shop = read_table(pl.DataFrame({"id": ["a", "b"], "z": [None, 2.0]}), party="shop", id="id")
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_ids_that_nobody_tells_of_are_no_overlap():
     assert both.position["shop"].tolist() == [0, 1]
 
 
-def test_a_blank_block_is_filled_in_for_its_owner(tmp_path):
+def test_blank_rows_are_imputed_like_missing_ones(tmp_path):
     given = frames(tmp_path)
     model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
     lacking, whole = impute(model, given, "shop"), impute(model, joined(given), "shop")
@@ -187,7 +187,7 @@ def test_a_blank_block_is_filled_in_for_its_owner(tmp_path):
 # ---- each party at its own site
 
 
-def houses(home, given, kind=together.Site):
+def sites_of(home, given, kind=together.Site):
     sites = {name: kind(**vars(site)) for name, site in world(home).items()}
     for name, site in sites.items():
         given[name].write_csv(site.table)
@@ -201,9 +201,9 @@ def with_labels_at_the_shop():
     return Config.of(values)
 
 
-def test_at_home_a_blank_row_is_not_even_aligned(tmp_path):
+def test_sites_do_not_align_blank_rows(tmp_path):
     given = frames(tmp_path / "world")
-    sites = houses(tmp_path / "home", joined(given))
+    sites = sites_of(tmp_path / "home", joined(given))
     run(sites, settings(epochs=2))
     kept = {name: StoredAlignment.read(site.folder / "alignment.safetensors") for name, site in sites.items()}
     total = pl.concat([frame["id"] for frame in given.values()]).n_unique()
@@ -220,9 +220,9 @@ def test_at_home_a_blank_row_is_not_even_aligned(tmp_path):
     assert first == {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
 
 
-def test_an_alignment_from_before_is_made_anew(tmp_path):
+def test_an_alignment_of_an_earlier_version_is_replaced(tmp_path):
     """Alignment files of earlier versions counted blank rows as present, and did not store the number of rows."""
-    sites = houses(tmp_path, frames(tmp_path / "world"))
+    sites = sites_of(tmp_path, frames(tmp_path / "world"))
     run(sites, settings(epochs=1))
     path = sites["shop"].folder / "alignment.safetensors"
     replace(StoredAlignment.read(path), rows=-1).write(path)
@@ -233,23 +233,23 @@ def test_an_alignment_from_before_is_made_anew(tmp_path):
 
 
 @pytest.mark.parametrize("label", [False, True])
-def test_at_home_the_answers_are_those_of_the_whole_model(tmp_path, label):
+def test_sites_predict_blank_rows_as_the_whole_model_does(tmp_path, label):
     given = joined(frames(tmp_path / "world"), label=label)
-    sites = houses(tmp_path / "home", given)
+    sites = sites_of(tmp_path / "home", given)
     run(sites, settings(epochs=2))
     told, got = together.predict(sites)
     tables = {name: site.table for name, site in sites.items()}
-    together.same(got, together.expected(tmp_path, sites, tables))
+    together.assert_same_answers(got, together.expected(tmp_path, sites, tables))
     assert got.height == given["bank"].height == told["bank"]["answered"]
     _, got = together.predict(sites, asked=["bank"])
     assert got["prediction"].null_count() == given["bank"]["income"].null_count() > 0
 
 
-def test_label_holders_say_at_home_where_they_have_a_label_and_no_cell(tmp_path):
+def test_sites_report_rows_with_a_label_but_no_cell(tmp_path):
     whole = joined(frames(tmp_path / "world"))
     labels = whole["bank"].select("id", y=pl.int_range(pl.len()) % 2)
     whole["shop"] = whole["shop"].join(labels, on="id")
-    sites = houses(tmp_path / "home", whole)
+    sites = sites_of(tmp_path / "home", whole)
     config = with_labels_at_the_shop()
     run(sites, config)
     observed = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known.observed
@@ -264,11 +264,13 @@ def test_label_holders_say_at_home_where_they_have_a_label_and_no_cell(tmp_path)
     )
     assert told["bank"]["answered"] == whole["bank"].height
     got = pl.read_parquet(sites["bank"].folder / ANSWERS)
-    together.same(got, together.expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
+    together.assert_same_answers(
+        got, together.expected(tmp_path, sites, {name: site.table for name, site in sites.items()})
+    )
 
 
-def test_a_label_holder_names_rows_of_its_own(tmp_path, monkeypatch):
-    sites = houses(tmp_path, {name: pl.read_csv(site.table) for name, site in world(tmp_path / "other").items()})
+def test_a_report_of_empty_rows_of_another_party_is_refused(tmp_path, monkeypatch):
+    sites = sites_of(tmp_path, {name: pl.read_csv(site.table) for name, site in world(tmp_path / "other").items()})
     shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.int_range(pl.len()) % 2)
     shop.write_csv(sites["shop"].table)
     wrong = vars(np) | {"flatnonzero": lambda mask: np.arange(len(mask))}
@@ -277,10 +279,10 @@ def test_a_label_holder_names_rows_of_its_own(tmp_path, monkeypatch):
         run(sites, with_labels_at_the_shop())
 
 
-def test_new_rows_that_only_the_active_party_knows(tmp_path):
+def test_a_new_row_of_the_active_party_alone_is_predicted(tmp_path):
     """No row is shared by two parties; the active party's row is still answered."""
     given = frames(tmp_path / "world")
-    sites = houses(tmp_path / "home", given)
+    sites = sites_of(tmp_path / "home", given)
     run(sites, settings(epochs=2))
     new = dict(sites)
     for name, column in (("bank", "income"), ("shop", "spent"), ("clinic", "pulse")):
@@ -295,8 +297,8 @@ def test_new_rows_that_only_the_active_party_knows(tmp_path):
     assert dict(got.select("id", "parties").iter_rows()) == {"new bank": "bank", "blank": ""}
 
 
-def test_a_run_is_served_with_who_knows_a_row(tmp_path):
-    given, (home, tables) = with_nobody(joined(frames(tmp_path / "world"))), (tmp_path / "run", {})
+def test_a_service_answers_with_the_parties_that_hold_the_row(tmp_path):
+    given, (home, tables) = with_unknown_row(joined(frames(tmp_path / "world"))), (tmp_path / "run", {})
     for name, frame in given.items():
         tables[name] = tmp_path / f"{name}.csv"
         frame.write_csv(tables[name])
@@ -304,20 +306,20 @@ def test_a_run_is_served_with_who_knows_a_row(tmp_path):
     service, others = load_run(home)
     ids = given["bank"]["id"].to_list()
 
-    async def asked():
+    async def request_all():
         async with in_process_peers(service, others):
             return await service.predict(ids, None, budget_s=20.0)
 
     want = {row["id"]: row for row in model.predict(tables).frame().iter_rows(named=True)}
-    for each in play(asked()):
+    for each in play(request_all()):
         assert " ".join(each.took_part) == want[each.id]["parties"]
         assert each.prediction == want[each.id]["prediction"]
         assert (each.prediction is None) == (each.id == "nobody")
 
 
-def test_an_alignment_for_a_prediction_is_none_to_train_on(tmp_path):
+def test_an_alignment_without_shared_rows_suffices_only_for_prediction(tmp_path):
     """Alignment for a prediction does not check that parties share a row; training still does."""
-    sites = houses(tmp_path, frames(tmp_path / "world"))
+    sites = sites_of(tmp_path, frames(tmp_path / "world"))
     run(sites, settings(epochs=1))
     for name, site in sites.items():
         pl.read_csv(site.table).with_columns(pl.col("id") + name).write_csv(site.table)
@@ -328,8 +330,8 @@ def test_an_alignment_for_a_prediction_is_none_to_train_on(tmp_path):
         run(sites, settings(epochs=1))
 
 
-def test_a_party_at_home_is_told_of_its_blank_rows(tmp_path):
-    sites = houses(tmp_path, joined(frames(tmp_path / "world")))
+def test_a_site_warns_about_its_own_blank_rows(tmp_path):
+    sites = sites_of(tmp_path, joined(frames(tmp_path / "world")))
     with pytest.warns(AnypartyWarning) as told:
         run(sites, settings(epochs=1))
     said = [str(each.message) for each in told]
@@ -338,11 +340,11 @@ def test_a_party_at_home_is_told_of_its_blank_rows(tmp_path):
         together.predict(sites)
 
 
-def test_a_service_has_no_number_for_whom_nobody_knows(tmp_path):
+def test_a_service_has_no_prediction_for_blank_rows(tmp_path):
     given = joined(frames(tmp_path / "world"))
     nobody = pl.DataFrame({"id": ["blank"]})
     given["bank"] = pl.concat([given["bank"], nobody], how="diagonal")
-    of = TrainedParties(houses(tmp_path / "home", given))
+    of = TrainedParties(sites_of(tmp_path / "home", given))
     run(of.sites, settings(epochs=2))
     ids = of.ids("bank")
     said = play(predict_ids(of, ids))

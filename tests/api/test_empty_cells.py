@@ -38,13 +38,13 @@ def _impute_all_cells(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
-def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_path, name, monkeypatch):
+def test_sites_and_service_predict_rows_with_empty_cells_alike(tmp_path, name, monkeypatch):
     sites = with_gaps(tmp_path / "home")
     run(sites, config(name))
     tables = {of: site.table for of, site in sites.items()}
     _, got = together.predict(sites)
     expected = together.expected(tmp_path, sites, tables)
-    together.same(got, expected)
+    together.assert_same_answers(got, expected)
     houses = TrainedParties(sites)
     said = {each.id: each.probabilities["1"] for each in play(predict_ids(houses, houses.ids("bank")))}
     for row in expected.iter_rows(named=True):
@@ -54,7 +54,7 @@ def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_pat
     assert (other["p(1)"] - expected["p(1)"]).abs().max() > 1e-4, "as if the means had been seen"
 
 
-def test_what_training_saw_and_what_the_test_rows_are_scored_by(tmp_path, monkeypatch):
+def test_a_stored_run_scores_rows_with_empty_cells_as_training_did(tmp_path, monkeypatch):
     tables = {name: site.table for name, site in with_gaps(tmp_path / "home").items()}
     made, filled = (tmp_path / "made", tmp_path / "filled")
     model = Federation.from_config(config("false-vfl-1"), tables).train(folder=made)
@@ -66,15 +66,15 @@ def test_what_training_saw_and_what_the_test_rows_are_scored_by(tmp_path, monkey
     assert weights[0] != weights[1]
 
 
-def test_a_run_is_served_with_its_gaps(tmp_path):
+def test_a_service_predicts_rows_with_empty_cells(tmp_path):
     tables = {name: site.table for name, site in with_gaps(tmp_path / "home").items()}
     model = Federation.from_config(config("false-vfl-1"), tables).train(folder=tmp_path / "run")
     service, others = load_run(tmp_path / "run")
     expected = model.predict(tables).frame()
 
-    async def asked():
+    async def request_all():
         async with in_process_peers(service, others):
             return await service.predict(expected["id"].to_list(), None, budget_s=20.0)
 
-    for each, row in zip(play(asked()), expected.iter_rows(named=True), strict=True):
+    for each, row in zip(play(request_all()), expected.iter_rows(named=True), strict=True):
         assert each.probabilities["1"] == pytest.approx(row["p(1)"], abs=1e-5)

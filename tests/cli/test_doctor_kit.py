@@ -80,7 +80,7 @@ def test_the_server_from_a_passive_party(bank, shop):
     assert "cannot be reached" in found.result
     with kits.greeted_by(bank, port):
         assert only(doctor.check_connection(shop)).level == "fine"
-    with kits.listening(kits.babbles, port=port):
+    with kits.listening(kits.answer_plain_http, port=port):
         assert only(doctor.check_connection(shop)).level == "fix"
 
 

@@ -32,7 +32,7 @@ UNTOUCHED = tuple(ClientRequestProcessors.request_processors)
 
 
 @pytest.fixture(autouse=True)
-def _whole(monkeypatch):
+def restore_request_processors(monkeypatch):
     """Let each test start with all of FLARE's request processors."""
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", list(UNTOUCHED))
 
@@ -44,7 +44,7 @@ def event(name, *clients):
     return SimpleNamespace(get_peer_context=lambda: peer, get_engine=lambda: engine)
 
 
-def beating(*, closed=False):
+def client_context(*, closed=False):
     """Return the context of a client whose connection to the server is open or closed."""
     cell = SimpleNamespace(is_cell_connected=lambda name: name == "server" and not closed)
     context = FLContext()
@@ -53,12 +53,12 @@ def beating(*, closed=False):
 
 
 @pytest.fixture
-def doorman():
-    doorman, log = admission.AdmissionController(parties=3), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+def controller():
+    controller, log = admission.AdmissionController(parties=3), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
     before = log.level, log.propagate
-    doorman.handle_event(EventType.SYSTEM_START, None)
-    yield doorman
-    log.removeHandler(doorman.evictions)
+    controller.handle_event(EventType.SYSTEM_START, None)
+    yield controller
+    log.removeHandler(controller.evictions)
     log.level, log.propagate = before
 
 
@@ -70,19 +70,19 @@ def evict(name):
         endpoint.add_connection(SimpleNamespace(conn=conn, get_name=lambda number=number: f"CN{number}"))
 
 
-def test_a_second_site_of_one_party_is_turned_away_for_a_minute(doorman, capsys, monkeypatch):
-    doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop"))
-    doorman.handle_event(EventType.CLIENT_REGISTER_PROCESSED, event("shop", "shop"))
+def test_a_second_site_of_a_party_is_rejected_for_a_minute(controller, capsys, monkeypatch):
+    controller.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop"))
+    controller.handle_event(EventType.CLIENT_REGISTER_PROCESSED, event("shop", "shop"))
     evict("shop")
     with pytest.raises(NotAuthenticated, match="shop is connected already, from another process"):
-        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
-    doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("clinic", "shop"))
+        controller.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+    controller.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("clinic", "shop"))
     monkeypatch.setattr(admission, "EVICTION_S", 0.0)
     with pytest.raises(NotAuthenticated):
-        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+        controller.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
     monkeypatch.setattr(admission, "CLOSED_S", 0.0)
-    doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
-    doorman.handle_event(EventType.CLIENT_QUIT, event("shop", "clinic"))
+    controller.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+    controller.handle_event(EventType.CLIENT_QUIT, event("shop", "clinic"))
     twice = f"anyparty> shop {admission.TWICE}; a second connection was rejected: the kit of shop is in use twice"
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is connected; there are 1 of 2 others: shop",
@@ -93,20 +93,20 @@ def test_a_second_site_of_one_party_is_turned_away_for_a_minute(doorman, capsys,
 
 
 @pytest.mark.parametrize(("later_s", "let_in"), [(20.0, False), (40.0, True)])
-def test_on_a_slow_machine_a_second_site_registers_long_after_it_connects(doorman, monkeypatch, later_s, let_in):
+def test_a_second_site_that_registers_late_is_rejected_too(controller, monkeypatch, later_s, let_in):
     evict("shop")
     now = admission.time.monotonic() + later_s
     monkeypatch.setattr(admission.time, "monotonic", lambda: now)
     refused = contextlib.nullcontext() if let_in else pytest.raises(NotAuthenticated)
     with refused:
-        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+        controller.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
 
 
-def test_a_site_says_when_its_server_is_lost_and_found(capsys):
-    visitor = admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
+def test_a_site_reports_when_its_server_is_lost_and_reconnected(capsys):
+    monitor = admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
     asked, answered = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
     for what in (asked, answered, asked, answered, asked, asked, asked, asked, answered, asked, answered):
-        visitor.handle_event(what, beating())
+        monitor.handle_event(what, client_context())
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is connected to vfl.bank.example:8002",
         "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
@@ -114,11 +114,11 @@ def test_a_site_says_when_its_server_is_lost_and_found(capsys):
     ]
 
 
-def test_a_heartbeat_that_timed_out_on_a_closed_connection_is_no_answer(capsys):
-    visitor = admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
+def test_a_heartbeat_on_a_closed_connection_does_not_count_as_an_answer(capsys):
+    monitor = admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
     for closed in (False, True, True, False):
-        visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, beating())
-        visitor.handle_event(EventType.AFTER_CLIENT_HEARTBEAT, beating(closed=closed))
+        monitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, client_context())
+        monitor.handle_event(EventType.AFTER_CLIENT_HEARTBEAT, client_context(closed=closed))
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is connected to vfl.bank.example:8002",
         "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
@@ -126,9 +126,9 @@ def test_a_heartbeat_that_timed_out_on_a_closed_connection_is_no_answer(capsys):
     ]
 
 
-def test_who_was_registered_with_a_server_before_is_told_of_once(doorman, capsys):
+def test_a_client_registered_with_an_earlier_server_is_reported_once(controller, capsys):
     for what, there in (("RECEIVED", ()), ("PROCESSED", ("shop",)), ("PROCESSED", ("shop",))):
-        doorman.handle_event(getattr(EventType, f"CLIENT_HEARTBEAT_{what}"), event("shop", *there))
+        controller.handle_event(getattr(EventType, f"CLIENT_HEARTBEAT_{what}"), event("shop", *there))
     assert capsys.readouterr().out == "anyparty> shop is connected; there are 1 of 2 others: shop\n"
 
 
@@ -145,30 +145,30 @@ class Server:
         return SimpleNamespace(is_cell_connected=lambda name: name in self.open_)
 
 
-def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman, capsys):
+def test_a_site_whose_connection_stays_closed_is_reported_and_removed(controller, capsys):
     server = Server(["shop", "clinic"])
-    doorman.told = {"shop", "clinic"}
-    doorman.check_connections(server, 0.0)
+    controller.told = {"shop", "clinic"}
+    controller.check_connections(server, 0.0)
     server.open_ = {"clinic"}
-    doorman.check_connections(server, 5.0)
-    doorman.check_connections(server, 5.0 + admission.AWAY_S)
+    controller.check_connections(server, 5.0)
+    controller.check_connections(server, 5.0 + admission.AWAY_S)
     assert "t-shop" in server.client_manager.clients
-    doorman.check_connections(server, 10.0 + admission.AWAY_S)
+    controller.check_connections(server, 10.0 + admission.AWAY_S)
     assert list(server.client_manager.clients) == ["t-clinic"]
-    doorman.check_connections(server, 20.0 + admission.AWAY_S)
+    controller.check_connections(server, 20.0 + admission.AWAY_S)
     assert capsys.readouterr().out == (
         "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic\n"
     )
 
 
-def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, monkeypatch, capsys):
+def test_a_client_removed_during_the_check_does_not_end_the_checks(controller, monkeypatch, capsys):
     server, flare, looks = Server([]), FederatedServer.__new__(FederatedServer), [0.0, 20.0, 25.0, 45.0]
     flare.client_manager, flare.tokens, flare.admin_server, flare.engine = ClientManager(), {}, None, server
     flare.client_manager.clients |= {f"t-{name}": Client(name, f"t-{name}") for name in ("shop", "clinic")}
     server.client_manager, server.server = flare.client_manager, flare
     server.job_runner = SimpleNamespace(get_client_outcome_jobs=lambda _: set())
     server.get_cell = lambda: SimpleNamespace(is_cell_connected=connected)
-    doorman.told = {"shop", "clinic"}
+    controller.told = {"shop", "clinic"}
 
     def connected(name):
         if name == "shop" and len(looks) == 2:  # during the check, another thread removes the client
@@ -181,7 +181,7 @@ def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, mo
 
     monkeypatch.setattr(admission, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: looks.pop(0)))
     with pytest.raises(TimeoutError):
-        doorman._check_often(server)
+        controller._check_often(server)
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic",
         "anyparty> clinic is gone, its connection is closed; there are 0 of 2 others: ",
@@ -189,20 +189,20 @@ def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, mo
     assert not flare.client_manager.clients
 
 
-def test_jobs_that_a_server_before_left_as_running_are_ended(monkeypatch):
+def test_unfinished_jobs_of_an_earlier_server_are_ended(monkeypatch):
     server, left, context = Server([]), [], FLContext()
     server.job_runner = SimpleNamespace(update_abnormal_finished_jobs=lambda running, _: left.append(running))
     context.get_engine = lambda: server
     monkeypatch.setattr(admission.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
-    doorman, log = admission.AdmissionController(parties=2), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+    controller, log = admission.AdmissionController(parties=2), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
     before = log.level, log.propagate
-    doorman.handle_event(EventType.SYSTEM_START, context)
-    log.removeHandler(doorman.evictions)
+    controller.handle_event(EventType.SYSTEM_START, context)
+    log.removeHandler(controller.evictions)
     log.level, log.propagate = before
     assert left == [[]]
 
 
-def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, capsys):
+def test_a_connection_restored_in_time_is_not_reported_as_gone(controller, capsys):
     server = Server(["shop"])
     for at, there in (
         (0.0, False),
@@ -211,23 +211,23 @@ def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, caps
         (2 * admission.AWAY_S, False),
     ):
         server.open_ = {"shop"} if there else set()
-        doorman.check_connections(server, at)
+        controller.check_connections(server, at)
     assert server.client_manager.clients
     assert not capsys.readouterr().out
 
 
-def test_who_takes_part_in_a_job_is_told_of_and_not_struck_out(doorman, capsys):
+def test_a_participant_of_a_job_is_reported_as_gone_but_not_removed(controller, capsys):
     server = Server(["shop", "clinic"], works=["shop"])
-    doorman.told, server.open_ = {"shop", "clinic"}, set()
-    doorman.check_connections(server, 0.0)
-    doorman.check_connections(server, admission.AWAY_S + 1)
+    controller.told, server.open_ = {"shop", "clinic"}, set()
+    controller.check_connections(server, 0.0)
+    controller.check_connections(server, admission.AWAY_S + 1)
     assert list(server.client_manager.clients) == ["t-shop"]
     assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
         f"anyparty> {name} is gone, its connection is closed" for name in ("clinic", "shop")
     ]
 
 
-def test_lines_that_are_said_at_once_stay_whole(monkeypatch):
+def test_lines_printed_by_two_threads_do_not_mix(monkeypatch):
     others = []
 
     class Terminal(io.StringIO):
@@ -245,7 +245,7 @@ def test_lines_that_are_said_at_once_stay_whole(monkeypatch):
     assert terminal.getvalue().splitlines() == ["anyparty> clinic is connected", "anyparty> shop is connected"]
 
 
-class Answers:
+class SiteContext:
     """The parts of a site's context that its agent needs."""
 
     @contextlib.contextmanager
@@ -259,10 +259,10 @@ class Answers:
         pass
 
 
-def asked(command):
+def site_answer(command):
     """Return a site's answer to a server whose own request says that the site's rules need not be checked."""
     agent = FedAdminAgent.__new__(FedAdminAgent)
-    agent.auditor, agent.processors, agent.app_ctx = None, {}, Answers()
+    agent.auditor, agent.processors, agent.app_ctx = None, {}, SiteContext()
     for each in ClientRequestProcessors.request_processors:
         agent.register_processor(each)
     request = Request(topic=SysCommandTopic.SHELL, body=command)
@@ -270,17 +270,17 @@ def asked(command):
     return agent._dispatch_request(CellMessage({}, request)).payload.body
 
 
-def test_a_site_answers_what_jobs_need_whatever_the_server_writes(tmp_path, monkeypatch):
+def test_a_site_answers_only_requests_that_jobs_need(tmp_path, monkeypatch):
     (tmp_path / "table.csv").write_text("id,spent\n1,54321\n", encoding="utf-8")
     every = list(UNTOUCHED)
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", every)
-    assert "54321" in asked(f"cat {tmp_path}/table.csv"), "FLARE's own way, where nothing is taken away"
+    assert "54321" in site_answer(f"cat {tmp_path}/table.csv"), "FLARE's own way, where nothing is taken away"
     admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
-    assert "54321" not in asked(f"cat {tmp_path}/table.csv")
+    assert "54321" not in site_answer(f"cat {tmp_path}/table.csv")
     assert {type(each).__name__ for each in every} == admission.ANSWERED
 
 
-def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
+def test_a_site_does_not_start_if_flare_lacks_a_request_processor(monkeypatch):
     few = [each for each in UNTOUCHED if type(each).__name__ != "DeployProcessor"]
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", few)
     with pytest.raises(RuntimeError, match=r"has no \['DeployProcessor'\]"):
@@ -288,7 +288,7 @@ def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
     assert len(few) == len(UNTOUCHED) - 1
 
 
-def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
+def test_polling_is_not_written_to_the_audit_log(tmp_path, monkeypatch):
     """A running service polls every second."""
     monkeypatch.setattr(audit, "EXCLUDED_ACTIONS", audit.EXCLUDED_ACTIONS)
     auditor = audit.Auditor(str(tmp_path / "audit.log"))
@@ -302,8 +302,8 @@ def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
     assert [line.partition("[A:")[2].rstrip("]") for line in lines] == told
 
 
-def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys):
-    doorman, visitor = (
+def test_clock_differences_are_stored_and_large_ones_are_reported(tmp_path, monkeypatch, capsys):
+    controller, monitor = (
         admission.AdmissionController(parties=2, kit=str(tmp_path)),
         admission.ConnectionMonitor("shop", "vfl.bank.example:8002"),
     )
@@ -312,13 +312,13 @@ def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys
         """Send a heartbeat at time ``there`` on the client's clock, received at ``here`` on the server's clock."""
         at_client = FLContext()
         monkeypatch.setattr(admission.time, "time", lambda: there)
-        visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, at_client)
+        monitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, at_client)
         peer = FLContext()  # FLARE sends the public properties along
         peer.set_public_props(at_client.get_all_public_props() | {ReservedKey.IDENTITY_NAME: "shop"})
         at_server = FLContext()
         at_server.set_peer_context(peer)
         monkeypatch.setattr(admission.time, "time", lambda: here)
-        doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+        controller.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
         path = tmp_path / admission.CLOCKS
         return json.loads(path.read_text())["shop"] if path.exists() else None
 
@@ -329,14 +329,14 @@ def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.splitlines() == ["anyparty> the clock of shop is 300 s ahead of this one; set both"]
 
 
-def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
-    doorman, written, others = admission.AdmissionController(parties=3, kit=str(tmp_path)), admission.writing, []
+def test_clocks_reported_at_the_same_time_are_all_stored(tmp_path, monkeypatch):
+    controller, written, others = admission.AdmissionController(parties=3, kit=str(tmp_path)), admission.writing, []
 
     def beat(name):
         peer, at_server = FLContext(), FLContext()
         peer.set_public_props({admission.CLOCK: admission.time.time(), ReservedKey.IDENTITY_NAME: name})
         at_server.set_peer_context(peer)
-        doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+        controller.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
 
     @contextlib.contextmanager
     def writing(path):
@@ -353,8 +353,8 @@ def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
     assert sorted(json.loads((tmp_path / admission.CLOCKS).read_text())) == ["clinic", "shop"]
 
 
-def test_a_heartbeat_without_a_clock_is_none(tmp_path):
-    doorman, at_server = admission.AdmissionController(parties=2, kit=str(tmp_path)), FLContext()
+def test_a_heartbeat_without_a_clock_stores_nothing(tmp_path):
+    controller, at_server = admission.AdmissionController(parties=2, kit=str(tmp_path)), FLContext()
     at_server.set_peer_context(FLContext())
-    doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+    controller.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
     assert not list(tmp_path.iterdir())

@@ -57,7 +57,7 @@ NUMBERS: dict[str, Callable[[float], bytes]] = {
 HASHES = ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_256", "blake2b", "blake2s")
 
 
-def of_id(text: str) -> Iterator[tuple[str, bytes]]:
+def encodings_of_id(text: str) -> Iterator[tuple[str, bytes]]:
     """Yield an id in every encoding; only the first bytes of hashes, so that shortened ones are found too."""
     raw, digits = text.encode(), int(text.split()[1])
     yield from {"text": raw, "UTF-16": text.encode("utf-16-le"), "base64": base64.b64encode(raw)[:12]}.items()
@@ -74,13 +74,13 @@ def of_id(text: str) -> Iterator[tuple[str, bytes]]:
     yield "the point", x25519.hashed([text], SALT)[:8]
 
 
-def of_column(cells: pl.Series) -> Iterator[tuple[str, bytes]]:
+def encodings_of_column(cells: pl.Series) -> Iterator[tuple[str, bytes]]:
     """Yield a column's cells in every encoding."""
     for name, encode in NUMBERS.items():
         yield from ((name, encode(float(cell))) for cell in cells)
 
 
-def of_run(cells: np.ndarray) -> Iterator[tuple[str, bytes]]:
+def encodings_of_run(cells: np.ndarray) -> Iterator[tuple[str, bytes]]:
     """Yield runs of prepared cells in every type except float32."""
     for dtype in WIDTHS:
         raw = torch.from_numpy(cells).to(dtype).contiguous().view(torch.uint8).numpy()
@@ -97,9 +97,9 @@ class Secrets:
         self.prepared: dict[str, np.ndarray] = {}
         for name, frame in tables.items():
             for text in frame["id"]:
-                self.patterns |= {code: f"id: {how}" for how, code in of_id(text)}
+                self.patterns |= {code: f"id: {how}" for how, code in encodings_of_id(text)}
             for column in frame.drop("id", "y", strict=False).iter_columns():
-                self.patterns |= {code: f"{name}'s {column.name}: {how}" for how, code in of_column(column)}
+                self.patterns |= {code: f"{name}'s {column.name}: {how}" for how, code in encodings_of_column(column)}
             self._prepare(name, sites[name])
         self._labels(sites, tables["bank"]["y"])
 
@@ -110,7 +110,7 @@ class Secrets:
         features = prepare.apply(table)
         for c, column in enumerate(prepare.names):
             cells = self.prepared[f"{name}'s {column}"] = features[:, c].copy()
-            self.patterns |= {code: f"{name}'s {column}: {how}" for how, code in of_run(cells)}
+            self.patterns |= {code: f"{name}'s {column}: {how}" for how, code in encodings_of_run(cells)}
 
     def _labels(self, sites: Mapping[str, homes.Site], y: pl.Series) -> None:
         """Add runs of labels in the order of the table, and of the aligned rows."""
@@ -195,7 +195,7 @@ def honest(secrets, tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # for methods with a single host
 @pytest.mark.parametrize("two_label_holders", LABEL_HOLDERS, ids=["one label holder", "two"])
 @pytest.mark.parametrize("method", slow_but(METHODS, {"laser", "apc", "false-vfl-2"}))
-def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):
+def test_no_message_holds_raw_data(tmp_path, secrets, method, two_label_holders):
     hidden, notes = secrets(tmp_path, method, two_label_holders=two_label_holders)
     tags = [tag for _, _, tag, _ in notes]
     always = {said.tag for said in (*method_by_name(method).can.messages, *control_messages.MESSAGES) if not said.when}
@@ -206,7 +206,7 @@ def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):
 
 
 @pytest.mark.parametrize("schedule", slow_but(SCHEDULES, {"flex", "vafl"}))
-def test_nothing_raw_crosses_under_a_schedule(tmp_path, secrets, schedule):
+def test_no_message_holds_raw_data_under_a_schedule(tmp_path, secrets, schedule):
     hidden, notes = secrets(tmp_path, "laser", schedule=schedule)
     assert {"snapshot", "gradient"} & {tag for _, _, tag, _ in notes}
     assert hidden.leaks(notes) == set()
@@ -216,8 +216,8 @@ def planted() -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the expected finding and a message that contains it."""
     tables = homes.frames()
     ids, income, y = tables["shop"]["id"], tables["bank"]["income"], tables["bank"]["y"]
-    for how, _ in of_id(ids[0]):
-        yield f"id: {how}", bytes_of(b"x" + b"--".join(dict(of_id(text))[how] for text in ids.head(ENOUGH)))
+    for how, _ in encodings_of_id(ids[0]):
+        yield f"id: {how}", bytes_of(b"x" + b"--".join(dict(encodings_of_id(text))[how] for text in ids.head(ENOUGH)))
     for how, encode in NUMBERS.items():
         yield f"bank's income: {how}", bytes_of(b"xyz" + b"".join(encode(cell) for cell in income.head(ENOUGH)))
     codes = torch.from_numpy((y == "repaid").to_numpy())
@@ -234,7 +234,7 @@ def bytes_of(raw: bytes) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("said", "tensor"), [pytest.param(*each, id=each[0]) for each in planted()])
-def test_the_search_finds_what_is_planted(honest, said, tensor):
+def test_the_search_finds_a_planted_secret(honest, said, tensor):
     hidden, _ = honest
     assert hidden.leaks([("bank", "shop", "plan", {"train": tensor})]) >= {said}
 
@@ -247,7 +247,7 @@ def test_the_search_finds_a_column_in_other_types(honest, dtype):
     assert leaks == {f"clinic's cost: prepared, {dtype}"}
 
 
-def test_the_search_finds_what_enters_a_network(honest):
+def test_the_search_finds_the_inputs_of_a_network(honest):
     hidden, notes = honest
     cells = torch.from_numpy(hidden.prepared["clinic's cost"][:40])
     shown = torch.randn(40, 8)

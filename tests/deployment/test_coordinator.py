@@ -17,7 +17,7 @@ from anyparty.deployment import coordinator
 from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.transport import memory
-from tests.artifacts.test_trackers import Hears
+from tests.artifacts.test_trackers import RecordingCallback
 from tests.deployment.test_site_training import NAMES, weights, with_two_id_columns, world
 from tests.ports import free_port
 
@@ -37,14 +37,14 @@ def written(home: Path) -> Path:
     return path
 
 
-def test_parties_apart_cannot_look_for_labels(tmp_path):
+def test_a_federation_of_separate_sites_must_name_its_active_party(tmp_path):
     path = written(tmp_path)
     path.write_text(path.read_text().replace('active = "bank"\n', ""))
     with pytest.raises(ConfigError, match=r"name the active party, federation\.active"):
         coordinator.init(path, tmp_path / "house")
 
 
-def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
+def test_a_clock_trace_is_sent_as_numbers_without_its_path(tmp_path, monkeypatch):
     path, sent = written(tmp_path), []
     (tmp_path / "cpu.csv").write_text("shop\n0.5\n")
     path.write_text(path.read_text() + '\n[schedule]\nname = "flex"\n[clock]\ntrace = "cpu.csv"\n')
@@ -63,7 +63,7 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("work", ["train", "predict"])
-def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
+def test_a_job_without_an_outcome_raises_an_error(tmp_path, monkeypatch, work):
     """The process may be killed before its part begins, or still run at the time limit."""
     path = written(tmp_path)
     stand_in = {"about": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
@@ -77,7 +77,7 @@ def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
         getattr(coordinator, work)(tmp_path, path)
 
 
-def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch):
+def test_an_existing_model_is_replaced_only_on_request(tmp_path, monkeypatch):
     path, asked = written(tmp_path), []
     record = {"history": [{"stage": "train", "epoch": 1}], "began": "2026-11-25T12:00:00+00:00"}
     write_json(tmp_path / FILE, record)
@@ -96,7 +96,7 @@ def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch)
         coordinator.train(tmp_path, path)
 
 
-def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, monkeypatch):
+def test_a_party_missing_from_the_settings_participates_with_a_warning(tmp_path, monkeypatch):
     """The federation decides who takes part: a job cannot leave out a party that was agreed on."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace('[parties.clinic]\ntable = "clinic/table.csv"', ""))
@@ -110,14 +110,14 @@ def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, m
         coordinator.train(tmp_path, path)
 
 
-def test_a_misspelt_party_is_named_before_anybody_is_asked_to_predict(tmp_path):
+def test_a_misspelt_party_is_reported_before_a_prediction_starts(tmp_path):
     path = written(tmp_path)
     with pytest.raises(ConfigError, match="parties: there is no party 'shap'; did you mean 'shop'"):
         coordinator.predict(tmp_path, path, ["bank", "shap"])
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refused):
+def test_ctrl_c_during_a_submission_aborts_the_job(tmp_path, monkeypatch, refused):
     path, aborted = written(tmp_path), []
 
     def submit(*_, **__):
@@ -138,9 +138,9 @@ def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refu
 
 
 @pytest.mark.net
-def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatch):
+def test_weights_equal_those_of_training_in_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path, house, hears = written(tmp_path), tmp_path / "house", Hears()
+    path, house, hears = written(tmp_path), tmp_path / "house", RecordingCallback()
     tables = {name: with_two_id_columns(tmp_path / name / "table.csv") for name in NAMES}
     text = path.read_text().replace("table.csv", "table.parquet")
     path.write_text(text.replace("[federation]", '[federation]\nid = ["branch", "account"]'))
@@ -180,7 +180,7 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
 
 
 @pytest.mark.net
-def test_a_bad_cell_of_a_passive_party_is_shown_at_that_party_alone(tmp_path, monkeypatch):
+def test_an_invalid_cell_is_shown_only_at_the_party_that_holds_it(tmp_path, monkeypatch):
     """The active party learns the kind of the error; the cells and the ids stay in the passive party's kit."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path, house, table = written(tmp_path), tmp_path / "house", tmp_path / "shop" / "table.csv"
@@ -208,7 +208,7 @@ def test_a_bad_cell_of_a_passive_party_is_shown_at_that_party_alone(tmp_path, mo
 
 
 @pytest.mark.net
-def test_the_real_clock(tmp_path, monkeypatch):
+def test_schedules_with_the_real_clock_wait_for_their_timeout(tmp_path, monkeypatch):
     """Under Flex-VFL each process iterates until its own timeout, so a round takes at least that long."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path, house = written(tmp_path), tmp_path / "house"
@@ -231,7 +231,7 @@ def _part(site, config, net):
     return train_at_home(site, config, net)
 
 
-def test_a_misspelt_parameter_is_named_before_anybody_is_asked(tmp_path):
+def test_a_misspelt_parameter_is_reported_before_training_starts(tmp_path):
     path = written(tmp_path)
     with pytest.raises(ConfigError, match="no parameter 'hosts'"):
         coordinator.train(tmp_path / "house", path, ["method.hosts=3"])

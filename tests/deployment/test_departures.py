@@ -51,13 +51,13 @@ async def patient_bank(site, config, net, **asked):
     if site.party == "bank":
         send, sent = net.send, []
 
-        async def when_all_wait(to, tag, tensors):
+        async def send_after_rejoin_request(to, tag, tensors):
             sent.extend([tag] if tag == "verdict" and to == "clinic" else [])
             while len(sent) == 20 and net.door.gone() and not net.door.waiting_to_rejoin():
                 await asyncio.sleep(0.1)
             await send(to, tag, tensors)
 
-        net.send = when_all_wait
+        net.send = send_after_rejoin_request
     return await train_at_home(site, config, net, **asked)
 
 
@@ -66,7 +66,7 @@ async def slow_shop(site, config, net, **asked):
     if site.party == "shop" and not (site.folder / "slept").exists():
         send, sent = net.send, []
 
-        async def late(to, tag, tensors):
+        async def delayed_send(to, tag, tensors):
             if tag == "embedding":
                 sent.append(tag)
                 if len(sent) == 100:
@@ -76,12 +76,12 @@ async def slow_shop(site, config, net, **asked):
                         await asyncio.sleep(0.1)
             await send(to, tag, tensors)
 
-        net.send = late
+        net.send = delayed_send
     return await train_at_home(site, config, net, **asked)
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
+def fed_folder(tmp_path_factory):
     home = tmp_path_factory.mktemp("departures")
     sites = world(home)
     roster = Roster(tuple(Party(name=name) for name in NAMES), "bank")
@@ -100,21 +100,21 @@ def house(tmp_path_factory):
 class Run:
     """A federation's training in a thread, while the test interferes with its processes."""
 
-    def __init__(self, house, **how):
-        self.house, self.ended, self.error = house, None, None
+    def __init__(self, fed_folder, **how):
+        self.fed_folder, self.ended, self.error = fed_folder, None, None
         changes = how.pop("changes", {})
         toml = TOML | {group: TOML.get(group, {}) | values for group, values in changes.items()}
-        (house / "run.toml").write_text(tomli_w.dumps(toml))
-        wait_for_no_job(house)  # an earlier run's job
+        (fed_folder / "run.toml").write_text(tomli_w.dumps(toml))
+        wait_for_no_job(fed_folder)  # an earlier run's job
         if not how.get("resume"):
             for name in NAMES:
-                shutil.rmtree(house / "kits" / name / "runs", ignore_errors=True)
+                shutil.rmtree(fed_folder / "kits" / name / "runs", ignore_errors=True)
         self.thread = threading.Thread(target=self.play, kwargs=how)
         self.thread.start()
 
     def play(self, **how):
         try:
-            self.ended = coordinator.train(self.house, self.house / "run.toml", timeout_s=300, **how)
+            self.ended = coordinator.train(self.fed_folder, self.fed_folder / "run.toml", timeout_s=300, **how)
         except RunError as error:
             self.error = error
 
@@ -124,7 +124,7 @@ class Run:
         return self.ended
 
     def checkpoint(self, name="bank"):
-        files = sorted((self.house / "kits" / name / "runs" / "checkpoints").glob("*.safetensors"))
+        files = sorted((self.fed_folder / "kits" / name / "runs" / "checkpoints").glob("*.safetensors"))
         return int(files[-1].stem[3:]) if files else 0
 
     def at(self, epoch, name="bank", timeout_s=200):
@@ -136,43 +136,45 @@ class Run:
             time.sleep(0.02)
 
     def history(self):
-        return read_json(self.house / "kits" / "bank" / "runs" / "record.json")["history"]
+        return read_json(self.fed_folder / "kits" / "bank" / "runs" / "record.json")["history"]
 
 
-def wait_for_no_job(house):
+def wait_for_no_job(fed_folder):
     end = time.monotonic() + 150
-    while any(re.search("(worker|runner)_process", " ".join(each.info["cmdline"])) for each in flare.processes(house)):
+    while any(
+        re.search("(worker|runner)_process", " ".join(each.info["cmdline"])) for each in flare.processes(fed_folder)
+    ):
         assert time.monotonic() < end
         time.sleep(0.2)
 
 
-def job_process(house, name):
+def job_process(fed_folder, name):
     """Return the process of a party's part in the job."""
     module = "runner_process" if name == "bank" else "worker_process"
-    kit = str(house / "kits" / name)
+    kit = str(fed_folder / "kits" / name)
     (found,) = [
         process
-        for process in flare.processes(house)
+        for process in flare.processes(fed_folder)
         if any(module in word for word in process.info["cmdline"]) and kit in process.info["cmdline"]
     ]
     return found
 
 
-def by_hand(house, toml, home):
+def repeat_in_one_process(fed_folder, toml, home):
     """Repeat the run in one process with only the parties' tables, alignments and secrets; return the weights."""
-    sites = {name: SiteConfig.read(house / "kits" / name) for name in NAMES}
+    sites = {name: SiteConfig.read(fed_folder / "kits" / name) for name in NAMES}
     for name, site in sites.items():
         (home / name / "runs").mkdir(parents=True)
-        for kept in ("alignment.safetensors", "secret"):
-            shutil.copy(site.folder / kept, home / name / "runs")
+        for file_name in ("alignment.safetensors", "secret"):
+            shutil.copy(site.folder / file_name, home / name / "runs")
         sites[name] = site.model_copy(update={"folder": home / name / "runs"})
     config = Config.of(toml)
     memory.play({name: partial(train_at_home, site, config) for name, site in sites.items()})
     return weights(sites)
 
 
-def kept(house):
-    return weights({name: SiteConfig.read(house / "kits" / name) for name in NAMES})
+def saved_weights(fed_folder):
+    return weights({name: SiteConfig.read(fed_folder / "kits" / name) for name in NAMES})
 
 
 def absent(history):
@@ -180,10 +182,10 @@ def absent(history):
 
 
 @pytest.mark.net
-def test_a_party_that_is_killed_is_missed_and_takes_part_again(house):
-    run = Run(house)
+def test_a_killed_party_is_recorded_as_absent_and_rejoins(fed_folder):
+    run = Run(fed_folder)
     run.at(2)
-    job_process(house, "shop").kill()
+    job_process(fed_folder, "shop").kill()
     ended = run.end()
     assert ended.status == "FINISHED:COMPLETED"
     assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
@@ -193,15 +195,15 @@ def test_a_party_that_is_killed_is_missed_and_takes_part_again(house):
     assert 2 <= away[0] < away[-1] + 1 < 40
     (back,) = [record["epoch"] for record in history if record.get("back") == ["shop"]]
     assert back == away[-1]
-    assert (house / "kits" / "shop" / "runs" / "parties" / "shop" / "model.safetensors").exists()
+    assert (fed_folder / "kits" / "shop" / "runs" / "parties" / "shop" / "model.safetensors").exists()
 
 
 @pytest.mark.net
-def test_a_site_that_went_down_and_is_started_again_takes_part_again(house):
-    run = Run(house)
+def test_a_party_rejoins_after_its_site_is_restarted(fed_folder):
+    run = Run(fed_folder)
     run.at(2)
-    kit = house / "kits" / "shop"
-    for process in flare.processes(house):
+    kit = fed_folder / "kits" / "shop"
+    for process in flare.processes(fed_folder):
         if str(kit) in process.info["cmdline"]:
             with contextlib.suppress(psutil.NoSuchProcess):  # a job's process may end with its site
                 process.kill()
@@ -220,50 +222,50 @@ def test_a_site_that_went_down_and_is_started_again_takes_part_again(house):
         assert not absent(history[-1:])
         assert site.poll() is None
     finally:
-        flare.stop(house)
+        flare.stop(fed_folder)
         site.wait(60)
-        flare.start(house, 240.0)
+        flare.start(fed_folder, 240.0)
 
 
 @pytest.mark.net
-def test_a_method_that_needs_all_stops_and_goes_on_to_the_same_weights(house, tmp_path):
+def test_a_method_that_needs_all_parties_stops_and_resumes(fed_folder, tmp_path):
     changes = {"method": {"name": "standard"}, "train": {"epochs": 20}}
-    run = Run(house, changes=changes)
+    run = Run(fed_folder, changes=changes)
     run.at(2, "shop")
-    job_process(house, "shop").kill()
+    job_process(fed_folder, "shop").kill()
     run.end()
     assert "party 'shop' is gone: Standard VFL cannot train without it" in str(run.error)
     assert all(run.checkpoint(name) >= 2 for name in NAMES)
-    ended = Run(house, changes=changes, resume=True).end()
+    ended = Run(fed_folder, changes=changes, resume=True).end()
     assert ended.status == "FINISHED:COMPLETED"
-    toml = tomllib.loads((house / "run.toml").read_text())
-    assert kept(house) == by_hand(house, toml, tmp_path)
+    toml = tomllib.loads((fed_folder / "run.toml").read_text())
+    assert saved_weights(fed_folder) == repeat_in_one_process(fed_folder, toml, tmp_path)
 
 
 @pytest.mark.net
-def test_the_active_party_is_killed_and_the_run_goes_on_to_the_same_weights(house, tmp_path):
+def test_a_run_resumes_after_the_active_party_was_killed(fed_folder, tmp_path):
     changes = {"train": {"epochs": 20}}
-    run = Run(house, changes=changes)
+    run = Run(fed_folder, changes=changes)
     run.at(3)
-    job_process(house, "bank").kill()
+    job_process(fed_folder, "bank").kill()
     run.end()
-    wait_for_no_job(house)
+    wait_for_no_job(fed_folder)
     assert all(run.checkpoint(name) >= 2 for name in NAMES)
-    ended = Run(house, changes=changes, resume=True).end()
+    ended = Run(fed_folder, changes=changes, resume=True).end()
     assert ended.status == "FINISHED:COMPLETED"
     assert [record["epoch"] for record in run.history()] == list(range(1, 21))
-    toml = tomllib.loads((house / "run.toml").read_text())
-    assert kept(house) == by_hand(house, toml, tmp_path)
+    toml = tomllib.loads((fed_folder / "run.toml").read_text())
+    assert saved_weights(fed_folder) == repeat_in_one_process(fed_folder, toml, tmp_path)
 
 
 @pytest.mark.net
-def test_ctrl_c_ends_the_run_at_all_parties_and_it_goes_on(house):
-    (house / "run.toml").write_text(tomli_w.dumps(TOML | {"train": TOML["train"] | {"epochs": 10}}))
+def test_ctrl_c_stops_the_run_at_all_parties_and_it_can_be_resumed(fed_folder):
+    (fed_folder / "run.toml").write_text(tomli_w.dumps(TOML | {"train": TOML["train"] | {"epochs": 10}}))
     for name in NAMES:
-        shutil.rmtree(house / "kits" / name / "runs", ignore_errors=True)
-    words = [sys.executable, "-m", "anyparty", "federate", "train", str(house), str(house / "run.toml")]
+        shutil.rmtree(fed_folder / "kits" / name / "runs", ignore_errors=True)
+    words = [sys.executable, "-m", "anyparty", "federate", "train", str(fed_folder), str(fed_folder / "run.toml")]
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.PIPE, text=True)  # noqa: S603
-    checkpoints = house / "kits" / "clinic" / "runs" / "checkpoints"
+    checkpoints = fed_folder / "kits" / "clinic" / "runs" / "checkpoints"
     end = time.monotonic() + 200
     try:
         while not list(checkpoints.glob("*.safetensors")):
@@ -277,20 +279,20 @@ def test_ctrl_c_ends_the_run_at_all_parties_and_it_goes_on(house):
     assert process.returncode == 130
     assert "Stopped at all parties; resume with --resume." in said
     assert "Traceback" not in said
-    wait_for_no_job(house)
-    ended = Run(house, changes={"train": {"epochs": 10}}, resume=True).end()
+    wait_for_no_job(fed_folder)
+    ended = Run(fed_folder, changes={"train": {"epochs": 10}}, resume=True).end()
     assert ended.status == "FINISHED:COMPLETED"
 
 
 @pytest.mark.net
-def test_a_party_that_is_too_slow_is_left_out_and_comes_back(house):
-    before = {path: path.read_text() for path in (house / "kits" / n / "local" / "anyparty.toml" for n in NAMES)}
+def test_a_party_that_is_too_slow_is_left_out_and_rejoins(fed_folder):
+    before = {path: path.read_text() for path in (fed_folder / "kits" / n / "local" / "anyparty.toml" for n in NAMES)}
     for name, (path, text) in zip(NAMES, before.items(), strict=True):
         own = tomllib.loads(text)
         own["parts"] = {"train": f"{HERE}:{'slow_shop' if name == 'shop' else 'patient_bank'}"}
         own["patience"] |= {"message_s": MESSAGE_S if name == "bank" else 3600.0}
         path.write_text(tomli_w.dumps(own))
-    run = Run(house)
+    run = Run(fed_folder)
     ended = run.end()
     for path, text in before.items():
         path.write_text(text)

@@ -98,7 +98,7 @@ def terminals(folder):
         yield every
 
 
-def test_the_terminals_say_who_is_there(folder, terminals):
+def test_terminals_show_which_sites_are_connected(folder, terminals):
     place = ServerAddress.of(folder / "kits" / "shop").place
     waiting = rf"waiting for {re.escape(place)} \(connection refused\); next try in 1 s, giving up in 1(20|[01]\d) s"
     assert re.search(waiting, terminals["shop"].said)
@@ -111,7 +111,7 @@ def test_the_terminals_say_who_is_there(folder, terminals):
 @pytest.mark.parametrize(
     ("part", "group"), [(with_another_version, "version"), (with_other_settings, "train")], ids=["version", "settings"]
 )
-def test_parties_that_differ_are_refused_at_the_start_and_told_in_what(folder, terminals, part, group):
+def test_parties_with_different_versions_or_settings_are_refused(folder, terminals, part, group):
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
         own = tomllib.loads(path.read_text()) | {"parts": {"train": f"{Path(__file__).stem}:{part.__name__}"}}
@@ -125,7 +125,7 @@ def test_parties_that_differ_are_refused_at_the_start_and_told_in_what(folder, t
     assert "party 'bank' is gone: it left: it stopped with ConfigError" in ended["shop"]["sentence"]
 
 
-def test_the_server_itself_refuses_what_the_kit_did_not(folder, terminals, tmp_path):
+def test_the_server_rejects_certificates_that_kit_checks_would_reject(folder, terminals, tmp_path):
     """FLARE itself rejects expired certificates and those of another authority; our own checks are left out here."""
     forged = tmp_path / "forged"
     federation_folder.init(forged, ROSTER, port=ServerAddress.of(folder / "kits" / "shop").port)
@@ -141,12 +141,12 @@ def test_the_server_itself_refuses_what_the_kit_did_not(folder, terminals, tmp_p
         await_server(ServerAddress.of(kit))
 
 
-def test_a_kit_that_runs_is_not_started_again(folder, terminals):
+def test_a_running_kit_is_not_started_again(folder, terminals):
     with pytest.raises(ConfigError, match=r"this party's site runs already \(process \d+\); stop that one first"):
         federation_folder.run_site(folder / "kits" / "shop")
 
 
-def test_a_second_site_with_a_copy_of_a_kit_is_turned_away(folder, terminals, tmp_path, monkeypatch):
+def test_a_second_site_with_a_copy_of_a_kit_is_rejected(folder, terminals, tmp_path, monkeypatch):
     monkeypatch.setattr(site_process, "AGAIN_S", 1.0)
     copy, said = tmp_path / "elsewhere", []
     shutil.copytree(
@@ -175,7 +175,7 @@ class Evil(Executor):
 """
 
 
-def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
+def test_a_job_cannot_run_its_own_code_at_a_passive_party(folder, terminals, tmp_path):
     """Not even a job of the administrator may do so, although FLARE's own rules would allow it."""
     said, ran = federation_folder.about(folder), tmp_path / "ran"
     job = folder / "kits" / "admin" / "jobs" / "evil"
@@ -192,7 +192,7 @@ def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
     assert not ran.exists()
 
 
-def test_nobody_reads_a_passive_partys_files_from_afar(folder, terminals):
+def test_the_administrator_cannot_read_files_of_a_passive_party(folder, terminals):
     flare_api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")
     kit = folder / "kits" / "admin"
     session = flare_api.new_secure_session(provisioning.ADMIN, str(kit), timeout=60.0)
@@ -214,7 +214,7 @@ def _answer(session, command):
     return said
 
 
-def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):
+def test_a_stopped_site_leaves_no_process_behind(folder, terminals):
     assert terminals["shop"].end() == 128 + signal.SIGTERM
     assert "Traceback" not in terminals["shop"].said
     assert site_process.at_kit(folder / "kits" / "shop") == []

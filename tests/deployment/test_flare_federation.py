@@ -124,7 +124,7 @@ async def bank_dies(site, config, net, *, resume=False):
     await net.recv(site.active, "gradient", {})
 
 
-async def shop_is_told_to_end(site, config, net, *, resume=False):
+async def shop_is_stopped(site, config, net, *, resume=False):
     """Stop the shop's site as Ctrl-C at its terminal does, while the others wait for it."""
     if net.me == "shop":
         for name in ("bank", "clinic"):
@@ -139,7 +139,7 @@ async def shop_is_told_to_end(site, config, net, *, resume=False):
         return [str(error), time.monotonic() - began]
 
 
-async def bank_is_told_to_end(site, config, net, *, resume=False):
+async def bank_is_stopped(site, config, net, *, resume=False):
     """Stop the active party's site."""
     if net.me == site.active:
         for name in ("shop", "clinic"):
@@ -183,7 +183,7 @@ def folder(tmp_path_factory):
         probe.bind(("127.0.0.1", port))
 
 
-def play(folder, part, config="", timeout_s=300, **more):
+def run_job(folder, part, config="", timeout_s=300, **more):
     """Run a job in which every party plays ``part``; return its status and each party's outcome."""
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
@@ -204,8 +204,8 @@ def wait_for(happens, timeout_s=150.0):
 
 
 @pytest.mark.net
-def test_parties_talk(folder):
-    status, ended = play(folder, echo, "[train]\nseed = 5\n", asked={"resume": True})
+def test_parties_exchange_messages(folder):
+    status, ended = run_job(folder, echo, "[train]\nseed = 5\n", asked={"resume": True})
     assert status == "FINISHED:COMPLETED"
     assert not any(each["error"] for each in ended.values())
     sums = {name: sum(float(block(name, number).double().sum()) for number in range(40)) for name in NAMES[1:]}
@@ -216,7 +216,7 @@ def test_parties_talk(folder):
     assert traffic["bytes_sent"] / traffic["messages"] <= 1.02 * 4 * SHAPE[0] * SHAPE[1]
 
 
-def test_classes_that_kits_and_jobs_name_exist(folder, tmp_path):
+def test_class_names_in_kits_and_jobs_can_be_imported(folder, tmp_path):
     """FLARE imports them by their names, which are strings in our code."""
     federation_folder._write_job(tmp_path / "job", about(folder), "", work="train", asked={}, least=1)
     files = [*folder.glob("kits/*/local/*.json"), *tmp_path.glob("job/app/config/*.json")]
@@ -228,8 +228,8 @@ def test_classes_that_kits_and_jobs_name_exist(folder, tmp_path):
 
 
 @pytest.mark.net
-def test_a_passive_party_is_killed_and_the_others_go_on(folder):
-    status, ended = play(folder, shop_dies)
+def test_the_others_continue_after_a_passive_party_is_killed(folder):
+    status, ended = run_job(folder, shop_dies)
     number, seconds, said = ended["bank"]["result"]["lost"]["shop"]
     assert number == 10
     assert seconds < SILENT_S + 30  # a busy machine is late; without the limit it would be an hour
@@ -246,8 +246,8 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
 
 
 @pytest.mark.net
-def test_a_party_whose_site_is_stopped_says_goodbye(folder):
-    status, ended = play(folder, shop_is_told_to_end)
+def test_a_stopped_site_of_a_passive_party_informs_the_others(folder):
+    status, ended = run_job(folder, shop_is_stopped)
     for name in ("bank", "clinic"):
         said, seconds = ended[name]["result"]
         assert said.startswith("party 'shop' is gone: it left: its site was stopped")
@@ -257,16 +257,16 @@ def test_a_party_whose_site_is_stopped_says_goodbye(folder):
 
 
 @pytest.mark.net
-def test_where_the_active_partys_site_is_stopped_the_others_hear_it(folder):
-    _, ended = play(folder, bank_is_told_to_end)
+def test_a_stopped_site_of_the_active_party_informs_the_others(folder):
+    _, ended = run_job(folder, bank_is_stopped)
     for name in ("shop", "clinic"):
         assert "party 'bank' is gone: it left: its site was stopped" in ended[name]["sentence"]
     assert "its site was stopped" in ended["bank"]["sentence"]
 
 
 @pytest.mark.net
-def test_a_passive_party_stops_and_its_words_stay_at_home(folder):
-    status, ended = play(folder, shop_stops)
+def test_the_error_message_of_a_passive_party_stays_in_its_kit(folder):
+    status, ended = run_job(folder, shop_stops)
     why = "party 'shop' is gone: it left: it stopped with TableError; site.log in its kit says why"
     assert why in ended["bank"]["result"]
     assert b"'secret' is not a number" in (folder / "kits" / "shop" / "site.log").read_bytes()
@@ -278,8 +278,8 @@ def test_a_passive_party_stops_and_its_words_stay_at_home(folder):
 
 
 @pytest.mark.net
-def test_the_active_party_stops_and_everybody_knows(folder):
-    status, ended = play(folder, bank_stops)
+def test_an_error_at_the_active_party_ends_the_run_at_all_parties(folder):
+    status, ended = run_job(folder, bank_stops)
     assert status == "FINISHED:EXECUTION_EXCEPTION"
     assert ended["bank"]["error"] == "MessageError"
     for name in ("shop", "clinic"):
@@ -287,8 +287,8 @@ def test_the_active_party_stops_and_everybody_knows(folder):
 
 
 @pytest.mark.net
-def test_the_active_party_is_killed_and_the_others_stop_in_time(folder):
-    status, _ = play(folder, bank_dies)
+def test_the_others_stop_in_time_after_the_active_party_is_killed(folder):
+    status, _ = run_job(folder, bank_dies)
     wait_for(lambda: all((folder / "kits" / name / "runs" / "waits").exists() for name in NAMES[1:]))
     job = federation_folder.status(folder)["jobs"][-1]["job_id"]
     wait_for(lambda: all(federation_folder.outcome(folder, name, job) for name in NAMES[1:]))
@@ -302,7 +302,7 @@ def test_the_active_party_is_killed_and_the_others_stop_in_time(folder):
 
 
 @pytest.mark.net
-def test_a_job_is_aborted(folder):
+def test_an_aborted_job_ends_and_sites_stay_connected(folder):
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
         own = tomllib.loads(path.read_text())
@@ -316,13 +316,13 @@ def test_a_job_is_aborted(folder):
 
 
 @pytest.mark.net
-def test_a_federation_is_started_once(folder):
+def test_a_running_federation_is_not_started_again(folder):
     with pytest.raises(ConfigError, match="run already"):
         federation_folder.start(folder)
 
 
 @pytest.mark.net
-def test_only_the_loopback_listens(folder):
+def test_a_local_federation_listens_on_loopback_only(folder):
     psutil = pytest.importorskip("psutil")
     mine = {process.pid for process in federation_folder.processes(folder)}
     listens = [each for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"]
@@ -331,7 +331,7 @@ def test_only_the_loopback_listens(folder):
 
 
 @pytest.mark.net
-def test_a_party_of_another_authority_is_not_let_in(folder, tmp_path):
+def test_a_party_with_a_certificate_of_another_authority_is_not_admitted(folder, tmp_path):
     forged, port = tmp_path / "forged", about(folder)["port"]
     kits = federation_folder.init(forged, Roster((Party(name="bank"), Party(name="mallory")), "bank"), port=port)
     with pytest.raises(ConfigError, match="has a certificate that does not match this kit"):
@@ -350,7 +350,7 @@ def test_a_party_of_another_authority_is_not_let_in(folder, tmp_path):
 # ---- without processes
 
 
-def test_a_kit_holds_what_a_site_needs_and_no_more(tmp_path):
+def test_a_kit_holds_the_site_settings_and_no_log_streamer(tmp_path):
     flare()
     table = tmp_path / "shop.csv"
     kits = federation_folder.init(tmp_path / "fed", ROSTER, "vfl.bank.example", 8002, tables={"shop": table})
@@ -378,14 +378,14 @@ def test_a_kit_holds_what_a_site_needs_and_no_more(tmp_path):
         (["a"], "a", "two parties or more"),
     ],
 )
-def test_names_that_cannot_be_are_refused(tmp_path, names, active, said):
+def test_invalid_rosters_are_refused(tmp_path, names, active, said):
     roster = Roster(tuple(Party(name=name) for name in names), active)
     with pytest.raises(ConfigError, match=said):
         federation_folder.init(tmp_path / "fed", roster)
     assert not (tmp_path / "fed").exists()
 
 
-def test_a_port_that_is_in_use_is_named(tmp_path):
+def test_a_port_in_use_is_reported(tmp_path):
     flare()
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -396,7 +396,7 @@ def test_a_port_that_is_in_use_is_named(tmp_path):
     assert federation_folder.processes(tmp_path / "fed") == []
 
 
-def test_a_process_of_ours_that_ends_while_it_is_looked_at_is_no_error(tmp_path):
+def test_a_zombie_process_is_not_listed(tmp_path):
     """A process that was killed but not yet waited for is a zombie; its command line is still known to the caller."""
     pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
     kit = str(tmp_path / "fed" / "kits" / "shop")
@@ -412,7 +412,7 @@ def test_a_process_of_ours_that_ends_while_it_is_looked_at_is_no_error(tmp_path)
         assert federation_folder.processes(tmp_path / "fed") == []
 
 
-def test_a_kit_whose_name_begins_with_anothers_is_another(tmp_path, monkeypatch):
+def test_a_kit_path_does_not_match_a_longer_path_with_the_same_prefix(tmp_path, monkeypatch):
     psutil = pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
     words = ["python", "-m", "nvflare.private.fed.app.client.client_train", "-m"]
     bank, other = (SimpleNamespace(info={"cmdline": [*words, str(tmp_path / kit)]}) for kit in ("bank", "bank2"))
@@ -421,7 +421,7 @@ def test_a_kit_whose_name_begins_with_anothers_is_another(tmp_path, monkeypatch)
     assert site_process.at_kit(tmp_path) == [bank, other]
 
 
-def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
+def test_two_simultaneous_starts_of_a_federation_are_refused(tmp_path, monkeypatch):
     flare()
     said = {"active": "bank", "parties": NAMES, "host": "127.0.0.1", "port": 9, "scheme": "grpc"}
     (tmp_path / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
@@ -429,38 +429,38 @@ def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
         (tmp_path / "kits" / name / "startup").mkdir(parents=True)
     told, refused = [], []
 
-    def meanwhile(*_):  # the first call has checked that nothing runs yet: make the second call now
+    def start_again(*_):  # the first call has checked that nothing runs yet: make the second call now
         if not told:
             told.append(tmp_path)
             with pytest.raises(ConfigError, match="are being started already; wait until they are"):
                 federation_folder.start(tmp_path)
             refused.append(tmp_path)
 
-    def far_enough(_):
+    def stop_here(_):
         raise RunError("far enough")
 
-    monkeypatch.setattr(site_process, "port_is_free", meanwhile)
-    monkeypatch.setattr(site_process, "dress", far_enough)
+    monkeypatch.setattr(site_process, "port_is_free", start_again)
+    monkeypatch.setattr(site_process, "dress", stop_here)
     with pytest.raises(RunError, match="far enough"):
         federation_folder.start(tmp_path)
     assert refused
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+def test_an_unwritable_folder_is_reported(tmp_path):
     (tmp_path / "fed").write_text("a file where a folder should be")
     said = r"fed/\.site\.lock: cannot be written \(.+\); make the folder writable"
     with pytest.raises(StorageError, match=said), site_process.alone(tmp_path / "fed", "nobody else"):
         pass
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path):
+def test_an_unreachable_server_is_reported(tmp_path):
     flare()
     federation_folder.init(tmp_path / "fed", ROSTER, port=9)
     with pytest.raises(RunError, match=r"127.0.0.1:9 cannot be reached \(connection refused\)"):
         federation_folder.status(tmp_path / "fed")
 
 
-def test_a_folder_without_a_federation_is_named(tmp_path):
+def test_a_folder_without_a_federation_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="holds no federation"):
         federation_folder.submit(tmp_path, "")
     with pytest.raises(ConfigError, match="not a kit"):
@@ -478,7 +478,7 @@ def test_a_folder_without_a_federation_is_named(tmp_path):
         ("active = 'ä'", "not TOML"),
     ],
 )
-def test_a_federation_file_that_is_wrong_is_named(tmp_path, text, said):
+def test_an_invalid_federation_file_is_reported(tmp_path, text, said):
     (tmp_path / "federation.toml").write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError, match=rf"federation.toml: .*{said}"):
         about(tmp_path)
@@ -493,7 +493,7 @@ def test_a_federation_file_that_is_wrong_is_named(tmp_path, text, said):
         ('party = "a"\nactive = "a"\nparties = ["a"]\n[patience]\nsilent_s = "long"', "patience.silent_s"),
     ],
 )
-def test_a_site_file_that_is_wrong_is_named(tmp_path, text, said):
+def test_an_invalid_site_file_is_reported(tmp_path, text, said):
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "anyparty.toml").write_text(text)
     with pytest.raises(ConfigError, match=said) as caught:
@@ -501,7 +501,7 @@ def test_a_site_file_that_is_wrong_is_named(tmp_path, text, said):
     assert "anyparty.toml" in str(caught.value)
 
 
-def test_a_site_file_of_an_editor_that_writes_a_mark_or_another_coding(tmp_path):
+def test_a_site_file_may_start_with_a_byte_order_mark_but_must_be_utf_8(tmp_path):
     (tmp_path / "local").mkdir()
     own, text = tmp_path / "local" / "anyparty.toml", 'party = "ä"\nactive = "ä"\nparties = ["ä"]\n'
     own.write_text(text, encoding="utf-8-sig")
@@ -511,7 +511,7 @@ def test_a_site_file_of_an_editor_that_writes_a_mark_or_another_coding(tmp_path)
         SiteConfig.read(tmp_path)
 
 
-def test_a_kit_lists_the_code_of_encoders_that_a_job_may_name(tmp_path):
+def test_a_job_may_name_only_encoder_code_that_the_kit_lists(tmp_path):
     (tmp_path / "local").mkdir()
     own = 'party = "a"\nactive = "a"\nparties = ["a"]\n'
     (tmp_path / "local" / "anyparty.toml").write_text(own)
@@ -523,7 +523,7 @@ def test_a_kit_lists_the_code_of_encoders_that_a_job_may_name(tmp_path):
     assert encoder_at(SiteConfig.read(tmp_path), Config()) == MLP()
 
 
-def test_a_kit_lists_the_methods_of_somebodys_making_that_a_job_may_name(tmp_path):
+def test_a_job_may_name_only_user_defined_methods_that_the_kit_lists(tmp_path):
     (tmp_path / "local").mkdir()
     own = 'party = "a"\nactive = "a"\nparties = ["a"]\n'
     (tmp_path / "local" / "anyparty.toml").write_text(own)
@@ -537,7 +537,7 @@ def test_a_kit_lists_the_methods_of_somebodys_making_that_a_job_may_name(tmp_pat
     assert method_at(SiteConfig.read(tmp_path), Config()) == method("laser")
 
 
-def test_a_part_that_does_not_exist_is_named():
+def test_a_part_that_cannot_be_imported_is_reported():
     site = SiteConfig(party="a", active="a", parties=("a",), parts={"train": "anyparty.training.party:nobody"})
     with pytest.raises(ConfigError, match=r"cannot import 'anyparty.training.party:nobody', its part in 'train'"):
         site.load_part("train")
@@ -545,7 +545,7 @@ def test_a_part_that_does_not_exist_is_named():
         site.load_part("serve")
 
 
-def test_paths_are_taken_out_of_what_crosses():
+def test_paths_are_removed_from_settings_before_they_are_sent():
     sent = federation_folder.public(
         '[parties.shop]\ntable = "/home/ann/shop.csv"\nid = "id"\n[run]\nfolder = "/tmp/x"\n'
     )

@@ -27,7 +27,7 @@ def x(value):
     return {"x": torch.full((2, 3), float(value))}
 
 
-async def lies(site, config, net):
+async def send_invalid_messages(site, config, net):
     """Let the shop send one invalid message in each lane, while the clinic is honest."""
     if site.party == "bank":
         heard = await listen(ContractChannel(net, ROSTER, DECLARED))
@@ -39,10 +39,10 @@ async def lies(site, config, net):
         return "honest"
     endpoint = net
 
-    def raw(tag, data, number=0):
+    def send_raw(tag, data, number=0):
         endpoint.carrier.put("bank", Envelope(life=endpoint.incarnation, tag=tag, number=number).write(), data)
 
-    def whole(tag, tensors=None, number=0, **changes):
+    def encoded(tag, tensors=None, number=0, **changes):
         header = {"run": endpoint.run, "frm": "shop", "to": "bank", "tag": tag, "number": number} | changes
         return encode(Header(**header), tensors or x(1))
 
@@ -50,19 +50,19 @@ async def lies(site, config, net):
     while endpoint.backlog("bank"):  # messages put on the line by hand are not sent again: the bank must be ready
         await asyncio.sleep(0.01)
     for _ in range(3):
-        raw("doubled", whole("doubled"))
-    raw("doubled", whole("doubled", x(2), number=1), number=1)
-    raw("late", whole("late", x(3), number=1), number=1)  # the second message arrives first
+        send_raw("doubled", encoded("doubled"))
+    send_raw("doubled", encoded("doubled", x(2), number=1), number=1)
+    send_raw("late", encoded("late", x(3), number=1), number=1)  # the second message arrives first
     await asyncio.sleep(0.5)
-    raw("late", whole("late", x(2)))
-    raw("cut", whole("cut")[:-5])
-    raw("garbage", b"\x80\x04K\x01." * 20)
-    raw("foreign", whole("foreign", frm="clinic"))
-    raw("shape", whole("shape", {"x": torch.zeros(3, 2)}))
-    raw("kind", whole("kind", {"x": torch.zeros(2, 3, dtype=torch.int64)}))
-    raw("nan", whole("nan", {"x": torch.tensor([[0, 1, 2], [3, float("nan"), 5]])}))
-    raw("names", whole("names", {"y": torch.zeros(2, 3)}))
-    raw("large", whole("large", {"x": torch.zeros(2, 3_000_000)}))
+    send_raw("late", encoded("late", x(2)))
+    send_raw("cut", encoded("cut")[:-5])
+    send_raw("garbage", b"\x80\x04K\x01." * 20)
+    send_raw("foreign", encoded("foreign", frm="clinic"))
+    send_raw("shape", encoded("shape", {"x": torch.zeros(3, 2)}))
+    send_raw("kind", encoded("kind", {"x": torch.zeros(2, 3, dtype=torch.int64)}))
+    send_raw("nan", encoded("nan", {"x": torch.tensor([[0, 1, 2], [3, float("nan"), 5]])}))
+    send_raw("names", encoded("names", {"y": torch.zeros(2, 3)}))
+    send_raw("large", encoded("large", {"x": torch.zeros(2, 3_000_000)}))
     await net.send("bank", "after", x(7))
     await net.recv("bank", "heard", {})  # messages of a party that has left are not read
     return "lied"
@@ -87,7 +87,7 @@ def folder(tmp_path_factory):
     from tests.ports import free_port  # noqa: PLC0415 - the parties' processes, which import this file, have no tests
 
     folder = tmp_path_factory.mktemp("lies") / "fed"
-    site = {"parts": {"train": f"{Path(__file__).stem}:lies"}, "threads": 1}
+    site = {"parts": {"train": f"{Path(__file__).stem}:send_invalid_messages"}, "threads": 1}
     federation_folder.init(folder, ROSTER, port=free_port(), site=site)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
@@ -100,7 +100,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.net
-def test_what_cannot_be_is_refused_and_named_and_nothing_else_is_touched(folder):
+def test_invalid_messages_are_refused_and_valid_ones_are_received(folder):
     job = federation_folder.submit(folder, "")
     status = federation_folder.wait(folder, job, 300)
     heard = federation_folder.outcome(folder, "bank", job)["result"]

@@ -20,18 +20,18 @@ def x(number):
     return {"x": torch.tensor([number])}
 
 
-async def took(net, frm, tag="x"):
+async def receive_number(net, frm, tag="x"):
     return int((await net.recv(frm, tag, {}))["x"])
 
 
-class Nobody:
+class Absent:
     def arrived(self, frm, envelope, data):
         """Ignore messages: this party is not connected yet."""
 
 
 def new_air():
     air = Air()
-    air.endpoints = {"a": Nobody(), "b": Nobody()}
+    air.endpoints = {"a": Absent(), "b": Absent()}
     return air
 
 
@@ -73,12 +73,12 @@ def wait_for(happens, timeout_s=60.0):
         time.sleep(0.01)
 
 
-async def host(net, door):
+async def receive_and_readmit(net, door):
     """Receive numbers until the other party is lost, readmit its new process, and receive that one's numbers."""
     got, lost = [], None
     try:
         while True:
-            got.append(await took(net, "b"))
+            got.append(await receive_number(net, "b"))
     except PartyLost as error:
         lost = str(error)
     while not door.waiting_to_rejoin():
@@ -88,10 +88,10 @@ async def host(net, door):
     door.admit("b")
     assert door.waiting_to_rejoin() == []
     await net.send("b", "hello", x(99))
-    return got, lost, [await took(net, "b") for _ in range(3)]
+    return got, lost, [await receive_number(net, "b") for _ in range(3)]
 
 
-def test_a_new_process_is_let_in_with_empty_lanes():
+def test_a_new_process_is_readmitted_and_its_messages_are_received():
     air = new_air()
 
     async def first(net, door):
@@ -102,9 +102,9 @@ def test_a_new_process_is_let_in_with_empty_lanes():
     async def second(net, door):
         for number in range(10, 13):
             await net.send("a", "x", x(number))
-        return await took(net, "a", "hello")
+        return await receive_number(net, "a", "hello")
 
-    a = Process(air, "a", host)
+    a = Process(air, "a", receive_and_readmit)
     b = Process(air, "b", first)
     wait_for(lambda: b.endpoint.sessions["a"].next_number["x"] == 5 and b.endpoint.backlog("a") == 0)
     b.kill()
@@ -120,7 +120,7 @@ def test_a_new_process_is_let_in_with_empty_lanes():
     air.close()
 
 
-def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
+def test_late_messages_from_the_previous_process_are_ignored():
     air = new_air()
     endpoint = air.endpoint("a", patience=PATIENCE)
     endpoint.arrived("b", Envelope(life="old").write(), b"")
@@ -134,7 +134,7 @@ def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
     air.close()
 
 
-def test_nor_is_what_any_process_before_that_one_sent():
+def test_late_messages_from_even_earlier_processes_are_ignored():
     air = new_air()
     endpoint = air.endpoint("a", patience=PATIENCE)
     endpoint.arrived("b", Envelope(life="first").write(), b"")
@@ -156,77 +156,77 @@ class Held:
     def put(self, _, envelope, data):
         self.packets.append((envelope, data))
 
-    def greet(self, other):
+    def announce(self, other):
         """Tell the other process that this one is there."""
         self.endpoint.sessions[other.endpoint.me].report_due = True
-        self.say(other)
+        self.deliver_due(other)
 
-    def say(self, other):
+    def deliver_due(self, other):
         """Deliver the packets that are due now."""
         for packet in list(
             self.endpoint.sessions[other.endpoint.me].packets(self.endpoint.incarnation, time.monotonic())
         ):
             self.endpoint._put(*packet)
-        self.bring(other)
+        self.deliver(other)
 
-    def bring(self, other, late=()):
+    def deliver(self, other, late=()):
         for envelope, data in [*late, *self.packets]:
             other.endpoint.arrived(self.endpoint.me, envelope, data)
         self.packets.clear()
 
 
-def test_what_was_sent_to_the_dead_process_and_arrives_late_is_nothing_to_the_next():
+def test_the_next_process_ignores_messages_to_the_previous_one():
     a, before, after = Held("a"), Held("b"), Held("b")
-    before.greet(a)
+    before.announce(a)
     for number in (1, 2):
         a.endpoint.enqueue("b", "x", x(number))
     late = [a.packets.pop(0) for _ in range(2)]
     a.endpoint.lose("b", "killed")
-    after.greet(a)
+    after.announce(a)
     a.endpoint.admit("b")
-    a.greet(after)
-    a.bring(after, late)
+    a.announce(after)
+    a.deliver(after, late)
     given = []
     for number in (10, 11):
         a.endpoint.enqueue("b", "x", x(number))
-        a.bring(after)
+        a.deliver(after)
         after.endpoint.collect("a", "x", given, list)
     assert [int(item["x"]) for item in given] == [10, 11]
 
 
-def test_receipts_for_the_dead_process_that_arrive_late_are_none_for_the_next():
+def test_the_next_process_ignores_receipts_for_the_previous_one():
     a, before, after = Held("a"), Held("b"), Held("b")
-    before.greet(a)
-    a.greet(before)
+    before.announce(a)
+    a.announce(before)
     before.endpoint.enqueue("a", "x", x(1))
-    before.bring(a)
+    before.deliver(a)
     a.endpoint.enqueue("b", "y", x(2))
     late = [a.packets.pop()]
     after.endpoint.enqueue("a", "x", x(10))
-    a.bring(after, late)
+    a.deliver(after, late)
     assert list(after.endpoint.sessions["a"].outgoing) == [("x", 0)]
 
 
-def test_the_next_process_answers_who_asks_the_dead_one_and_hears_who_leaves_it():
+def test_the_next_process_answers_requests_and_farewells_to_the_previous():
     a, before, after = Held("a"), Held("b"), Held("b")
     now, former = a.endpoint.incarnation, before.endpoint.incarnation
-    before.greet(a)
-    a.bring(after, [(Envelope(life=now, to=former, ask=1).write(), b"")])
-    after.say(a)
+    before.announce(a)
+    a.deliver(after, [(Envelope(life=now, to=former, ask=1).write(), b"")])
+    after.deliver_due(a)
     assert a.endpoint.waiting_to_rejoin() == ["b"], "it is known that the former one is dead"
-    a.bring(
+    a.deliver(
         after,
         [(Envelope(life=now, to=former, gone="it was silent").write(), b"")],
     )
     assert after.endpoint.gone() == {}
-    a.bring(
+    a.deliver(
         after,
         [(Envelope(life=now, to=former, bye="its part is done").write(), b"")],
     )
     assert after.endpoint.gone() == {"a": "it left: its part is done"}
 
 
-def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_messages():
+def test_answers_to_requests_before_readmission_do_not_cause_a_resend():
     air = new_air()
     endpoint = air.endpoint("a", patience=PATIENCE)
 
@@ -247,7 +247,7 @@ def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_m
     air.close()
 
 
-def test_who_waits_at_the_door_hears_that_somebody_is_there_and_sends_nothing_yet():
+def test_a_waiting_process_sends_no_message_before_it_is_readmitted():
     air = new_air()
     endpoint = air.endpoint("a", patience=PATIENCE)
     endpoint.arrived("b", Envelope(life="old").write(), b"")
@@ -267,7 +267,7 @@ def test_who_waits_at_the_door_hears_that_somebody_is_there_and_sends_nothing_ye
 
 
 @pytest.mark.parametrize(("words", "again"), [({"gone": "too slow"}, True), ({"bye": "done"}, False)])
-def test_a_party_that_was_given_up_may_rejoin_and_one_that_was_left_may_not(words, again):
+def test_a_party_that_was_given_up_may_rejoin_unless_the_other_left(words, again):
     air = new_air()
     endpoint = air.endpoint("a", patience=PATIENCE)
     endpoint.arrived("b", Envelope(life="b1").write(), b"")

@@ -30,12 +30,12 @@ class Line:
     """Two endpoints, ``a`` and ``b``, on a simulated clock.
 
     Each direction is an unbounded queue, like gRPC's, before a line with ``rate`` bytes per second, which keeps the
-    order.  Packets that arrive while the line is ``cut``, and those for which ``loses`` is true, are lost.  The
-    endpoints' threads do not run: ``run`` does their work.
+    order.  Packets that arrive while the line is ``cut``, and those for which ``lose_envelope`` returns true, are lost.
+    The endpoints' threads do not run: ``run`` does their work.
     """
 
-    def __init__(self, rate, loses=nothing, patience=PATIENCE):
-        self.rate, self.loses, self.cut, self.now = rate, loses, False, 0.0
+    def __init__(self, rate, lose_envelope=nothing, patience=PATIENCE):
+        self.rate, self.lose_envelope, self.cut, self.now = rate, lose_envelope, False, 0.0
         self.queues, self.free, self.most, self.log, self.dead = {"a": deque(), "b": deque()}, {}, 0, [], set()
         carriers = {me: SimpleNamespace(put=partial(self.put, me)) for me in "ab"}
         self.endpoints = {
@@ -59,7 +59,11 @@ class Line:
             for frm, queue in self.queues.items():
                 while queue and queue[0][0] <= self.now:
                     _, to, envelope, data = queue.popleft()
-                    if not self.cut and to not in self.dead and not self.loses(frm, Envelope.read(envelope, frm)):
+                    if (
+                        not self.cut
+                        and to not in self.dead
+                        and not self.lose_envelope(frm, Envelope.read(envelope, frm))
+                    ):
                         self.endpoints[to].arrived(frm, envelope, data)
             for me, endpoint in self.endpoints.items():
                 for session in endpoint.sessions.values() if me not in self.dead else ():
@@ -83,11 +87,11 @@ class Line:
         return self.a.gone or self.b.gone
 
 
-def waits(line, tag="gradient"):
+def wait_for_answer(line, tag="gradient"):
     return line.read("a", tag)
 
 
-def presses(line):
+def wait_for_room(line):
     line.a.blocked_since.append(line.now)
 
 
@@ -95,9 +99,9 @@ def presses(line):
 
 
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("sender", [waits, presses])
+@pytest.mark.parametrize("sender", [wait_for_answer, wait_for_room])
 @pytest.mark.parametrize("computes", [False, True])
-def test_a_message_that_crosses_for_longer_than_anybody_is_silent_arrives_and_was_sent_once(rate, sender, computes):
+def test_a_slow_message_arrives_and_is_sent_once(rate, sender, computes):
     """The receiver waits or computes meanwhile; the sender waits for an answer, or for room to send more."""
     line, message = Line(rate), large(24 if rate == 1e6 else 12)
     came = [] if computes else line.read("b", "embedding")
@@ -114,7 +118,7 @@ def test_a_message_that_crosses_for_longer_than_anybody_is_silent_arrives_and_wa
         assert sum(frm == me and not data for frm, _, data in line.log[notes:]) <= 2 * line.now / RETRY_S + 1
 
 
-def test_what_is_sent_behind_it_is_sent_once_too():
+def test_messages_after_a_slow_one_are_sent_once():
     """Small messages in both directions, and more large ones in the same and another lane."""
     line, message = Line(0.125e6), large(3)
     for number in range(3):
@@ -123,7 +127,7 @@ def test_what_is_sent_behind_it_is_sent_once_too():
         line.endpoints["a"].enqueue("b", "small", {"x": torch.tensor([number])})
         line.endpoints["b"].enqueue("a", "small", {"x": torch.tensor([number])})
     size = line.a.backlog
-    waits(line)
+    wait_for_answer(line)
     assert line.run(200, lambda: line.gone or not line.a.outgoing)
     assert not line.gone
     assert line.sent() == size == line.most
@@ -138,18 +142,18 @@ def lost_once(*places):
     """Lose each of these pieces the first time."""
     left = list(places)
 
-    def loses(frm, envelope):
+    def lose_envelope(frm, envelope):
         if envelope.tag and envelope.piece in left:
             left.remove(envelope.piece)
             return True
         return False
 
-    return loses
+    return lose_envelope
 
 
 @pytest.mark.parametrize("rate", [1e8, *RATES])
 @pytest.mark.parametrize(("places", "again"), [((4, 7), 8), ((0,), 12), ((11,), 1), (range(12), 12)])
-def test_a_lost_piece_is_sent_again(rate, places, again):
+def test_a_lost_piece_and_all_pieces_after_it_are_sent_again(rate, places, again):
     """It is sent again with all pieces after it, but without those before it."""
     line = Line(rate, lost_once(*places), Timeouts(silent_s=1000))  # if all are lost, the line is silent for long
     line.endpoints["a"].enqueue("b", "embedding", large(12))
@@ -162,16 +166,16 @@ def test_a_lost_piece_is_sent_again(rate, places, again):
     assert (line.a.traffic.messages, line.a.traffic.repeated) == (2, 1)
 
 
-def test_a_lost_receipt_costs_no_message():
+def test_a_lost_receipt_does_not_cause_a_resend():
     lost = []
 
-    def loses(frm, envelope):
+    def lose_envelope(frm, envelope):
         if lost or not envelope.acks.get("embedding"):
             return False
         lost.append(envelope)
         return True
 
-    line = Line(1e6, loses)
+    line = Line(1e6, lose_envelope)
     line.endpoints["a"].enqueue("b", "embedding", large(3))
     size = line.a.backlog
     assert line.run(20, lambda: not line.a.outgoing)
@@ -179,7 +183,7 @@ def test_a_lost_receipt_costs_no_message():
     assert line.sent() == size
 
 
-def test_a_line_that_is_cut_carries_the_rest_once_it_is_back():
+def test_a_reconnected_line_carries_the_rest_of_a_message():
     line = Line(1e6)
     line.endpoints["a"].enqueue("b", "embedding", large(24))
     size = line.a.backlog
@@ -194,7 +198,7 @@ def test_a_line_that_is_cut_carries_the_rest_once_it_is_back():
     assert line.sent() < 2 * size - 6 * PIECE_BYTES
 
 
-def test_an_answer_to_an_ask_that_was_not_made_is_nothing():
+def test_an_answer_without_a_request_is_ignored():
     session = Session("b", Timeouts(), last_heard=0.0, asks_sent=1)
     session.outgoing["x", 0] = out = Outgoing(b"message", ready=False, attempts=1)
     session.read(Envelope(life="b", answers=2), 1.0)
@@ -204,7 +208,7 @@ def test_an_answer_to_an_ask_that_was_not_made_is_nothing():
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_a_message_that_is_being_read_was_not_lost(pieces):
+def test_a_message_that_is_still_being_read_is_not_sent_again(pieces):
     """A request for a report may overtake the message before it, which another thread still reads."""
     a, b = Session("b", Timeouts(), last_heard=0.0), Session("a", Timeouts(), last_heard=0.0)
     a.outgoing["x", 0] = out = Outgoing(bytes(pieces * PIECE_BYTES))
@@ -222,9 +226,9 @@ def test_a_message_that_is_being_read_was_not_lost(pieces):
 # ---- parties that die
 
 
-@pytest.mark.parametrize("sender", [waits, presses])
+@pytest.mark.parametrize("sender", [wait_for_answer, wait_for_room])
 @pytest.mark.parametrize("rate", RATES)
-def test_a_receiver_that_dies_in_the_middle_is_given_up_in_time(rate, sender):
+def test_a_receiver_that_dies_during_a_message_is_given_up_in_time(rate, sender):
     line = Line(rate)
     line.endpoints["a"].enqueue("b", "embedding", large(24))
     sender(line)
@@ -237,7 +241,7 @@ def test_a_receiver_that_dies_in_the_middle_is_given_up_in_time(rate, sender):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_a_sender_that_dies_in_the_middle_is_given_up_in_time(rate):
+def test_a_sender_that_dies_during_a_message_is_given_up_in_time(rate):
     """Packets already on the line could still arrive; here they are lost."""
     line = Line(rate)
     line.endpoints["a"].enqueue("b", "embedding", large(24))
@@ -253,7 +257,7 @@ def test_a_sender_that_dies_in_the_middle_is_given_up_in_time(rate):
 # ---- leaving
 
 
-def test_who_leaves_waits_for_its_last_message_as_long_as_that_moves():
+def test_a_leaving_party_waits_while_its_last_message_makes_progress():
     line = Line(1e6)
     endpoint = line.endpoints["a"]
     closing = []
@@ -274,7 +278,7 @@ def test_who_leaves_waits_for_its_last_message_as_long_as_that_moves():
     assert len(line.b.incoming.inbox["last"]) == 1
 
 
-def test_who_leaves_does_not_wait_for_one_that_has_died():
+def test_a_leaving_party_does_not_wait_for_a_dead_party():
     line = Line(1e6)
     line.endpoints["a"].enqueue("b", "last", large(24))
     begun = line.now

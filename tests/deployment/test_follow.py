@@ -13,7 +13,7 @@ from anyparty.deployment.coordinator import _Reported, follow
 from anyparty.training.callbacks import Absences, Bar, Callback, CallbackList
 
 
-class Heard(Callback):
+class RecordingCallback(Callback):
     def __init__(self):
         self.said = []
 
@@ -30,7 +30,7 @@ class Heard(Callback):
         self.said.append(("end", stage, reason))
 
 
-class Seen(Callback):
+class NumberCollector(Callback):
     """Collects numbers as a tracker does."""
 
     def __init__(self):
@@ -48,31 +48,31 @@ def stages(**lengths):
     return {stage: {"epochs": length, "rows": 10, "first_epoch": 0} for stage, length in lengths.items()}
 
 
-def follows(path, job="now"):
-    heard, ended = Heard(), Future()
+def followed_events(path, job="now"):
+    heard, ended = RecordingCallback(), Future()
     ended.set_result("FINISHED")
     follow(path, job, ended, heard)
     return heard.said
 
 
-def test_every_epoch_is_told_once(tmp_path):
+def test_every_epoch_is_reported_once(tmp_path):
     path = tmp_path / "record.json"
     history = epochs("pretrain", 1, 2) + epochs("train", 1)
     write_json(path, {"job": "now", "status": "done", "stages": stages(pretrain=2, train=3), "history": history})
-    assert follows(path) == [
+    assert followed_events(path) == [
         ("begin", "pretrain", 2, 10, 0), 1, 2, ("end", "pretrain", "all epochs done"),
         ("begin", "train", 3, 10, 0), 1, ("end", "train", "done"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("status", "said"), [("failed", "failed"), ("stopped", "stopped"), ("running", "cut off")])
-def test_a_stage_that_did_not_come_to_its_end_is_not_done(tmp_path, status, said):
+def test_an_unfinished_stage_ends_with_the_status_of_the_run(tmp_path, status, said):
     path = tmp_path / "record.json"
     write_json(path, {"job": "now", "status": status, "stages": stages(train=3), "history": epochs("train", 1)})
-    assert follows(path)[-1] == ("end", "train", said)
+    assert followed_events(path)[-1] == ("end", "train", said)
 
 
-def test_who_was_absent_is_counted_over_epochs_also_where_some_are_told_twice():
+def test_an_epoch_reported_twice_counts_once_as_an_absence():
     absences = Absences()
     for epoch, absent in ((1, {}), (2, {"shop": "left"}), (3, {"shop": "left"}), (2, {}), (3, {"shop": "left"})):
         absences.on_epoch_end({"stage": "train", "epoch": epoch, "loss": 0.5, "absent": absent})
@@ -80,40 +80,40 @@ def test_who_was_absent_is_counted_over_epochs_also_where_some_are_told_twice():
     assert len(absences.epochs) == 3
 
 
-def test_a_stage_is_told_before_its_first_epoch_ends(tmp_path):
+def test_a_stage_is_reported_before_its_first_epoch_ends(tmp_path):
     path = tmp_path / "record.json"
     write_json(path, {"job": "now", "stages": stages(pretrain=2), "history": []})
-    assert follows(path)[0] == ("begin", "pretrain", 2, 10, 0)
+    assert followed_events(path)[0] == ("begin", "pretrain", 2, 10, 0)
 
 
-def test_who_has_which_rows_comes_first(tmp_path):
+def test_the_overlap_is_reported_first(tmp_path):
     path, observed = tmp_path / "record.json", np.array([[True, True], [True, False]])
     overlap = Overlap.count(observed, ["a", "b"], np.array([True, False]), ["look here"])
     write_json(path, {"job": "now", "overlap": overlap.to_json(), "predicted": "task: none"})
-    assert follows(path) == [(overlap, "task: none")]
+    assert followed_events(path) == [(overlap, "task: none")]
 
 
-def test_a_run_that_goes_on_begins_where_it_stands(tmp_path):
+def test_a_resumed_run_reports_its_first_epoch(tmp_path):
     path = tmp_path / "record.json"
     write_json(path, {"job": "now", "stages": stages(train=7), "history": epochs("train", 5, 6)})
-    assert follows(path)[0] == ("begin", "train", 7, 10, 4)
+    assert followed_events(path)[0] == ("begin", "train", 7, 10, 4)
 
 
-def test_another_runs_record_and_none_say_nothing(tmp_path):
-    assert follows(tmp_path / "record.json") == []
+def test_a_missing_record_and_that_of_another_run_report_nothing(tmp_path):
+    assert followed_events(tmp_path / "record.json") == []
     write_json(tmp_path / "record.json", {"job": "before", "history": epochs("train", 1)})
-    assert follows(tmp_path / "record.json") == []
+    assert followed_events(tmp_path / "record.json") == []
 
 
-def test_a_record_that_had_come_further_than_the_checkpoints_is_followed_from_there():
-    heard = _Reported(Heard())
+def test_a_run_that_resumes_from_an_earlier_epoch_is_followed_from_there():
+    heard = _Reported(RecordingCallback())
     heard.tell({"stages": stages(train=9), "history": epochs("train", 1, 2, 3, 4, 5)})
     heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
     heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)})
     assert heard.watch.said[-2:] == [("begin", "train", 9, 10, 2), 3]
 
 
-def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
+def test_epochs_repeated_between_two_reads_are_reported_again():
     """A resumed, quick training may pass its former last epoch between two reads of the record."""
     former = [{**each, "absent": {"shop": "it left"} if each["epoch"] > 2 else {}} for each in epochs("train", 1, 2, 3)]
     heard = _Reported(absences := Absences())
@@ -124,7 +124,7 @@ def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
     assert len(absences.epochs) == 4
 
 
-class Moves(Callback):
+class MembershipCallback(Callback):
     """Records the parties that left and rejoined."""
 
     def __init__(self):
@@ -137,34 +137,34 @@ class Moves(Callback):
         self.said.append(f"{party} came")
 
 
-def test_who_was_away_as_a_run_ended_and_is_there_as_it_goes_on_is_said_to_come():
+def test_a_party_that_is_present_again_on_resume_is_reported_as_rejoined():
     """Otherwise the party would count as absent, and its next departure would not be reported."""
     absent = [{}, {"shop": "1"}, {}, {}, {"shop": "4"}, {"shop": "4"}, {}]
     back = [[], [], [], [], [], ["shop"], []]
     said = zip(epochs("train", *range(1, 8)), absent, back, strict=True)
     history = [{**each, "absent": gone, "back": came} for each, gone, came in said]
-    heard = _Reported(CallbackList([moves := Moves()]))
+    heard = _Reported(CallbackList([moves := MembershipCallback()]))
     heard.tell({"stages": stages(train=9), "history": history[:2]})
     heard.tell({"stages": stages(train=9), "history": history})
     assert moves.said == ["shop left after 1", "shop came", "shop left after 4", "shop came"]
 
 
-@pytest.mark.parametrize("watch", [Bar, Seen])
-def test_a_score_that_is_no_number_is_told_as_none(tmp_path, watch):
+@pytest.mark.parametrize("watch", [Bar, NumberCollector])
+def test_an_undefined_score_is_reported_as_nan(tmp_path, watch):
     """Standard VFL may have no validation row that all parties hold."""
     path, ended, told = tmp_path / "record.json", Future(), watch()
     epoch = {"stage": "train", "epoch": 1, "loss": math.nan, "validation": {"accuracy": math.nan}}
     write_json(path, {"job": "now", "stages": stages(train=1), "history": [epoch]})
     ended.set_result("FINISHED")
     follow(path, "now", ended, told)
-    if watch is Seen:
+    if watch is NumberCollector:
         assert [name for name, value in told.numbers if math.isnan(value)] == [
             "train/loss",
             "train/validation/accuracy",
         ]
 
 
-def test_a_stage_that_a_lost_record_does_not_know_is_passed_over(tmp_path):
+def test_a_stage_missing_from_the_record_is_skipped(tmp_path):
     path = tmp_path / "record.json"
     write_json(path, {"job": "now", "stages": stages(train=2), "history": epochs("pretrain", 1) + epochs("train", 1)})
-    assert follows(path) == [1, ("begin", "train", 2, 10, 0), 1, ("end", "train", "cut off")]
+    assert followed_events(path) == [1, ("begin", "train", 2, 10, 0), 1, ("end", "train", "cut off")]

@@ -36,7 +36,7 @@ def meta_of(job):
     return {JobConstants.JOB_ID: job, "name": "train"}
 
 
-def test_jobs_are_gone_on_with_also_beside_notes_that_cannot_be_read(tmp_path, monkeypatch, caplog):
+def test_jobs_are_resumed_although_other_notes_cannot_be_read(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(launcher, "PAUSES_S", (0.0,))
     texts = {
         "a": "{", "b": "[]", "c": "{}", "d": '{"meta": 3}', "e": '{"meta": {}}', "f": b"\xff",
@@ -74,7 +74,7 @@ class Process:
         self.over.set()
 
 
-def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monkeypatch):
+def test_a_job_ended_during_a_restart_leaves_no_process(monkeypatch):
     monkeypatch.setattr(launcher, "PAUSES_S", (0.0, 0.0))
     first, second, others = Process(killed=True), Process(killed=False), []
     processes, ended = iter([first, second]), []
@@ -94,7 +94,7 @@ def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monk
     assert second.over.is_set(), "it runs on"
 
 
-def test_a_job_that_was_ended_is_not_started_again(monkeypatch):
+def test_an_ended_job_is_not_restarted(monkeypatch):
     monkeypatch.setattr(launcher, "PAUSES_S", (0.0,))
     processes = iter([Process(killed=True)])
     handle = launcher.RestartingProcess(lambda: next(processes), lambda: None)

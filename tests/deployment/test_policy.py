@@ -36,13 +36,13 @@ def residual(sites, method):
 
 
 @pytest.mark.parametrize("method", ["laser", "plug"])
-def test_whoever_knows_the_seed_cannot_compute_rows_from_first_embeddings(tmp_path, method, monkeypatch):
+def test_rows_cannot_be_computed_from_the_seed_and_first_embeddings(tmp_path, method, monkeypatch):
     assert residual(world(tmp_path / "secret"), method) > 0.05
     monkeypatch.setattr(site_training, "secret_in", lambda _: b"")
     assert residual(world(tmp_path / "seeded"), method) < 1e-6, "it can where weights follow from the seed alone"
 
 
-def test_the_same_houses_train_the_same_weights_again(tmp_path):
+def test_the_same_sites_train_the_same_weights_again(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     first = weights(sites)
@@ -53,7 +53,7 @@ def test_the_same_houses_train_the_same_weights_again(tmp_path):
     assert weights(sites) != first
 
 
-def test_resume_goes_on_to_the_same_weights(tmp_path):
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     whole = weights(sites)
@@ -64,7 +64,7 @@ def test_resume_goes_on_to_the_same_weights(tmp_path):
     assert weights(sites) == whole
 
 
-def test_every_house_has_a_secret_that_only_its_user_reads_and_that_never_crosses(tmp_path):
+def test_each_site_has_a_private_secret_that_is_never_sent(tmp_path):
     sites, notes = world(tmp_path), []
     run(sites, settings(), partial(Wiretap, notes=notes))
     secrets = {name: (site.folder / "secret").read_bytes() for name, site in sites.items()}
@@ -75,7 +75,7 @@ def test_every_house_has_a_secret_that_only_its_user_reads_and_that_never_crosse
     assert not any(secret in crossed for secret in secrets.values())
 
 
-def test_a_file_that_is_no_secret_is_refused(tmp_path):
+def test_an_invalid_secret_file_is_refused(tmp_path):
     (tmp_path / "secret").write_bytes(b"short")
     with pytest.raises(ConfigError, match=r"secret: expected the 32 bytes .* got 5"):
         secret_in(tmp_path)

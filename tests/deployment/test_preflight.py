@@ -72,20 +72,20 @@ def reissue(folder: Path, party: str, begins: datetime, ends: datetime, name: st
     return kit
 
 
-def hangs(line):
+def never_answer(line):
     time.sleep(1)
 
 
-def hangs_up(line):
+def close_connection(line):
     pass
 
 
-def babbles(line):
+def answer_plain_http(line):
     line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 @contextlib.contextmanager
-def listening(answer=hangs_up, port=0):
+def listening(answer=close_connection, port=0):
     """Listen on a port, and pass every connection to ``answer``."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -125,7 +125,7 @@ def greeted_by(kit: Path, port: int = 0):
 # ---- certificates
 
 
-def test_a_kit_as_it_is_made_will_do(home):
+def test_a_new_kit_passes_the_certificate_check_without_warnings(home):
     said = []
     for name in NAMES:
         check_certificate(ServerAddress.of(home / "ours" / "kits" / name, name), said.append)
@@ -134,7 +134,7 @@ def test_a_kit_as_it_is_made_will_do(home):
 
 
 @pytest.mark.parametrize("party", NAMES)
-def test_an_expired_certificate_is_named_before_anything_starts(home, call, party):
+def test_an_expired_certificate_is_reported_before_a_process_starts(home, call, party):
     kit = reissue(home / "ours", party, NOW - timedelta(days=20), NOW - timedelta(days=2))
     shown = call("party", "start", kit, "--wait", 1)
     assert shown.exit_code == 2
@@ -147,27 +147,27 @@ def test_an_expired_certificate_is_named_before_anything_starts(home, call, part
     assert federation_folder.processes(home / "ours") == []
 
 
-def test_an_expired_certificate_of_the_administrator_is_named(home, call):
+def test_an_expired_administrator_certificate_is_reported(home, call):
     reissue(home / "ours", "admin", NOW - timedelta(days=20), NOW - timedelta(days=2))
     shown = call("federate", "status", home / "ours")
     assert shown.exit_code == 2
     assert "admin/startup/client.crt: the certificate expired on" in shown.stderr
 
 
-def test_a_certificate_of_tomorrow_is_a_clock_that_is_wrong(home):
+def test_a_certificate_that_is_not_valid_yet_suggests_a_wrong_clock(home):
     kit = reissue(home / "ours", "shop", NOW + timedelta(hours=3), NOW + timedelta(days=30))
     with pytest.raises(ConfigError, match=r"valid from .* UTC, and this machine's clock says .* UTC; set the clock"):
         federation_folder.run_site(kit, 0)
 
 
-def test_a_certificate_that_ends_soon_is_worth_a_warning(home):
+def test_a_certificate_that_expires_soon_causes_a_warning(home):
     kit, said = reissue(home / "ours", "shop", NOW - timedelta(days=300), NOW + timedelta(days=12, hours=9)), []
     with pytest.raises(RunError, match="cannot be reached"):
         federation_folder.run_site(kit, 0, said.append)
     assert f"the certificate ends on {NOW + timedelta(days=12, hours=9):%Y-%m-%d %H:%M} UTC, in 12 days" in said[0]
 
 
-def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
+def test_an_expired_authority_invalidates_the_certificate(home, monkeypatch):
     def until(end):
         return SimpleNamespace(
             not_valid_before_utc=NOW - timedelta(days=9), not_valid_after_utc=end,
@@ -184,7 +184,7 @@ def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
     ("kit", "key", "told"),
     [(0o700, 0o644, False), (0o755, 0o600, False), (0o755, 0o644, True), (0o711, 0o644, True), (0o750, 0o640, True)],
 )
-def test_a_key_that_others_can_read_is_told_of(home, kit, key, told):
+def test_a_private_key_readable_by_others_causes_a_warning(home, kit, key, told):
     """A ZIP file may not keep file permissions."""
     gate, said = ServerAddress.of(home / "ours" / "kits" / "shop"), []
     gate.kit.chmod(kit)
@@ -194,7 +194,7 @@ def test_a_key_that_others_can_read_is_told_of(home, kit, key, told):
     assert said == ([sentence] if told else [])
 
 
-def test_a_key_that_is_somebody_elses_is_named(home, monkeypatch):
+def test_an_unreadable_private_key_is_reported(home, monkeypatch):
     def denied(*_):
         raise PermissionError
 
@@ -204,7 +204,7 @@ def test_a_key_that_is_somebody_elses_is_named(home, monkeypatch):
         check_key(gate)
 
 
-def test_a_certificate_of_another_authority_is_named(home):
+def test_a_certificate_of_another_authority_is_reported(home):
     ours, theirs = (home / name / "kits" / "shop" for name in ("ours", "theirs"))
     for name in ("client.crt", "client.key"):
         shutil.copy(theirs / "startup" / name, ours / "startup" / name)
@@ -214,13 +214,13 @@ def test_a_certificate_of_another_authority_is_named(home):
         federation_folder.run_site(ours, 0)
 
 
-def test_a_party_can_only_come_under_its_own_name(home):
+def test_a_certificate_with_another_partys_name_is_refused(home):
     kit = reissue(home / "ours", "shop", NOW - timedelta(days=1), NOW + timedelta(days=99), name="mallory")
     with pytest.raises(ConfigError, match=r"names \['mallory'\], but the kit's own settings say party = 'shop'"):
         federation_folder.run_site(kit, 0)
 
 
-def test_a_party_that_is_not_in_the_roster_is_named(home, call):
+def test_a_party_that_is_not_in_the_roster_is_reported(home, call):
     path = home / "ours" / "kits" / "shop" / "local" / "anyparty.toml"
     path.write_text(path.read_text().replace('party = "shop"', 'party = "mallory"'))
     shown = call("party", "start", home / "ours" / "kits" / "shop")
@@ -229,27 +229,27 @@ def test_a_party_that_is_not_in_the_roster_is_named(home, call):
 
 
 @pytest.mark.parametrize("lost", ["client.crt", "client.key", "rootCA.pem"])
-def test_a_kit_that_lacks_a_file_is_named(home, lost):
+def test_a_kit_with_a_missing_file_is_reported(home, lost):
     kit = home / "ours" / "kits" / "shop"
     (kit / "startup" / lost).unlink()
     with pytest.raises(ConfigError, match=r"kits/shop.* cannot be (read|used) .*; copy the kit again"):
         federation_folder.run_site(kit, 0)
 
 
-def test_a_folder_that_is_no_kit_is_named(tmp_path, call):
+def test_a_folder_that_is_not_a_kit_is_reported(tmp_path, call):
     shown = call("party", "start", tmp_path)
     assert shown.exit_code == 2
     assert "is not a kit of 'anyparty federate init'" in shown.stderr
 
 
-def test_a_kit_may_lie_in_a_folder_of_any_name(home):
+def test_a_kit_folder_may_be_renamed(home):
     kit = (home / "ours" / "kits" / "shop").rename(home / "Köln")
     assert {"uid=shop", "org=shop"} <= set(site_process.site_command(kit))
     provisioning.check_place(kit)
 
 
 @pytest.mark.parametrize("name", ["my kit", "mother's", "no#1", "back\\slash"])
-def test_a_path_that_no_job_can_be_started_from_is_named(home, call, name):
+def test_a_path_from_which_flare_cannot_start_jobs_is_reported(home, call, name):
     kit = (home / "ours" / "kits" / "shop").rename(home / name)
     shown = call("party", "start", kit)
     assert shown.exit_code == 2
@@ -260,19 +260,19 @@ def test_a_path_that_no_job_can_be_started_from_is_named(home, call, name):
 
 
 @pytest.mark.parametrize("host", ["my_host", "::1", "shop"])
-def test_a_host_that_cannot_be_is_named_and_leaves_nothing(tmp_path, host):
+def test_an_invalid_host_is_reported_and_creates_no_folder(tmp_path, host):
     with pytest.raises(ConfigError, match=f"host '{host}': expected a name of letters"):
         federation_folder.init(tmp_path / "fed", ROSTER, host)
     assert set(federation_folder.init(tmp_path / "fed", ROSTER)) == {"admin", "bank", "shop"}
 
 
-def test_a_federation_that_was_not_made_to_its_end_is_named(tmp_path):
+def test_an_incomplete_federation_folder_is_reported(tmp_path):
     (tmp_path / "fed" / "authority").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"fed holds an incomplete federation; remove it"):
         federation_folder.init(tmp_path / "fed", ROSTER)
 
 
-def test_processes_that_do_not_end_are_named(tmp_path, monkeypatch):
+def test_processes_that_do_not_end_are_reported(tmp_path, monkeypatch):
     """They may belong to another user, and then cannot be signalled; processes that have ended are not named."""
     theirs, over = SimpleNamespace(pid=4711), SimpleNamespace(pid=4712)
     looks = iter([[theirs, over], [theirs]])
@@ -285,7 +285,7 @@ def test_processes_that_do_not_end_are_named(tmp_path, monkeypatch):
 # ---- servers
 
 
-def test_a_server_of_ours_is_there(home):
+def test_a_server_of_the_federation_passes_the_probe(home):
     with greeted_by(home / "ours" / "kits" / "bank") as port:
         for name in ("shop", "admin"):
             assert probe(point_at(home / "ours" / "kits" / name, "127.0.0.1", port)) is None
@@ -304,7 +304,7 @@ class Clock:
         self.now += seconds
 
 
-def test_a_server_that_comes_late_is_waited_for(home, monkeypatch):
+def test_a_site_waits_for_a_server_that_starts_late(home, monkeypatch):
     monkeypatch.setattr(preflight, "time", Clock())
     bank, said, port = home / "ours" / "kits" / "bank", [], free_port()
     gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
@@ -320,7 +320,7 @@ def test_a_server_that_comes_late_is_waited_for(home, monkeypatch):
     assert said[0] == f"waiting for 127.0.0.1:{port} (connection refused); next try in 1 s, giving up in 10 s"
 
 
-def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call):
+def test_an_unreachable_server_is_given_up_at_the_time_limit(home, monkeypatch, call):
     monkeypatch.setattr(preflight, "time", clock := Clock())
     kit, port = home / "ours" / "kits" / "shop", free_port()
     point_at(kit, "127.0.0.1", port)
@@ -340,7 +340,7 @@ def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call
 
 
 @pytest.mark.parametrize("words", [("status",), ("train", "settings.toml")])
-def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words, tmp_path, monkeypatch):
+def test_administrator_commands_report_a_missing_server_immediately(home, call, words, tmp_path, monkeypatch):
     """The check precedes FLARE's own client, which would retry for long."""
     path = tmp_path / "settings.toml"
     monkeypatch.setattr(admin, "subprocess", None)
@@ -354,7 +354,7 @@ def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words
     )
 
 
-def test_a_server_that_goes_away_while_it_is_asked_is_named(home, monkeypatch):
+def test_a_server_that_stops_during_a_request_is_reported(home, monkeypatch):
     gone = SimpleNamespace(stdout='{"error": "NoConnection: cannot connect to server: ERROR"}', stderr="")
     monkeypatch.setattr(admin, "await_server", lambda _: None)
     monkeypatch.setattr(admin.subprocess, "run", lambda *_, **__: gone)
@@ -365,39 +365,39 @@ def test_a_server_that_goes_away_while_it_is_asked_is_named(home, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (hangs, "no answer for 0.2 s: a firewall, or no machine has that address"),
-        (hangs_up, "it closes the connection during"),
+        (never_answer, "no answer for 0.2 s: a firewall, or no machine has that address"),
+        (close_connection, "it closes the connection during"),
     ],
 )
-def test_what_answers_without_a_greeting_is_waited_for(home, monkeypatch, answer, said):
-    if answer is hangs:
+def test_a_server_without_a_tls_handshake_gives_the_reason_for_waiting(home, monkeypatch, answer, said):
+    if answer is never_answer:
         monkeypatch.setattr(preflight, "TRY_S", 0.2)
     with listening(answer) as port:
         gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
         assert probe(gate).startswith((said, "connection reset"))
 
 
-def test_a_name_that_nobody_knows_is_named(home):
+def test_an_unknown_host_name_is_reported(home):
     gate = point_at(home / "ours" / "kits" / "shop", "vfl.bank.invalid", 8002)
     with pytest.raises(RunError, match=r"vfl.bank.invalid:8002 cannot be reached \(the name 'vfl.bank.invalid' is not"):
         await_server(gate)
 
 
-def test_something_else_that_listens_is_named(home):
-    with listening(babbles) as port:
+def test_another_program_on_the_port_is_reported(home):
+    with listening(answer_plain_http) as port:
         gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
         with pytest.raises(ConfigError, match=r"another program listens there"):
             await_server(gate, 10)
 
 
-def test_a_server_of_another_authority_is_named(home):
+def test_a_server_of_another_authority_is_reported(home):
     with greeted_by(home / "theirs" / "kits" / "bank") as port:
         gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
         with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} has a certificate that does not match this kit"):
             await_server(gate, 10)
 
 
-def test_a_server_with_another_name_is_named(home):
+def test_a_server_with_another_name_is_reported(home):
     with greeted_by(home / "ours" / "kits" / "bank") as port:
         gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.2", port)
         with pytest.raises(ConfigError, match=r"has a certificate that does not match this kit \(IP address mismatch"):
@@ -405,7 +405,7 @@ def test_a_server_with_another_name_is_named(home):
 
 
 @pytest.mark.parametrize("how", ["expired", "foreign"])
-def test_a_server_that_does_not_take_the_certificate_is_named(home, how):
+def test_a_server_that_rejects_the_certificate_is_reported(home, how):
     """The server may reject a certificate that has passed the local checks."""
     with greeted_by(home / "ours" / "kits" / "bank") as port:
         kit = reissue(home / "ours", "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
@@ -416,7 +416,7 @@ def test_a_server_that_does_not_take_the_certificate_is_named(home, how):
             await_server(point_at(kit, "127.0.0.1", port), 10)
 
 
-def test_a_server_that_goes_away_between_two_greetings_is_waited_for(home, monkeypatch):
+def test_a_server_that_stops_between_two_handshakes_can_be_retried(home, monkeypatch):
     greetings = iter([None, ConnectionRefusedError(111, "Connection refused")])
 
     def greet(gate, version):
@@ -427,7 +427,7 @@ def test_a_server_that_goes_away_between_two_greetings_is_waited_for(home, monke
     assert probe(ServerAddress.of(home / "ours" / "kits" / "shop")) == "connection refused"
 
 
-def test_the_active_partys_port_that_is_in_use_is_named(home, call):
+def test_a_port_in_use_at_the_active_party_is_reported(home, call):
     kit = home / "ours" / "kits" / "bank"
     with listening() as port:
         point_at(kit, "127.0.0.1", port)
@@ -436,7 +436,7 @@ def test_the_active_partys_port_that_is_in_use_is_named(home, call):
     assert f"port {port} cannot be used (Address already in use)" in shown.stderr
 
 
-def test_a_kit_is_started_once(home, call):
+def test_a_running_kit_is_not_started_again(home, call):
     kit = home / "ours" / "kits" / "shop"
     words = [sys.executable, "-c", "import time; time.sleep(60)", "nvflare.private", str(kit.resolve())]
     with subprocess.Popen(words) as other:  # noqa: S603

@@ -32,14 +32,14 @@ class Net:
     [(b"\xff\xfe", 6), (b'{"x": 1}', 6), (b"[1, 2]", 6), (b'{"kind": "classification"}', 5), (b"[" * 100_000, 6)],
     ids=["no text", "no task", "a list", "other rows", "deep"],
 )
-def test_a_task_that_is_none_is_a_sentence(task, observed):
+def test_an_invalid_task_causes_a_clear_error(task, observed):
     with pytest.raises(
         MessageError, match=r"message 'setup' from 'bank' to 'shop': expected a task and which parties have each"
     ):
         asyncio.run(share_setup(Net(task, observed), ROSTER, None))
 
 
-class Lies:
+class ChangedMessages:
     """A channel that changes its party's messages of one kind."""
 
     def __init__(self, channel, tag, change):
@@ -55,21 +55,21 @@ class Lies:
         await self.channel.close()
 
 
-def test_the_use_of_other_rows_is_a_sentence(tmp_path):
-    def short(said):
+def test_a_setup_with_another_number_of_rows_causes_a_clear_error(tmp_path):
+    def shortened(said):
         return said | {"use": said["use"][:-1]}
 
     with pytest.raises(
         MessageError, match=r"'setup' from 'bank' to '\w+': it has 236 rows, but the alignment here has 237"
     ):
-        run(world(tmp_path), settings(epochs=1), partial(Lies, tag="setup", change=short))
+        run(world(tmp_path), settings(epochs=1), partial(ChangedMessages, tag="setup", change=shortened))
 
 
-def test_cells_of_other_rows_are_a_sentence(tmp_path):
+def test_presence_with_another_number_of_rows_causes_a_clear_error(tmp_path):
     sites, config = world(tmp_path), settings(epochs=1)
     run(sites, config)
 
-    def more(said):
+    def other_rows(said):
         return said | {"observed": torch.zeros(5, dtype=torch.uint8)}
 
     parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
@@ -77,4 +77,4 @@ def test_cells_of_other_rows_are_a_sentence(tmp_path):
         ConfigError,
         match=r"'bank' sent 5 cells of presence \(which party has which row\); expected 237 rows x 3 parties",
     ):
-        memory.play(parts, partial(Lies, tag="wanted", change=more))
+        memory.play(parts, partial(ChangedMessages, tag="wanted", change=other_rows))

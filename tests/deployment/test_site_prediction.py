@@ -18,8 +18,8 @@ from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
 from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.transport import memory
-from tests.artifacts.test_site_recorder import Stumble
-from tests.deployment import test_site_training as test_house
+from tests.artifacts.test_site_recorder import FailingChannel
+from tests.deployment import test_site_training as site_training_tests
 from tests.deployment.test_site_training import (
     NAMES,
     replace_federation,
@@ -32,7 +32,7 @@ from tests.deployment.test_site_training import (
 
 
 @dataclass(frozen=True)
-class Site(test_house.Site):
+class Site(site_training_tests.Site):
     new: Path | None = None
 
 
@@ -54,7 +54,7 @@ def predict(sites, up=NAMES, **asked):
     return told, pl.read_parquet(sites["bank"].folder / ANSWERS)
 
 
-def whole(home, sites):
+def whole_model(home, sites):
     """Combine the model parts of all sites, which is possible only in a test."""
     folder = home / "whole"
     shutil.rmtree(folder, ignore_errors=True)
@@ -66,11 +66,11 @@ def whole(home, sites):
 
 
 def expected(home, sites, tables, parties=None):
-    answers = whole(home, sites).predict(tables, parties).frame()
+    answers = whole_model(home, sites).predict(tables, parties).frame()
     return answers.filter(pl.col("id").is_in(pl.read_csv(tables["bank"])["id"].to_list())).sort("id")
 
 
-def same(got, want):
+def assert_same_answers(got, want):
     got = got.sort("id")
     assert got["id"].to_list() == want["id"].to_list()
     assert got["prediction"].to_list() == want["prediction"].to_list()
@@ -79,18 +79,18 @@ def same(got, want):
         assert torch.allclose(got[column].to_torch(), want[column].to_torch(), atol=1e-6)
 
 
-def test_the_answers_are_those_of_the_whole_model(trained):
+def test_predictions_equal_those_of_the_whole_model(trained):
     home, sites = trained
     told, got = predict(sites)
     assert told["bank"] == {"rows": 192, "answered": 192, "silent": [], "file": ANSWERS}
     assert told["shop"] == {"rows": 192}
     asked = pl.read_csv(sites["bank"].table)["id"].cast(str).to_list()
     assert got["id"].to_list() == [name for name in asked if name in set(got["id"])], "in the order of the bank's table"
-    same(got, expected(home, sites, {name: site.table for name, site in sites.items()}))
+    assert_same_answers(got, expected(home, sites, {name: site.table for name, site in sites.items()}))
     assert not (sites["shop"].folder / ANSWERS).exists()
 
 
-def test_columns_that_came_later_and_a_label_that_went_change_no_answer(tmp_path):
+def test_new_columns_or_a_missing_label_do_not_change_predictions(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
     run(sites, settings(epochs=1))
     _, before = predict(sites)
@@ -100,14 +100,14 @@ def test_columns_that_came_later_and_a_label_that_went_change_no_answer(tmp_path
     table.with_columns(words).select("visits", "comment", "id", "spent").write_csv(shop)
     numbers = [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()]
     _, after = predict(sites)
-    same(after, before.sort("id"))
+    assert_same_answers(after, before.sort("id"))
     assert numbers == [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()], "none was made anew"
     pl.read_csv(bank).drop("y").write_csv(bank)
     _, after = predict(sites)
-    same(after, before.sort("id"))
+    assert_same_answers(after, before.sort("id"))
 
 
-def test_a_category_of_whose_levels_numbers_alone_are_left_is_a_category_still(tmp_path):
+def test_a_category_with_only_numeric_levels_left_stays_a_category(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
     shop = sites["shop"].table
     ward = pl.Series("ward", ["012", "013", "14A"])
@@ -119,10 +119,10 @@ def test_a_category_of_whose_levels_numbers_alone_are_left_is_a_category_still(t
     _, after = predict(sites)
     there = table["id"].to_list()
     assert len(after.filter(pl.col("id").is_in(there)))
-    same(after.filter(pl.col("id").is_in(there)), before.filter(pl.col("id").is_in(there)).sort("id"))
+    assert_same_answers(after.filter(pl.col("id").is_in(there)), before.filter(pl.col("id").is_in(there)).sort("id"))
 
 
-def test_ids_of_several_columns_come_back_with_their_types(tmp_path):
+def test_ids_of_several_columns_are_returned_with_their_types(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
     sites = {name: replace(site, table=with_two_id_columns(site.table)) for name, site in sites.items()}
     config = replace_federation(settings(epochs=1), id=("branch", "account"))
@@ -147,20 +147,22 @@ def _predicted(site, config, net):
     return predict_at_home(site, config, net)
 
 
-def test_some_parties_are_asked(trained):
+def test_a_prediction_may_use_only_some_parties(trained):
     home, sites = trained
     _, got = predict(sites, asked=["bank", "shop"])
-    same(got, expected(home, sites, {name: site.table for name, site in sites.items()}, ["bank", "shop"]))
+    assert_same_answers(
+        got, expected(home, sites, {name: site.table for name, site in sites.items()}, ["bank", "shop"])
+    )
 
 
-def test_without_a_party_that_is_down(trained):
+def test_a_prediction_works_without_an_unavailable_party(trained):
     home, sites = trained
     told, got = predict(sites, up=("bank", "clinic"), there=["bank", "clinic"])
     assert told["bank"]["silent"] == ["shop"]
-    same(got, expected(home, sites, {name: sites[name].table for name in ("bank", "clinic")}))
+    assert_same_answers(got, expected(home, sites, {name: sites[name].table for name in ("bank", "clinic")}))
 
 
-def test_a_part_of_an_earlier_run_is_refused_where_it_is_asked(tmp_path):
+def test_a_model_part_of_another_run_is_refused_if_it_is_used(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
     run(sites, settings(epochs=2))
     trained_again(sites, "shop")
@@ -170,7 +172,7 @@ def test_a_part_of_an_earlier_run_is_refused_where_it_is_asked(tmp_path):
     assert told["bank"]["answered"] == told["bank"]["rows"]
 
 
-def test_a_party_whose_own_files_are_of_two_runs_says_so(tmp_path):
+def test_a_party_with_files_of_two_runs_is_reported(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
     run(sites, settings(epochs=2))
     weights = sites["shop"].folder / "parties" / "shop" / "model.safetensors"
@@ -199,11 +201,11 @@ def test_new_rows_are_aligned_and_predicted(trained, tmp_path):
     before = (sites["bank"].folder / "alignment.safetensors").read_bytes()
     _, got = predict(new)
     assert set(got["id"]) == set(ids[:4])
-    same(got, expected(home, sites, {name: site.new for name, site in new.items()}))
+    assert_same_answers(got, expected(home, sites, {name: site.new for name, site in new.items()}))
     assert (sites["bank"].folder / "alignment.safetensors").read_bytes() == before
 
 
-def test_new_rows_need_all_parties_once(trained, tmp_path):
+def test_new_rows_must_be_aligned_with_all_parties(trained, tmp_path):
     _, sites = trained
     pl.DataFrame({"id": ["x"], "income": [0.1]}).write_csv(tmp_path / "bank.csv")
     new = sites | {"bank": replace(sites["bank"], new=tmp_path / "bank.csv", folder=tmp_path / "runs")}
@@ -212,20 +214,20 @@ def test_new_rows_need_all_parties_once(trained, tmp_path):
         predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
 
 
-def test_rows_that_crossed_in_training_are_known_again_at_home(tmp_path):
+def test_trained_rows_are_recognised_without_the_other_parties(tmp_path):
     """The active party recognises them by its own ids, after any alignment, even if no other party is available."""
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
     kept = {"method": {"name": "apc", "embedding": 8, "classify_on": "either"}}
     run(sites, Config.of(settings(epochs=2).model_dump(exclude_none=True) | kept))
     _, got = predict(sites)
-    same(got, expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
+    assert_same_answers(got, expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
     assert {"bank", "bank shop", "bank shop clinic"} <= set(got["parties"])
     told, alone = predict(sites, up=("bank",), there=["bank"])
     assert told["bank"]["silent"] == []  # no other party would have been asked
     assert alone.sort("id").equals(got.sort("id"))
 
 
-def test_what_cannot_be_asked_is_named(trained, tmp_path):
+def test_invalid_prediction_requests_are_reported(trained, tmp_path):
     _, sites = trained
     with pytest.raises(PredictionError, match="the model has no party 'shpo'; did you mean 'shop'"):
         predict(sites, asked=["shpo"])
@@ -235,11 +237,11 @@ def test_what_cannot_be_asked_is_named(trained, tmp_path):
         predict(sites | {"shop": replace(sites["shop"], folder=tmp_path)})
 
 
-def test_a_prediction_that_fails_keeps_its_ledger_and_says_why(tmp_path):
+def test_a_failed_prediction_stores_its_ledger_and_its_error(tmp_path):
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
     run(sites, settings(epochs=1))
     with pytest.raises(PartyLost):
-        play(sites, lambda channel: Stumble(channel, ("shop", "embedding", 1)))
+        play(sites, lambda channel: FailingChannel(channel, ("shop", "embedding", 1)))
     shop = json.loads((sites["shop"].folder / "predictions.json").read_text())
     assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
     assert {"part", "alignment"} <= {row["tag"] for row in shop["ledger"]}

@@ -57,41 +57,41 @@ def start(kit, monkeypatch):
     return started
 
 
-def test_a_site_that_ran_is_not_started_again(start):
+def test_a_site_that_was_admitted_is_not_restarted(start):
     assert start((LET_IN, 7)) == (7, ["shop is connected to 127.0.0.1"])
 
 
-def test_a_site_that_was_told_to_end_is_not_started_again(start):
+def test_a_site_that_exits_normally_is_not_restarted(start):
     assert start(("", 0)) == (0, [])
 
 
-def test_a_site_that_somebody_ends_is_not_started_again(start):
+def test_a_site_ended_by_a_signal_is_not_restarted(start):
     """``federate stop`` ends a site with SIGTERM, possibly before the server has admitted it."""
     assert start(("", -signal.SIGTERM)) == (-signal.SIGTERM, [])
 
 
-def test_an_answer_that_was_lost_is_asked_for_again(start):
+def test_a_lost_registration_answer_is_retried(start):
     code, said = start(("expect payload to be dict but got NoneType", 101), (LET_IN, 3))
     assert code == 3
     assert said[0].endswith("did not admit shop, or its answer was lost; trying again")
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
-def test_a_site_that_was_refused_once_of_three_times_is_a_second_one(start, refused):
+def test_a_rejected_registration_is_reported_as_a_second_site(start, refused):
     ends = [("expect payload to be dict but got NoneType", 101)] * 3
     ends[refused] = (REFUSED, 101)
     with pytest.raises(RunError, match="3 times: a site with a copy of this kit is connected from another place"):
         start(*ends)
 
 
-def test_a_site_that_ends_before_it_is_let_in_names_its_log(start, kit):
+def test_a_site_that_ends_before_admission_names_its_log(start, kit):
     with pytest.raises(RunError, match=r"did not admit 'shop', 3 times; .*site\.log says how each try ended"):
         start(*[("Traceback: something else", 101)] * 3)
     assert (kit / "site.log").read_text().count("Traceback: something else") >= 3
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
-def test_a_site_goes_on_where_its_log_cannot_be_written(start, kit):
+def test_a_site_continues_if_its_log_cannot_be_written(start, kit):
     log = kit.resolve() / "site.log"
     log.unlink(missing_ok=True)
     log.symlink_to("/dev/full")
@@ -106,7 +106,7 @@ def test_a_site_goes_on_where_its_log_cannot_be_written(start, kit):
     ]
 
 
-def test_a_site_goes_on_where_nobody_can_be_told(start):
+def test_a_site_continues_if_its_terminal_is_closed(start):
     def closed(sentence):
         if "connected" in sentence:
             raise OSError("the terminal is closed")
@@ -119,22 +119,22 @@ def test_a_site_goes_on_where_nobody_can_be_told(start):
 def test_a_site_is_not_started_twice_while_it_waits_for_the_server(start, kit, monkeypatch):
     tried = []
 
-    def meanwhile(*_):
+    def start_meanwhile(*_):
         if not tried:  # the first site waits: start the second one, on another terminal
             tried.append(kit)
             with pytest.raises(ConfigError, match="this party's site runs already, or waits for its server"):
                 federation_folder.run_site(kit, 0, lambda _: None)
 
-    monkeypatch.setattr(site_process, "await_server", meanwhile)
+    monkeypatch.setattr(site_process, "await_server", start_meanwhile)
     assert start((LET_IN, 7)) == (7, ["shop is connected to 127.0.0.1"])
     assert tried
 
 
-def test_a_site_that_was_started_with_all_others_in_the_meantime_is_not_started(kit, monkeypatch):
-    def meanwhile(*_):  # 'anyparty federate start' does this while the site waits for the server
+def test_a_site_started_by_federate_start_meanwhile_is_not_started(kit, monkeypatch):
+    def start_meanwhile(*_):  # 'anyparty federate start' does this while the site waits for the server
         monkeypatch.setattr(site_process, "at_kit", lambda _: [SimpleNamespace(pid=4711)])
 
-    monkeypatch.setattr(site_process, "await_server", meanwhile)
+    monkeypatch.setattr(site_process, "await_server", start_meanwhile)
     monkeypatch.setattr(site_process, "site_command", lambda _: pytest.fail("it was started"))
     with pytest.raises(ConfigError, match=r"this party's site runs already \(process 4711\)"):
         federation_folder.run_site(kit, 0, lambda _: None)

@@ -113,7 +113,7 @@ def weights(sites: dict[str, Site]) -> dict[str, bytes]:
     return {n: (site.folder / "parties" / n / "model.safetensors").read_bytes() for n, site in sites.items()}
 
 
-def test_the_houses_train_and_keep_their_own(tmp_path):
+def test_each_site_trains_and_stores_only_its_own_model_part(tmp_path):
     sites = world(tmp_path, n=600)
     told = run(sites, settings(epochs=30))
     assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.7  # positions are random: .83 to .95 in twelve runs
@@ -140,10 +140,10 @@ def test_the_state_of_an_alignment_is_deleted_unless_it_is_incremental(tmp_path,
         file.write("new person,1.0,2.0\n")
     points = []
 
-    def counted(channel):
-        return Counted(channel, points)
+    def count_points(channel):
+        return PointCounter(channel, points)
 
-    run(sites, config, counted)
+    run(sites, config, count_points)
     assert sum(points) == (1 if incremental else 3 * 192 + 1 - 192)
 
 
@@ -152,7 +152,7 @@ def replace_federation(config, **changes):
 
 
 @dataclass
-class Counted:
+class PointCounter:
     """A channel that counts the points that reach the active party."""
 
     channel: object
@@ -167,7 +167,7 @@ class Counted:
         return await self.channel.send(to, tag, tensors)
 
 
-def test_the_active_party_knows_everybodys_part_and_the_others_their_own(tmp_path):
+def test_only_the_active_party_stores_the_hashes_of_all_model_parts(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     kept = {name: sha256(site.folder / "parties" / name / WEIGHTS) for name, site in sites.items()}
@@ -175,7 +175,7 @@ def test_the_active_party_knows_everybodys_part_and_the_others_their_own(tmp_pat
     assert told == {"bank": kept, "shop": {"shop": kept["shop"]}, "clinic": {"clinic": kept["clinic"]}}
 
 
-def test_a_party_that_is_gone_where_training_ends_has_no_part():
+def test_a_party_lost_at_the_end_of_training_has_no_model_part():
     class Net:
         me = "bank"
 
@@ -188,7 +188,7 @@ def test_a_party_that_is_gone_where_training_ends_has_no_part():
     assert (found, lost) == ({"clinic": "ab" * 32}, {"shop": "its process ended"})
 
 
-def test_an_alignment_that_is_kept_makes_the_run_a_function_of_its_seed(tmp_path):
+def test_a_second_run_with_the_stored_alignment_gives_the_same_weights(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     first = weights(sites)
@@ -196,7 +196,7 @@ def test_an_alignment_that_is_kept_makes_the_run_a_function_of_its_seed(tmp_path
     assert weights(sites) == first
 
 
-def test_a_changed_table_is_aligned_anew(tmp_path):
+def test_a_changed_table_is_aligned_again(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     kept = {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
@@ -206,7 +206,7 @@ def test_a_changed_table_is_aligned_anew(tmp_path):
     assert all((site.folder / "alignment.safetensors").read_bytes() != kept[name] for name, site in sites.items())
 
 
-def test_other_parties_with_columns_are_aligned_anew(tmp_path):
+def test_another_set_of_parties_with_columns_is_aligned_again(tmp_path):
     """Presence is stored by a party's position among those with columns; for other parties it would be wrong."""
     sites = world(tmp_path)
     run(sites, settings())
@@ -217,7 +217,7 @@ def test_other_parties_with_columns_are_aligned_anew(tmp_path):
     assert kept.known.observed.shape[1] == len(kept.parties["blocks"]) == 2
 
 
-def test_resume_goes_on_to_the_same_weights(tmp_path):
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     whole = weights(sites)
@@ -238,7 +238,7 @@ def test_resume_is_refused_with_other_settings(tmp_path):
     assert (sites["bank"].folder / "record.json").read_bytes() == before
 
 
-def test_resume_is_refused_where_a_table_changed(tmp_path):
+def test_resume_is_refused_if_a_table_has_changed(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     frame = pl.read_csv(sites["clinic"].table)
@@ -254,7 +254,7 @@ def test_resume_is_refused_where_a_table_changed(tmp_path):
         ({"parties": ("bank", "shop")}, "the settings name party 'clinic', the federation has"),
     ],
 )
-def test_what_a_site_must_say(tmp_path, change, said):
+def test_a_site_without_a_table_or_with_other_parties_is_refused(tmp_path, change, said):
     sites = world(tmp_path)
     sites["shop"] = replace(sites["shop"], **change)
     with pytest.raises(ConfigError, match=said):
@@ -262,7 +262,7 @@ def test_what_a_site_must_say(tmp_path, change, said):
 
 
 @dataclass(frozen=True)
-class Says(Site):
+class RestrictedSite(Site):
     id: str | None = None
     columns: tuple[str, ...] | None = None
 
@@ -279,23 +279,23 @@ class Says(Site):
         ({"id": "card"}, r"'shop': the job aligns by column 'id', but the party's own settings .* id = 'card'"),
     ],
 )
-def test_a_site_says_what_of_its_table_a_job_may_read(tmp_path, says, refused):
+def test_a_job_may_read_only_columns_that_the_site_allows(tmp_path, says, refused):
     sites = world(tmp_path)
-    sites["shop"] = Says(**vars(sites["shop"]), **says)
+    sites["shop"] = RestrictedSite(**vars(sites["shop"]), **says)
     with contextlib.nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
         run(sites, settings(epochs=1))
 
 
-def test_a_label_is_a_column_that_a_job_reads(tmp_path):
+def test_the_label_must_be_among_the_allowed_columns(tmp_path):
     sites = world(tmp_path)
-    sites["bank"] = Says(**vars(sites["bank"]), columns=("income",))
+    sites["bank"] = RestrictedSite(**vars(sites["bank"]), columns=("income",))
     with pytest.raises(ConfigError, match="party 'bank': the job reads 'y'"):
         run(sites, settings(epochs=1))
 
 
 @pytest.mark.filterwarnings("ignore:the labels of party 'shop' are not used")
 @pytest.mark.parametrize("columns", [True, False])
-def test_a_table_is_read_at_home_as_in_one_process(tmp_path, columns):
+def test_a_site_reads_its_table_as_training_in_one_process_does(tmp_path, columns):
     """The columns that are read determine the present rows, and so N and the split."""
     sites = world(tmp_path)
     own = {"drop": ["visits"], "types": {"spent": "categorical"}} if columns else {"label": "kind"}
@@ -313,24 +313,24 @@ def test_a_table_is_read_at_home_as_in_one_process(tmp_path, columns):
     assert len(StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known.position) == one.alignment.n
 
 
-def test_a_party_that_holds_labels_alone_may_be_asked_for_nothing_else(tmp_path):
+def test_a_party_with_labels_only_may_allow_just_its_label_column(tmp_path):
     sites = world(tmp_path)
     frame = pl.read_csv(sites["shop"].table)
     frame.with_columns(y2=pl.lit("a"), day=pl.lit("2024-01-02")).write_csv(sites["shop"].table)
-    sites["shop"] = Says(**vars(sites["shop"]), columns=("y2",))
+    sites["shop"] = RestrictedSite(**vars(sites["shop"]), columns=("y2",))
     whole = settings().model_dump(exclude_none=True)
     config = Config.of(whole | {"parties": {"bank": {}, "shop": {"columns": False, "label": "y2"}, "clinic": {}}})
     assert SiteParty.of(sites["shop"], config).table.kinds == {}
 
 
 @dataclass(frozen=True)
-class Lists(Site):
+class ListingSite(Site):
     encoders: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch):
+def write_module(tmp_path, monkeypatch):
     """Return a function that writes a user's own module, which leaves a file as a sign when it is imported."""
     sign = tmp_path / "it ran"
 
@@ -344,21 +344,21 @@ def written(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def job_with_code(written):
+def job_with_code(write_module):
     """Return settings that name code for the shop, and the file that shows whether it ran."""
     code = "from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    return nn.Linear(inputs, outputs)\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
-    return Config.of(values), written("nets_of_ours", code)
+    return Config.of(values), write_module("nets_of_ours", code)
 
 
 @pytest.fixture
-def job_with_a_method(written):
+def job_with_a_method(write_module):
     """Settings that name a user-defined method, and where it leaves a sign that it ran."""
     code = "from anyparty.methods.split.plug import Plug\n\n\nclass Mine(Plug):\n    pass\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["method"] = {"factory": "rules_of_ours:Mine", "embedding": 4}
-    return Config.of(values), written("rules_of_ours", code)
+    return Config.of(values), write_module("rules_of_ours", code)
 
 
 REFUSED = (
@@ -368,18 +368,18 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("listed", [None, (), ("nets_of_ours:other",), ("bank.nets_of_ours:make",)])
-def test_code_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_with_code, listed):
+def test_encoder_code_that_a_party_does_not_list_is_not_imported(tmp_path, job_with_code, listed):
     sites, (config, sign) = world(tmp_path), job_with_code
     if listed is not None:
-        sites["shop"] = Lists(**vars(sites["shop"]), encoders=listed)
+        sites["shop"] = ListingSite(**vars(sites["shop"]), encoders=listed)
     with pytest.raises(ConfigError, match=REFUSED):
         run(sites, config)
     assert not sign.exists()
 
 
-def test_code_that_a_party_lists_is_its_encoder_in_training_prediction_and_service(tmp_path, job_with_code):
+def test_listed_encoder_code_is_used_in_training_and_prediction(tmp_path, job_with_code):
     sites, (config, sign) = world(tmp_path), job_with_code
-    sites["shop"] = Lists(**vars(sites["shop"]), encoders=("nets_of_ours:make",))
+    sites["shop"] = ListingSite(**vars(sites["shop"]), encoders=("nets_of_ours:make",))
     run(sites, config)
     assert sign.exists()
     kept, _, _ = load_party(sites["shop"], config)
@@ -393,7 +393,7 @@ def test_code_that_a_party_lists_is_its_encoder_in_training_prediction_and_servi
         memory.play(parts | {"shop": partial(predict_at_home, sites["shop"], config)})
 
 
-def test_the_label_is_nobodys_feature(tmp_path):
+def test_the_label_column_is_never_used_as_a_feature(tmp_path):
     sites = world(tmp_path)
     frame = pl.read_csv(sites["shop"].table)
     frame.with_columns(y=(pl.col("spent") > 0).cast(int), y2=pl.lit("a")).write_csv(sites["shop"].table)
@@ -410,7 +410,7 @@ def test_the_label_is_nobodys_feature(tmp_path):
         assert "y" not in SiteParty.of(sites["shop"], config).table.kinds
 
 
-def test_a_label_that_nobody_uses(tmp_path):
+def test_a_label_setting_without_effect_is_refused(tmp_path):
     sites = world(tmp_path)
     config = Config.of(settings().model_dump(exclude_none=True) | {"parties": {"bank": {"label": "income"}}})
     for name in NAMES:
@@ -422,14 +422,14 @@ def test_a_label_that_nobody_uses(tmp_path):
 def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, kind):
     sites, seen = world(tmp_path), {}
 
-    class Ear(Recorder):
+    class MessageRecorder(Recorder):
         async def send(self, to, tag, tensors):
             if tag in {"setup", "plan"}:
                 seen.setdefault((rows, to, tag), []).append({name: tensor.clone() for name, tensor in tensors.items()})
             await super().send(to, tag, tensors)
 
     for rows in ("any", kind):
-        run(sites, settings(epochs=1, rows=rows), wrap=Ear)
+        run(sites, settings(epochs=1, rows=rows), wrap=MessageRecorder)
     for name in ("shop", "clinic"):
         before, after = (seen[rows, name, "setup"][0] for rows in ("any", kind))
         assert before.keys() == after.keys()
@@ -447,15 +447,15 @@ def test_a_passive_party_gets_the_same_setup_with_every_kind_of_rows(tmp_path, k
     assert json.loads((sites["shop"].folder / "record.json").read_text()).get("overlap") is None
 
 
-def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
+def test_no_message_holds_a_feature_a_label_or_an_id(tmp_path):
     sites, seen = world(tmp_path), []
 
-    class Ear(Recorder):
+    class MessageRecorder(Recorder):
         async def send(self, to, tag, tensors):
             seen.append((self.me, to, tag, {name: tensor.clone() for name, tensor in tensors.items()}))
             await super().send(to, tag, tensors)
 
-    run(sites, settings(epochs=2), wrap=Ear)
+    run(sites, settings(epochs=2), wrap=MessageRecorder)
     assert {tag for _, _, tag, _ in seen} >= {"embedding", "gradient", "setup", "plan", "align-tokens"}
     frames = {name: pl.read_csv(site.table) for name, site in sites.items()}
     for sender, _, tag, tensors in seen:
@@ -472,11 +472,11 @@ def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
 
 
 @pytest.mark.parametrize("listed", [None, (), ("rules_of_ours:Other",)])
-def test_a_method_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_with_a_method, listed):
+def test_a_method_that_a_party_does_not_list_is_not_imported(tmp_path, job_with_a_method, listed):
     config, sign = job_with_a_method
     (site,) = (site for name, site in world(tmp_path).items() if name == "shop")
     if listed is not None:
-        site = Lists(**vars(site), methods=listed)
+        site = ListingSite(**vars(site), methods=listed)
     said = r"party 'shop': the job names a method that is user-defined code.*methods = \[\"rules_of_ours:Mine\"\]"
     with pytest.raises(ConfigError, match=said):
         SiteParty.of(site, config)
@@ -486,7 +486,7 @@ def test_a_method_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_
 def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job_with_a_method):
     config, sign = job_with_a_method
     listed = ("rules_of_ours:Mine",)
-    sites = {name: Lists(**vars(site), methods=listed) for name, site in world(tmp_path).items()}
+    sites = {name: ListingSite(**vars(site), methods=listed) for name, site in world(tmp_path).items()}
     run(sites, config)
     assert sign.exists()
     about = ModelSummary.load(sites["shop"].folder / "model.json")
@@ -524,7 +524,7 @@ def test_a_party_reads_its_table_by_its_own_settings(tmp_path):
     assert told["bank"] is not None
 
 
-def test_a_wrong_setting_of_a_site(tmp_path):
+def test_an_invalid_setting_of_a_site_is_reported(tmp_path):
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "anyparty.toml").write_text(
         'party = "a"\nactive = "a"\nparties = ["a", "b"]\nseparator = ";;"\n'

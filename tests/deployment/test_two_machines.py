@@ -181,7 +181,7 @@ def parts_of(machines: dict[str, Machine]) -> dict[str, SiteConfig]:
     return {"bank": SiteConfig.read(bank.home / "house" / "kits" / "bank"), "shop": SiteConfig.read(shop.home / "shop")}
 
 
-def test_the_recipe_for_two_machines(machines, tmp_path):
+def test_the_documented_steps_for_two_machines_work(machines, tmp_path):
     bank, shop = machines.values()
     recipe, rest = until("6. Train")
     said = follow(machines, recipe)
@@ -220,7 +220,7 @@ def test_the_recipe_for_two_machines(machines, tmp_path):
     assert weights(parts_of(machines)) == alone
 
 
-def test_a_machine_that_is_not_on_the_line_is_given_up_in_time(machines):
+def test_an_unreachable_machine_is_given_up_in_time(machines):
     bank, shop = machines.values()
     follow(machines, until("5. Start")[0])
     assert bank.home.joinpath("house/kits/admin").exists()
@@ -254,7 +254,7 @@ def _part(site, config, net):
     return train_at_home(site, config, net)
 
 
-def test_every_command_of_the_page_is_run_or_named():
+def test_every_documented_command_except_the_installation_is_run():
     """Only the installation is not run."""
     every = re.findall(r"```console\n(.*?)```", DOC, re.DOTALL)
     run = [block["text"] for block in MARKED.finditer(DOC) if block["how"] == "run"]

@@ -21,7 +21,7 @@ from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError
 from anyparty.report import page
 from anyparty.serving import application
-from tests.deployment import test_site_training as test_house
+from tests.deployment import test_site_training as site_training_tests
 
 CANARY = "canary"
 COMMANDS = (
@@ -124,7 +124,7 @@ def _poison(run: Path, which: str) -> Path:
 
 def _job(run: Path) -> None:
     """Predict at a site whose job contains the run's settings."""
-    site = test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
+    site = site_training_tests.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
     StoredPart.of(site, Config.of(settings.load(run / "config.toml").model_dump(exclude_none=True)))
 
 
@@ -277,7 +277,7 @@ LOADS = {
     "predict": predict_run,
     "serve": application,
     "federate predict": lambda run: StoredPart.of(
-        test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
+        site_training_tests.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
     ),
 }
 
