@@ -40,7 +40,7 @@ DAMAGES = [
 ]
 
 
-def test_a_record_is_written_as_it_was_read(copy, tmp_path):
+def test_writing_a_record_preserves_all_fields(copy, tmp_path):
     change(copy, written_by="a later version", history=[{"stage": "train", "epoch": 1, "loss": None, "clock": 3}])
     RunRecord.read(copy / "record.json").write(tmp_path / "record.json")
     before, after = (json.loads((folder / "record.json").read_text()) for folder in (copy, tmp_path))
@@ -48,7 +48,7 @@ def test_a_record_is_written_as_it_was_read(copy, tmp_path):
 
 
 @pytest.mark.parametrize(("values", "said"), DAMAGES)
-def test_a_damaged_record_is_named_with_its_field(copy, values, said):
+def test_a_damaged_field_of_a_record_is_reported(copy, values, said):
     assert RunRecord.read(copy / "record.json").to_json() == json.loads((copy / "record.json").read_text())
     change(copy, **values)
     with pytest.raises(ModelError) as caught:
@@ -57,7 +57,7 @@ def test_a_damaged_record_is_named_with_its_field(copy, values, said):
 
 
 @pytest.mark.parametrize("words", [("report",), ("evaluate",), ("train", "--resume")])
-def test_commands_say_so(copy, call, words):
+def test_commands_report_a_damaged_record(copy, call, words):
     change(copy, history=None, tables=[])
     last = copy.parents[1] / "credit.toml" if words[0] == "train" else copy
     ended = call(*words, last)
@@ -66,7 +66,7 @@ def test_commands_say_so(copy, call, words):
     assert "Input should be a valid" in ended.stderr
 
 
-def test_settings_that_are_no_toml_any_more(copy, call):
+def test_commands_report_damaged_settings(copy, call):
     change(copy, status="stopped")
     (copy / "config.toml").write_text("[train\n")
     for words in (("train", "--resume", copy.parents[1] / "credit.toml"), ("evaluate", copy)):
@@ -75,7 +75,7 @@ def test_settings_that_are_no_toml_any_more(copy, call):
         assert "config.toml: this is not TOML" in ended.stderr
 
 
-def test_a_checkpoint_whose_words_are_damaged(copy, call):
+def test_a_checkpoint_with_damaged_metadata_is_reported(copy, call):
     (last, *_) = sorted((copy / "parties" / "bank" / "checkpoints").glob("*.safetensors"), reverse=True)
     tensors, about = read(last)
     assert PROGRESS.validate_python(about).history == about["history"]
@@ -86,7 +86,7 @@ def test_a_checkpoint_whose_words_are_damaged(copy, call):
         assert f"{last.name}: its description of the run is damaged" in ended.stderr
 
 
-def test_a_run_from_python_says_it_too(copy):
+def test_python_reports_damaged_settings(copy):
     (copy / "config.toml").write_text("[train\n")
     with pytest.raises(ResumeError, match=r"config.toml: this is not TOML"):
         Federation.from_config(config.load(copy.parents[1] / "credit.toml")).train(folder=copy, resume=True)

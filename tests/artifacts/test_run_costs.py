@@ -26,7 +26,7 @@ def train(method, names=("bank", "shop", "town"), folder=None, **settings):
                             **{"epochs": 3, "test": 0.0, "validation": 0.0} | settings)  # fmt: skip
 
 
-def test_apc_by_6_for_each_passive_party_and_in_the_record(tmp_path):
+def test_apc_costs_follow_equation_6_for_each_passive_party(tmp_path):
     model = train("apc", folder=tmp_path / "run", test=0.25)
     use = json.loads((tmp_path / "run" / "record.json").read_text())["costs"]
     assert use == model.costs
@@ -43,7 +43,7 @@ def test_apc_by_6_for_each_passive_party_and_in_the_record(tmp_path):
         assert (sent[name]["tag"], sent[name]["rounds"], sent[name]["messages"]) == ("representation", 1, 1)
 
 
-def test_split_learning_by_9(tmp_path):
+def test_split_learning_costs_follow_equation_9(tmp_path):
     model = train("standard", ("bank", "shop"))
     (by,) = model.costs["published"]
     last = sum(p.numel() for p in list(model.members["shop"].state.modules["encoder"].parameters())[-2:])
@@ -54,7 +54,7 @@ def test_split_learning_by_9(tmp_path):
     assert sent["embedding"]["bytes_sent"] == sent["gradient"]["bytes_sent"] == 3 * 40 * 4 * 4
 
 
-def test_vfedtrans_by_10(tmp_path):
+def test_vfedtrans_costs_follow_equation_10(tmp_path):
     model = train("vfedtrans")
     by = {each["party"]: each for each in model.costs["published"]}
     assert by["shop"]["bytes_sent"] == 4 * (2 * 40**2 + 3 * 5 + 2 * 5 + 40 * 3 + 40 * 2 + 40 * 5)
@@ -63,21 +63,21 @@ def test_vfedtrans_by_10(tmp_path):
 
 
 @pytest.mark.parametrize("how", [{"method": "ensemble"}, {"method": "standard", "schedule": "flex"}])
-def test_what_no_formula_covers_has_its_messages_alone(how):
+def test_schedules_have_no_published_formula_but_count_messages(how):
     """(9) applies to Ensemble, whose parties exchange embeddings, but not to local iterations of a schedule."""
     model = train(names=("bank", "shop"), **how)
     assert bool(model.costs["published"]) == (how["method"] == "ensemble")
     assert {each["tag"] for each in model.costs["sent"]} >= {"embedding"}
 
 
-def test_pseudo_labels_are_beyond_the_formula():
+def test_pseudo_labels_have_no_published_formula():
     """Equation (9) covers one stage of labelled rows, so it would be far below what both stages sent."""
     model = train("laser", more={"unlabelled": "pseudo", "unlabelled_epochs": 3})
     assert model.costs["published"] == []
     assert {each["tag"] for each in model.costs["sent"]} >= {"embedding", "gradient"}
 
 
-def test_rounds_count_each_way_on_its_own():
+def test_rounds_are_counted_per_direction():
     ledger = Ledger({Flow("a", "b", "up"): Tally(3, 30), Flow("b", "a", "down"): Tally(3, 60),
                      Flow("b", "a", "both"): Tally(2, 8), Flow("a", "b", "both"): Tally(1, 4)})  # fmt: skip
     assert ledger.exchanges() == [

@@ -42,7 +42,7 @@ class Idle:
 
 
 @pytest.mark.parametrize("work", [train_at_home, predict_at_home])
-def test_a_second_job_in_a_kit_gives_up_and_touches_nothing(tmp_path, monkeypatch, work):
+def test_a_second_job_in_a_kit_is_refused_and_changes_no_file(tmp_path, monkeypatch, work):
     sites = world(tmp_path)
     run(sites, settings(epochs=2))
     monkeypatch.setattr(run_folder, "WAIT_S", 0.5)
@@ -55,7 +55,7 @@ def test_a_second_job_in_a_kit_gives_up_and_touches_nothing(tmp_path, monkeypatc
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_job_waits_for_the_one_before_and_lets_others_work(tmp_path):
+def test_a_job_waits_for_an_earlier_one_without_blocking_the_loop(tmp_path):
     sites = world(tmp_path)
     lock, at_work = run_folder.take(sites["shop"].folder), []
 
@@ -72,7 +72,7 @@ def test_a_job_waits_for_the_one_before_and_lets_others_work(tmp_path):
     assert json.loads((sites["shop"].folder / "record.json").read_text())["status"] == "done"
 
 
-def test_a_job_that_ended_badly_leaves_its_folder_free(tmp_path):
+def test_a_failed_job_releases_its_folder(tmp_path):
     sites = world(tmp_path)
     sites["shop"].table.write_text("nothing")
     with pytest.raises(ValueError, match="shop"):
@@ -81,7 +81,7 @@ def test_a_job_that_ended_badly_leaves_its_folder_free(tmp_path):
         run_folder.take(site.folder).release()
 
 
-def test_a_killed_process_leaves_its_folder_free(tmp_path):
+def test_a_killed_process_releases_its_folder(tmp_path):
     code = "import time, pathlib; from anyparty.artifacts import run_folder; "
     code += f"a = run_folder.take(pathlib.Path({str(tmp_path)!r})); "
     with subprocess.Popen([sys.executable, "-c", code + "print('in', flush=True); time.sleep(60)"],  # noqa: S603
@@ -94,7 +94,7 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
     run_folder.take(tmp_path).release()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path):
     (tmp_path / "runs").write_text("mine")
     with pytest.raises(StorageError, match=r"runs: this is a file; name a folder$"):
         run_folder.take(tmp_path / "runs")
@@ -102,7 +102,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         run_folder.take(Path("/proc/runs"))
 
 
-class Second(Callback):
+class StartsSecondRun(Callback):
     """Starts another run in the same folder during the first one."""
 
     def __init__(self, **how):
@@ -113,14 +113,14 @@ class Second(Callback):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path, resume):
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path, resume):
     folder = tmp_path / "run"
     with pytest.raises(ConfigError, match=BUSY.format(folder)):
-        train(folder=folder, watch=Second(folder=folder, resume=resume))
+        train(folder=folder, watch=StartsSecondRun(folder=folder, resume=resume))
     train(folder=folder, resume=True)  # the folder is free again
 
 
-def test_a_run_that_is_refused_leaves_no_sign_and_its_folder_free(tmp_path):
+def test_a_refused_run_creates_no_files_and_releases_its_folder(tmp_path):
     """An encoder that cannot be imported is detected before the folder is locked."""
     nobodys = {"parties": {"bank": {}, "shop": {"encoder": {"factory": "nowhere.nets:make"}}}}
     config = Config.of(nobodys | {"federation": {"label": "bad"}, "train": {"epochs": 1}})
@@ -145,7 +145,7 @@ class Saves(Callback):
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
+def test_a_model_cannot_be_saved_into_the_folder_of_an_active_run(tmp_path, replace):
     """Before, this deleted the run's settings, so that the finished run could not be loaded."""
     model, folder = train(), tmp_path / "run"
     with pytest.raises(ConfigError, match=BUSY.format(folder)):
@@ -165,15 +165,15 @@ def files(folder):
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_what_a_killed_process_left_half_written_is_taken_away_when_the_run_goes_on(tmp_path, apart):
+def test_resuming_removes_partial_files_of_a_killed_process(tmp_path, apart):
     if apart:
         sites, how = world(tmp_path), {"epochs": 2, "checkpoint_every": 1}
-        folder, go_on = sites["bank"].folder, partial(run, sites, settings(**how))
-        go_on()
+        folder, resume_run = sites["bank"].folder, partial(run, sites, settings(**how))
+        resume_run()
         memory.play({name: partial(predict_at_home, site, settings(**how)) for name, site in sites.items()})
     else:
-        folder, go_on = tmp_path / "run", partial(train, folder=tmp_path / "run", checkpoint_every=1)
-        go_on()
+        folder, resume_run = tmp_path / "run", partial(train, folder=tmp_path / "run", checkpoint_every=1)
+        resume_run()
     known = files(folder)
     assert {Path(name).name for name in known} - run_folder.WRITTEN == set(), "a file that is not swept"
     for name in known:
@@ -181,5 +181,5 @@ def test_what_a_killed_process_left_half_written_is_taken_away_when_the_run_goes
     others = {"served.json.0a1b2c3d.part", "page.html.0a1b2c3d.part", "record.json.part", "mine.part"}
     for name in others:
         (folder / name).write_text("somebody else is at it")
-    go_on(resume=True)
+    resume_run(resume=True)
     assert files(folder) - known == others

@@ -41,7 +41,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return Path(shutil.copytree(SAVED / request.param, tmp_path / "saved"))
 
 
-def same(got: pl.DataFrame, want: pl.DataFrame) -> None:
+def assert_same_predictions(got: pl.DataFrame, want: pl.DataFrame) -> None:
     text = [name for name in want.columns if not name.startswith("p(")]
     assert got.columns == want.columns
     assert got.select(text).rows() == want.select(text).rows()
@@ -49,22 +49,22 @@ def same(got: pl.DataFrame, want: pl.DataFrame) -> None:
         assert torch.allclose(got[name].to_torch(), want[name].cast(got[name].dtype).to_torch(), atol=1e-6), name
 
 
-def test_a_run_of_one_process_predicts_as_it_did(saved: Path) -> None:
+def test_a_run_saved_by_0_1_0_gives_the_same_predictions(saved: Path) -> None:
     want = pl.read_csv(saved / "answers.csv")
     assert want["prediction"].null_count() == 0
-    same(predict_run(saved / "run").frame(), want)
+    assert_same_predictions(predict_run(saved / "run").frame(), want)
 
 
-def test_sites_predict_as_they_did(saved: Path) -> None:
+def test_sites_saved_by_0_1_0_give_the_same_predictions(saved: Path) -> None:
     want = pl.read_parquet(saved / "site" / "bank" / ANSWERS)
     (saved / "site" / "bank" / ANSWERS).unlink()
     sites = {name: Site(name, saved / f"{name}.csv", saved / "site" / name) for name in PARTIES}
     config = settings_of(saved / "run")
     memory.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
-    same(pl.read_parquet(saved / "site" / "bank" / ANSWERS), want)
+    assert_same_predictions(pl.read_parquet(saved / "site" / "bank" / ANSWERS), want)
 
 
-def test_records_are_reported(saved: Path, call: Call) -> None:
+def test_records_saved_by_0_1_0_can_be_reported(saved: Path, call: Call) -> None:
     for run in (saved / "run", saved / "site" / "bank"):
         shown = call("report", run, "--out", saved / f"report of {run.name}")
         assert shown.exit_code == 0, shown.output
@@ -72,7 +72,7 @@ def test_records_are_reported(saved: Path, call: Call) -> None:
         assert "bank" in page.read_text(encoding="utf-8")
 
 
-def test_the_best_epoch_that_was_counted_from_0_is_counted_from_1(saved: Path) -> None:
+def test_the_best_epoch_saved_by_0_1_0_is_read_as_counted_from_1(saved: Path) -> None:
     record = RunRecord.read(saved / "run" / "record.json")
     model = Model.load(saved / "run")
     assert model.best_epoch == record.best_epoch == len(record.history)

@@ -16,7 +16,7 @@ def sent(site: homes.Site, tag: str) -> int:
     return sum(row["messages"] for row in record(site)["ledger"] if row["tag"] == tag)
 
 
-class Stumble:
+class FailingChannel:
     """A channel that calls ``look``, and fails at one party's n-th message of a kind."""
 
     def __init__(self, channel, fail=("shop", "embedding", 10**9), look=None):
@@ -39,7 +39,7 @@ class Stumble:
         await self.channel.close()
 
 
-def test_a_finished_part_says_so(tmp_path):
+def test_a_finished_part_is_recorded_as_done(tmp_path):
     sites = homes.build(tmp_path)
     homes.play(sites, homes.settings())
     bank, shop = record(sites["bank"]), record(sites["shop"])
@@ -56,13 +56,13 @@ def test_a_finished_part_says_so(tmp_path):
     assert "table.csv" not in shop["settings"]
 
 
-def test_a_killed_process_leaves_the_record_of_its_last_checkpoint(tmp_path):
+def test_the_record_is_updated_at_every_checkpoint(tmp_path):
     sites, seen = homes.build(tmp_path), {}
 
     def look(count):
         seen[count] = record(sites["shop"])
 
-    homes.play(sites, homes.settings(epochs=3, checkpoint_every=1), lambda channel: Stumble(channel, look=look))
+    homes.play(sites, homes.settings(epochs=3, checkpoint_every=1), lambda channel: FailingChannel(channel, look=look))
     tags = {count: {row["tag"]: row["messages"] for row in kept["ledger"]} for count, kept in seen.items()}
     last = max(seen)
     assert seen[last]["status"] == "running"  # what a killed process would leave
@@ -71,17 +71,17 @@ def test_a_killed_process_leaves_the_record_of_its_last_checkpoint(tmp_path):
     assert 0 < tags[last]["embedding"] < last
 
 
-def test_a_part_that_fails_keeps_its_ledger_and_says_why(tmp_path):
+def test_a_failed_part_records_its_ledger_and_its_error(tmp_path):
     sites = homes.build(tmp_path)
     with pytest.raises(PartyLost):
-        homes.play(sites, homes.settings("standard"), lambda channel: Stumble(channel, ("shop", "embedding", 4)))
+        homes.play(sites, homes.settings("standard"), lambda channel: FailingChannel(channel, ("shop", "embedding", 4)))
     shop = record(sites["shop"])
     assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
     assert sent(sites["shop"], "embedding") == 3  # the fourth was not sent
     assert record(sites["bank"])["status"] == "failed"
 
 
-def test_a_run_that_goes_on_goes_on_in_the_same_ledger(tmp_path):
+def test_a_resumed_run_continues_its_ledger(tmp_path):
     sites = homes.build(tmp_path)
     homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))
     first, began = sent(sites["shop"], "embedding"), record(sites["shop"])["began"]
@@ -92,7 +92,7 @@ def test_a_run_that_goes_on_goes_on_in_the_same_ledger(tmp_path):
     def look(count):
         seen.setdefault(count, record(sites["bank"]))
 
-    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1), lambda c: Stumble(c, look=look), resume=True)
+    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1), lambda c: FailingChannel(c, look=look), resume=True)
     # if this run is killed at once, the record must match the checkpoints exactly
     assert [each["epoch"] for each in seen[1]["history"]] == [1]
     assert [each["epoch"] for each in record(sites["bank"])["history"]] == [1, 2]

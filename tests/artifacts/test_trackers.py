@@ -15,7 +15,7 @@ from anyparty.errors import ConfigError
 from anyparty.training.callbacks import Callback, CallbackList
 
 
-class Hears(Callback):
+class RecordingCallback(Callback):
     """Records all callbacks; may raise an error in the second epoch."""
 
     def __init__(self, fails_with: BaseException | None = None) -> None:
@@ -48,8 +48,8 @@ def train(work: Path, *changes: str, **how):
     return Federation.from_config(settings).train(folder=work / "run", **how)
 
 
-def test_a_watcher_hears_of_the_whole_run(work):
-    hears = Hears()
+def test_a_callback_receives_all_events_of_a_run(work):
+    hears = RecordingCallback()
     model = train(work, watch=hears)
     assert [each[:2] for each in hears.said[:-1]] == [
         ("begin", 3), ("stage", "train"), ("epoch", 1), ("epoch", 2), ("epoch", 3),
@@ -61,7 +61,7 @@ def test_a_watcher_hears_of_the_whole_run(work):
     assert (record["status"], record["error"]) == ("done", "")
 
 
-def test_a_watcher_hears_who_has_which_rows(work):
+def test_a_callback_receives_the_overlap_of_the_parties(work):
     class Aligned(Callback):
         def on_aligned(self, overlap, predicted):
             heard.append((overlap, predicted))
@@ -76,8 +76,8 @@ def test_a_watcher_hears_who_has_which_rows(work):
     ("raised", "status", "error"),
     [(KeyboardInterrupt(), "stopped", ""), (ValueError("no rows left"), "failed", "ValueError: no rows left")],
 )
-def test_a_run_that_ends_early_says_how(work, raised, status, error):
-    hears = Hears(raised)
+def test_a_run_that_ends_early_records_its_status_and_error(work, raised, status, error):
+    hears = RecordingCallback(raised)
     with pytest.raises(type(raised)):
         train(work, "train.checkpoint_every=1", watch=hears)
     assert hears.said[-1] == ("end", status, None, error)
@@ -92,15 +92,15 @@ def test_a_run_that_ends_early_says_how(work, raised, status, error):
     assert record["evaluation"]["overall"]
 
 
-def test_without_test_rows_there_are_no_scores(work):
-    hears = Hears()
+def test_a_run_without_test_rows_reports_no_scores(work):
+    hears = RecordingCallback()
     train(work, "train.test=0", watch=hears)
     assert hears.said[-1] == ("end", "done", None, "")
     assert "evaluation" not in read_json(work / "run" / "record.json")
 
 
-def test_who_is_lost_is_told_once_and_who_comes_back_too():
-    hears, also = Hears(), Hears()
+def test_lost_and_rejoined_parties_are_reported_once():
+    hears, also = RecordingCallback(), RecordingCallback()
     every = CallbackList([hears, CallbackList([also])])
     for epoch, more in enumerate([{"absent": {"shop": "cut off"}}, {"absent": {"shop": "cut off"}, "back": ["shop"]},
                                   {}, {"absent": {"shop": "cut off again"}}], start=1):  # fmt: skip
@@ -112,7 +112,7 @@ def test_who_is_lost_is_told_once_and_who_comes_back_too():
     ]  # fmt: skip
 
 
-def test_a_tracker_that_fails_is_told_no_more(recwarn):
+def test_a_failed_tracker_receives_no_more_events(recwarn):
     class Breaks(trackers.Tracker):
         calls = 0
 
@@ -130,7 +130,7 @@ def test_a_tracker_that_fails_is_told_no_more(recwarn):
     assert breaks.calls == 1
 
 
-def test_a_tracker_that_is_not_installed(work, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_reported(work, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(__import__("sys").modules, "mlflow.tracking", None)
     with pytest.raises(ConfigError, match=r"TensorBoard is not installed: pip install 'anyparty\[track\]'"):
@@ -140,12 +140,12 @@ def test_a_tracker_that_is_not_installed(work, monkeypatch):
         train(work, "track.mlflow=here")
 
 
-def test_tensorboard_needs_a_folder(work):
+def test_tensorboard_needs_a_run_folder(work):
     with pytest.raises(ConfigError, match="name one, train"):
         trackers.trackers(config.load(work / "credit.toml", ["track.tensorboard=true"]), None)
 
 
-def test_tensorboard_has_the_curves(work):
+def test_tensorboard_records_the_losses_of_all_epochs(work):
     pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
@@ -173,12 +173,12 @@ def mlflow():
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own warnings
-def test_mlflow_has_the_run(work, mlflow, monkeypatch):
+def test_mlflow_records_an_interrupted_and_resumed_run(work, mlflow, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (work / "mlruns").as_uri()
     asked = (f"track.mlflow={uri}", "track.experiment=credit", "train.checkpoint_every=1")
     with pytest.raises(KeyboardInterrupt):
-        train(work, *asked, watch=Hears(KeyboardInterrupt()))
+        train(work, *asked, watch=RecordingCallback(KeyboardInterrupt()))
     kept = read_json(work / "run" / "mlflow.json")
     client = mlflow.MlflowClient(tracking_uri=uri)
     assert client.get_run(kept["run"]).info.status == "KILLED"
@@ -196,14 +196,14 @@ def test_mlflow_has_the_run(work, mlflow, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_address_with_a_password_is_refused_and_not_repeated(work, call):
+def test_a_tracking_address_with_a_password_is_refused_and_not_shown(work, call):
     shown = call("train", "credit.toml", "--set", "track.mlflow=http://bob:hunter2@localhost:9")
     assert shown.exit_code == 2
     assert "MLFLOW_TRACKING_PASSWORD" in shown.stderr
     assert "hunter2" not in shown.output + shown.stderr
 
 
-def test_an_mlflow_that_is_not_there_is_named(work, mlflow):
+def test_an_unreachable_mlflow_server_is_reported(work, mlflow):
     with pytest.raises(ConfigError, match=r"track.mlflow: 'http://127.0.0.1:9' cannot be used .* server running"):
         train(work, "track.mlflow=http://127.0.0.1:9")
 
@@ -220,7 +220,7 @@ def test_an_mlflow_that_is_not_there_is_named(work, mlflow):
 @pytest.mark.parametrize(
     ("uri", "server"), [("sqlite:///mlflow.db", False), ("https://h:1", True), ("environment", True)]
 )
-def test_an_mlflow_that_cannot_be_used_says_what_it_needs(work, mlflow, monkeypatch, error, said, uri, server):
+def test_an_unusable_mlflow_causes_an_error_with_the_remedy(work, mlflow, monkeypatch, error, said, uri, server):
     def fails(*_, **__):
         raise error
 

@@ -14,16 +14,16 @@ UNEVEN = torch.tensor([[True, True]] * 20 + [[True, False]] * 3)
 
 
 @pytest.mark.parametrize(("batches", "rows"), [("mixed", [7, 8, 8]), ("by-pattern", [3, 4, 8, 8])])
-def test_an_epoch_s_steps_add_up_to_its_rows(batches, rows):
+def test_weights_of_steps_are_proportional_to_their_rows(batches, rows):
     seen = []
 
-    class Noted(Split):
+    class RecordingSplit(Split):
         async def step(self, net, state, rows, batch):
             if net.me == "a":
                 seen.append((len(batch.rows), batch.share))
             return await super().step(net, state, rows, batch)
 
-    worlds.train(Noted(rule=Local()), world(K=2, observed=UNEVEN), epochs=1, batch_size=8, batches=batches)
+    worlds.train(RecordingSplit(rule=Local()), world(K=2, observed=UNEVEN), epochs=1, batch_size=8, batches=batches)
     assert sorted(count for count, _ in seen) == rows
     means = [1.0] * 3 if batches == "mixed" else [count / (23 / 4) for count, _ in seen]
     assert [share for _, share in seen] == pytest.approx(means)
@@ -41,7 +41,7 @@ UNCUT = {"pretrain_lr": 0.01, "pretrain_weight_decay": 0.0, "pretrain_clip": 1e6
         ("false-vfl-1", "pretrain", {}), ("false-vfl-1", "train", {}),
     ],
 )  # fmt: skip
-def test_a_step_is_as_long_as_its_share(name, stage, parameters):
+def test_the_size_of_a_step_is_proportional_to_its_share(name, stage, parameters):
     of, made = world(K=2, N=12), method(name, **parameters)
     ways = []
     for share in (1.0, 0.25):

@@ -9,7 +9,7 @@ from anyparty.alignment.overlap import Overlap
 from anyparty.training.callbacks import Bar
 
 
-def test_a_name_in_brackets_is_shown():
+def test_the_progress_line_shows_names_in_brackets():
     told = io.StringIO()
     bar = Bar(Console(file=told, force_terminal=True, width=160))
     bar.on_stage_begin("local, Bank [red]", epochs=2, rows=10, first_epoch=0)
@@ -23,7 +23,7 @@ def test_a_name_in_brackets_is_shown():
     assert "f1 [b] 0.2500" in told.getvalue()
 
 
-def test_the_alignment_has_a_line_of_its_own():
+def test_the_alignment_has_its_own_progress_line():
     shown = io.StringIO()
     bar = Bar(Console(file=shown, force_terminal=True, width=160))
     bar.on_align_progress(250, 1000)
@@ -36,7 +36,7 @@ def test_the_alignment_has_a_line_of_its_own():
     assert "0/2" in shown.getvalue()
 
 
-def test_no_width_cuts_the_scores():
+def test_scores_are_not_cut_off_at_any_terminal_width():
     for width in (40, 80):
         shown = io.StringIO()
         bar = Bar(Console(file=shown, force_terminal=True, width=width))

@@ -56,9 +56,9 @@ def weights(state):
     return {f"{m}/{name}": t.clone() for m, module in state.modules.items() for name, t in module.state_dict().items()}
 
 
-class TestThereAndBack:
+class TestSaveAndLoad:
     @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-    def test_training_goes_on_as_if_nothing_had_happened(self, name, tmp_path):
+    def test_training_continues_from_a_checkpoint_bit_for_bit(self, name, tmp_path):
         """Networks, buffers, optimizer moments and step counts are restored: the next steps have the same bits."""
         state, kept = fresh(name, steps=3), Checkpoints(tmp_path)
         kept.save(state, PROGRESS, {})
@@ -69,13 +69,13 @@ class TestThereAndBack:
             step(other)
         assert same_bits(weights(state), weights(other))
 
-    def test_before_the_first_step(self, tmp_path):
+    def test_a_checkpoint_before_the_first_step_is_restored(self, tmp_path):
         kept = Checkpoints(tmp_path)
         kept.save(fresh(), RunPosition(), {})
         progress, best = kept.load(fresh(seed=3), (0, 0))
         assert (progress, best) == (RunPosition(), {})
 
-    def test_progress_and_the_best_networks(self, tmp_path):
+    def test_the_run_position_and_the_best_networks_are_restored(self, tmp_path):
         state, kept = fresh(steps=2), Checkpoints(tmp_path)
         best = {name: tensors_of(module) for name, module in state.modules.items()}
         step(state)
@@ -85,7 +85,7 @@ class TestThereAndBack:
         assert came.keys() == best.keys()
         assert all(same_bits(came[name], best[name]) for name in best)
 
-    def test_numbers_that_json_does_not_know(self, tmp_path):
+    def test_infinity_and_nan_in_the_history_are_restored(self, tmp_path):
         kept = Checkpoints(tmp_path)
         kept.save(fresh(), RunPosition(epoch=4, history=[{"loss": float("inf"), "metric": float("nan")}]), {})
         (record,) = kept.load(fresh(), (0, 4))[0].history
@@ -109,7 +109,7 @@ class TestFolder:
             kept.save(fresh(), RunPosition(stage=stage, epoch=epoch), {})
         return kept
 
-    def test_the_last_two_remain(self, tmp_path):
+    def test_only_the_last_two_checkpoints_are_kept(self, tmp_path):
         kept = self.save(tmp_path, (0, 1), (0, 2), (0, 10), (0, 11))
         assert kept.moments() == [(0, 10), (0, 11)]
         assert len(list(tmp_path.iterdir())) == KEEP == 2
@@ -117,10 +117,10 @@ class TestFolder:
     def test_later_stages_come_last(self, tmp_path):
         assert self.save(tmp_path, (0, 200), (1, 3), (1, 100)).moments() == [(1, 3), (1, 100)]
 
-    def test_none_yet(self, tmp_path):
+    def test_a_missing_folder_has_no_checkpoints(self, tmp_path):
         assert Checkpoints(tmp_path / "none").moments() == []
 
-    def test_other_files_in_the_folder_are_none_of_ours(self, tmp_path):
+    def test_other_files_in_the_folder_are_ignored_and_kept(self, tmp_path):
         kept = self.save(tmp_path, (0, 1))
         for name in ("notes.safetensors", "00-000009.part", "readme.txt", "model-best.safetensors"):
             (tmp_path / name).write_bytes(b"")
@@ -129,7 +129,7 @@ class TestFolder:
         assert kept.moments() == [(0, 2), (0, 3)]
         assert (tmp_path / "notes.safetensors").exists()
 
-    def test_a_write_that_was_cut_off_leaves_the_old_one(self, tmp_path, monkeypatch):
+    def test_an_interrupted_write_keeps_the_old_file(self, tmp_path, monkeypatch):
         path = tmp_path / "x.safetensors"
         write(path, {"w": torch.ones(2)}, {"n": 1})
 
@@ -145,7 +145,7 @@ class TestFolder:
         assert about == {"n": 1}
 
 
-def test_checkpoints_of_a_way_that_was_left_are_forgotten(tmp_path):
+def test_loading_an_earlier_checkpoint_deletes_later_ones(tmp_path):
     kept = Checkpoints(tmp_path)
     for epoch in (4, 5):
         kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
@@ -153,7 +153,7 @@ def test_checkpoints_of_a_way_that_was_left_are_forgotten(tmp_path):
     assert [epoch for _, epoch in kept.moments()] == [4]
 
 
-class Away(StaticMembership):
+class EndingMembership(StaticMembership):
     """Membership in which a party has left after some epochs, or in which this party's own part was ended."""
 
     def __init__(self, after, why, own=""):
@@ -171,22 +171,22 @@ class Away(StaticMembership):
     ("why", "own", "said"),
     [("it left: the job was ended", "", "the job was ended"), ("", "its site was stopped", "its site was stopped")],
 )
-def test_nothing_is_kept_of_an_epoch_at_whose_end_the_run_was_ended(tmp_path, why, own, said):
+def test_an_epoch_in_which_the_run_was_ended_has_no_checkpoint(tmp_path, why, own, said):
     """The active party learns of the end last; a checkpoint of it alone would replace those that all parties have."""
-    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, why, own)}
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": EndingMembership(3, why, own)}
     with pytest.raises(Stopped, match=said):
         worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
     assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [2, 3]
 
 
-def test_without_a_party_that_was_lost_the_others_go_on(tmp_path):
-    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, "it hangs")}
+def test_training_continues_after_a_party_is_lost(tmp_path):
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": EndingMembership(3, "it hangs")}
     worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
     assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [5, 6]
 
 
 class TestAfterAPowerFailure:
-    def test_the_checkpoint_before_is_gone_on_from(self, tmp_path):
+    def test_training_resumes_from_the_checkpoint_before_a_damaged_one(self, tmp_path):
         kept = Checkpoints(tmp_path)
         for epoch in (3, 4):
             kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
@@ -197,7 +197,7 @@ class TestAfterAPowerFailure:
         kept.save(fresh(steps=1), replace(PROGRESS, epoch=4), {})
         assert kept.begin("", resume=True) == [(0, 3), (0, 4)]
 
-    def test_where_none_is_whole_its_name_is_said(self, tmp_path):
+    def test_the_only_checkpoint_is_reported_if_it_is_damaged(self, tmp_path):
         Checkpoints(tmp_path).save(fresh(steps=1), PROGRESS, {})
         path = tmp_path / "00-000004.safetensors"
         path.write_bytes(b"")
@@ -217,7 +217,7 @@ class Stops(Callback):
             raise KeyboardInterrupt
 
 
-def test_a_party_that_was_away_has_the_plain_mean_of_the_epochs_since_it_came_back(tmp_path):
+def test_a_rejoined_party_averages_only_the_epochs_since_it_rejoined(tmp_path):
     """The last four of sixteen epochs are averaged; b rejoins before the last two, with its first networks."""
     run = partial(worlds.train, method("laser", embedding=4), world(K=2), folder=tmp_path,
                   epochs=16, checkpoint_every=1, keep="average")  # fmt: skip
@@ -251,24 +251,24 @@ class TestRefusals:
         return Checkpoints(path.parent).load(state or fresh(), (0, 4))
 
     @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
-    def test_cut_short(self, path, share):
+    def test_a_truncated_file_is_refused(self, path, share):
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(ModelError, match=r"00-000004.safetensors: this is not a complete file of anyparty"):
             self.load(path)
 
-    def test_bytes_after_the_end(self, path):
+    def test_trailing_bytes_are_refused(self, path):
         path.write_bytes(path.read_bytes() + b"more")
         with pytest.raises(ModelError, match="not a complete file"):
             self.load(path)
 
-    def test_another_format(self, path):
+    def test_files_of_other_formats_are_refused(self, path):
         for foreign in (pickle.dumps({"epoch": 4}), b"PK\x03\x04 a zip, as torch.save writes", b"{}", b"\xff" * 100):
             path.write_bytes(foreign)
             with pytest.raises(ModelError, match="not a complete file of anyparty"):
                 self.load(path)
 
-    def test_safetensors_of_somebody_else(self, path):
+    def test_safetensors_files_with_foreign_metadata_are_refused(self, path):
         for metadata in (
             None,
             {"format": "pt"},
@@ -280,18 +280,18 @@ class TestRefusals:
             with pytest.raises(ModelError, match=r"00-000004.safetensors"):
                 self.load(path)
 
-    def test_none(self, path):
+    def test_a_missing_checkpoint_is_reported(self, path):
         with pytest.raises(ModelError, match=r"00-000005.safetensors: no such file"):
             Checkpoints(path.parent).load(fresh(), (0, 5))
 
-    def test_other_networks(self, path):
+    def test_a_checkpoint_of_other_networks_is_refused(self, path):
         state = fresh()
         state.modules["heads"] = nn.Linear(7, 2)
         said = r"parameter heads/weight was saved with shape 2 × 4, but has shape 2 × 7 here; give[^\n]*$"
         with pytest.raises(ModelError, match=said):
             self.load(path, state)
 
-    def test_a_tensor_too_few(self, path):
+    def test_a_checkpoint_with_a_missing_tensor_is_refused(self, path):
         tensors, about = read(path)
         del tensors["module/heads/weight"]
         write(path, tensors, about)
@@ -299,7 +299,7 @@ class TestRefusals:
             self.load(path)
 
     @pytest.mark.parametrize("break_it", ["momentum of another shape", "another optimizer", "a key of nonsense"])
-    def test_an_optimizer_of_somebody_else(self, path, break_it):
+    def test_a_checkpoint_of_another_optimizer_is_refused(self, path, break_it):
         tensors, about = read(path)
         if break_it == "momentum of another shape":
             tensors["optimizer/heads/0/exp_avg"] = torch.zeros(9)
@@ -311,7 +311,7 @@ class TestRefusals:
         with pytest.raises(ModelError, match=r"00-000004.safetensors.*optimizer"):
             self.load(path)
 
-    def test_loading_a_module(self):
+    def test_loading_a_module_reports_missing_and_extra_parameters(self):
         with pytest.raises(ModelError, match=r"shop.safetensors: its weights do not fit.* bias was not saved"):
             load_module(nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "shop.safetensors")
         kept = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "more": torch.zeros(())}

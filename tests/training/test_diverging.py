@@ -10,7 +10,7 @@ from tests import worlds
 from tests.worlds import world
 
 
-class Spoil(Callback):
+class RemoveLabels(Callback):
     """Removes the labels after the first epoch."""
 
     def __init__(self, of):
@@ -22,10 +22,10 @@ class Spoil(Callback):
 
 def train(folder, **settings):
     of = world(K=2, N=32, kind="regression")
-    worlds.train(method("laser", embedding=4), of, folder=folder, epochs=3, watch=Spoil(of), **settings)
+    worlds.train(method("laser", embedding=4), of, folder=folder, epochs=3, watch=RemoveLabels(of), **settings)
 
 
-def test_the_last_good_weights_are_kept_and_named(tmp_path):
+def test_divergence_keeps_the_last_good_weights_and_names_their_folder(tmp_path):
     with pytest.raises(Diverged, match=r"epoch 2, batch 1: .*; the weights after epoch 1 are saved in .*\bkept\b.*a"):
         train(tmp_path / "kept", checkpoint_every=1)
     for name in "ab":
@@ -33,12 +33,12 @@ def test_the_last_good_weights_are_kept_and_named(tmp_path):
         assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
-def test_where_there_are_none_yet(tmp_path):
+def test_divergence_before_the_first_checkpoint_is_reported(tmp_path):
     with pytest.raises(Diverged, match=r"no weights were saved yet in .*: lower train\.checkpoint_every"):
         train(tmp_path, checkpoint_every=2)
 
 
-def test_weights_that_are_no_numbers_replace_none_that_are(tmp_path):
+def test_infinite_weights_do_not_replace_a_checkpoint(tmp_path):
     of, made = world(), method("laser", embedding=4)
     state, kept = worlds.begin(made, of)["b"], Checkpoints(tmp_path)
     kept.save(state, RunPosition(epoch=1), {})

@@ -48,7 +48,7 @@ def test_equal_metric_and_equal_log_loss_keep_the_first_epoch():
     assert chosen([0.9, 0.9], [0.3, 0.3]).epoch == 0
 
 
-def test_a_metric_that_has_not_moved_uses_up_no_patience():
+def test_an_unchanged_metric_does_not_use_up_patience():
     values, losses = [0.0] * 8 + [0.5, 0.5, 0.5, 0.5], [0.2] * 8 + [0.3, 0.3, 0.3, 0.3]
     found = chosen(values, losses, patience=3)
     assert (found.epoch, found.ran) == (8, 12)
@@ -72,7 +72,7 @@ def test_values_up_to_that_of_one_constant_answer_are_ties():
     assert chosen([0.04, 0.0, 0.0, 0.06, 0.0], [0.7, 0.4, 0.3, 0.2, 0.1], metric="f1", floor=0.06).epoch == 4
 
 
-def test_log_loss_itself_is_judged_as_before():
+def test_log_loss_itself_needs_no_tie_break():
     values = [0.7, 0.5, 0.6, 0.6, 0.4]
     found = chosen(values, values, metric="log_loss", patience=2, greater=False)
     assert (found.epoch, found.ran) == (1, 4)

@@ -21,7 +21,7 @@ PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation", "s
 SETTINGS = {"method": "laser"}
 
 
-class Door:
+class OneWaitingParty:
     run = "now"
 
     def __init__(self):
@@ -40,8 +40,8 @@ class Door:
         self.lost[name] = why
 
 
-def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
-    door, record, progress = Door(), {}, RunPosition(epoch=4, best=0.9, best_epoch=1)
+def readmit(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
+    door, record, progress = OneWaitingParty(), {}, RunPosition(epoch=4, best=0.9, best_epoch=1)
     part = SimpleNamespace(hooks=RunHooks(membership=door), agreed=SETTINGS)
 
     async def a(net):
@@ -59,8 +59,8 @@ def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
     return heard["a"], heard["b"], door, record, progress
 
 
-def test_it_goes_on_from_its_own_last_checkpoint_at_the_next_epoch():
-    back, (start, rows), door, record, progress = let_in()
+def test_a_rejoining_party_continues_from_its_own_last_checkpoint():
+    back, (start, rows), door, record, progress = readmit()
     assert back == ("b",)
     assert start == control_messages.ResumePoint(own=(0, 2), now=(0, 5))
     assert rows == [0, 1, 2]
@@ -69,18 +69,18 @@ def test_it_goes_on_from_its_own_last_checkpoint_at_the_next_epoch():
     assert not door.lost
 
 
-def test_one_without_a_checkpoint_begins_with_its_first_networks():
-    _, (start, _), *_ = let_in(moments=())
+def test_a_rejoining_party_without_a_checkpoint_has_initial_weights():
+    _, (start, _), *_ = readmit(moments=())
     assert start == control_messages.ResumePoint(own=None, now=(0, 5))
 
 
-def test_a_checkpoint_from_beyond_is_none_of_this_run():
-    _, (start, _), *_ = let_in(moments=((0, 3), (0, 9)))
+def test_checkpoints_of_later_epochs_than_the_runs_are_ignored():
+    _, (start, _), *_ = readmit(moments=((0, 3), (0, 9)))
     assert start.own == (0, 3)
 
 
-def test_other_settings_are_refused_and_named_and_the_run_goes_on():
-    back, heard, door, record, progress = let_in(settings={"method": "local"})
+def test_a_party_with_other_settings_is_refused_and_the_run_continues():
+    back, heard, door, record, progress = readmit(settings={"method": "local"})
     assert back == ()
     assert heard is None
     assert "party 'b' runs with other settings than the active party 'a': method" in door.lost["b"]
@@ -89,7 +89,7 @@ def test_other_settings_are_refused_and_named_and_the_run_goes_on():
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_another_alignment_is_refused(same):
+def test_a_party_that_rejoins_with_another_alignment_is_refused(same):
     number = torch.arange(16, dtype=torch.uint8)
 
     async def a(net):
@@ -111,7 +111,7 @@ def test_another_alignment_is_refused(same):
     assert same or "party 'b' rejoined with another alignment" in heard["a"]
 
 
-def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed(monkeypatch):
+def test_a_rejoining_party_gets_no_verdict_on_the_epoch_it_missed(monkeypatch):
     sent = []
 
     class Net:
@@ -122,23 +122,23 @@ def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed(monkeypatch):
 
     roster = Roster((*ROSTER.parties, Party(name="c")), "a")
 
-    async def let_in(*_, **__):
+    async def readmit(*_, **__):
         return ("b",)
 
-    monkeypatch.setattr(epoch_end, "_let_in", let_in)
+    monkeypatch.setattr(epoch_end, "_let_in", readmit)
     part = SimpleNamespace(leads=True, seat=SimpleNamespace(roster=roster))
     decided = asyncio.run(epoch_end.verdict(part, Net(), RunPosition(), PLAN, {}, validates=False, last=False))
     assert decided.back == ("b",)
     assert sent == [("c", "verdict", [0, 1, 0])]
 
 
-def test_nobody_is_let_in_at_the_end():
-    back, heard, door, *_ = let_in(shut=True)
+def test_no_party_is_readmitted_at_the_end():
+    back, heard, door, *_ = readmit(shut=True)
     assert (back, heard) == ((), None)
     assert door.waiting == ["b"]
 
 
-def test_the_door_is_open_after_every_epoch_but_the_last_of_a_stage():
+def test_parties_may_rejoin_after_every_epoch_except_the_last_of_a_stage():
     looked = []
 
     class Watched(StaticMembership):

@@ -90,8 +90,8 @@ def counts(trained):
 BOTH = {"a": [3.0, 2.0, 5.0, 5.0], "b": [5.0, 4.0, 3.0, 2.0]}
 
 
-class TestEachForItself:
-    def test_it_stops_by_its_own_loss_and_keeps_its_own_best(self):
+class TestLocalStage:
+    def test_a_party_stops_by_its_own_loss_and_keeps_its_own_best_weights(self):
         """a's loss is lowest after the second epoch, so it stops after the fourth; b's falls until the end."""
         made, trained = train(BOTH | {"a": [3.0, 2.0, 5.0, 5.0, 0.0], "b": [5.0, 4.0, 3.0, 2.0, 1.0]}, epochs=5)
         assert sum(who == "a" for who, stage, _ in made.seen if stage == "alone") == 4
@@ -106,7 +106,7 @@ class TestEachForItself:
         _, trained = train(BOTH | {"b": [None] * 4})
         assert counts(trained)["b"] == 4
 
-    def test_nobody_says_a_word_around_it(self):
+    def test_a_local_stage_sends_no_messages(self):
         at = Table()
         train(BOTH, at=at)
         assert sorted((sender, tag) for sender, _, tag, _ in at.notes) == [
@@ -114,8 +114,8 @@ class TestEachForItself:
         ]  # fmt: skip
 
 
-class TestOneExchange:
-    def test_a_single_step_over_all_of_its_rows(self):
+class TestSingleExchange:
+    def test_an_exchange_is_a_single_step_over_all_rows(self):
         made, trained = train(BOTH)
         for name in "ab":
             (rows,) = [rows for who, stage, rows in made.seen if (who, stage) == (name, "tell")]
@@ -123,14 +123,14 @@ class TestOneExchange:
         (record,) = [record for record in trained["a"].history if record["stage"] == "tell"]
         assert record["epoch"] == 1
 
-    def test_other_stages_leave_validation_rows_alone(self):
+    def test_other_stages_do_not_train_on_validation_rows(self):
         made, _ = train(BOTH)
         rows = torch.cat([rows for _, stage, rows in made.seen if stage != "tell"])
         assert not torch.isin(rows, VALIDATION).any()
 
 
-class TestTheLeadAlone:
-    def test_the_others_play_no_part_and_it_stops_by_the_metric(self):
+class TestActivePartyStage:
+    def test_only_the_active_party_trains_and_it_stops_by_the_metric(self):
         """Answers are off by 10 minus the count, so every epoch is better."""
         made, trained = train(BOTH)
         assert {who for who, stage, _ in made.seen if stage == "lead"} == {"a"}
@@ -148,11 +148,11 @@ class Stops(Callback):
             raise KeyboardInterrupt
 
 
-class TestGoingOn:
+class TestResuming:
     """The lead is stopped; the other party may be at another epoch."""
 
     @pytest.mark.parametrize("after", [("alone", 1), ("alone", 3), ("tell", 1), ("lead", 1), ("lead", 4)])
-    def test_wherever_it_was(self, after, tmp_path):
+    def test_a_run_resumes_from_any_stage(self, after, tmp_path):
         _, whole = train(BOTH)
         with pytest.raises(KeyboardInterrupt):
             train(BOTH, folder=tmp_path, checkpoint_every=1, watch=Stops(after))
@@ -163,7 +163,7 @@ class TestGoingOn:
         assert strip[0] == strip[1]
         assert [tag for _, _, tag, _ in at.notes].count("word") == (after[0] != "lead")
 
-    def test_the_other_one_further_behind(self, tmp_path):
+    def test_a_party_that_is_an_epoch_behind_resumes_at_its_own_epoch(self, tmp_path):
         """Each party resumes at its own epoch: a from its third, b, whose third is lost, from its second."""
         with pytest.raises(KeyboardInterrupt):
             train(BOTH, folder=tmp_path, checkpoint_every=1, watch=Stops(("alone", 4)))
@@ -175,21 +175,21 @@ class TestGoingOn:
         assert (played.count("a"), played.count("b")) == (1, 2)
 
 
-class TestMeeting:
+class TestCommonResumePoint:
     def stages(self, *kinds):
         made = Alone(losses={}).stages(None)
         given = {"alone": made[0], "once": made[1], "lead": made[2], "train": replace(made[2], parties="all")}
         return [given[kind] for kind in kinds]
 
-    def test_ordinary_stages_meet_epoch_by_epoch(self):
+    def test_ordinary_stages_resume_at_the_same_epoch(self):
         stages = self.stages("train", "train")
         assert [meeting(stages, moment) for moment in ((0, 3), (1, 0), (1, 2))] == [(0, 3), (1, 0), (1, 2)]
 
-    def test_quiet_ones_meet_where_the_first_begins(self):
+    def test_consecutive_local_stages_share_the_start_of_the_first(self):
         stages = self.stages("alone", "alone", "once", "lead", "lead")
         assert {meeting(stages, moment) for moment in ((0, 0), (0, 7), (1, 2))} == {(0, 0)}
         assert meeting(stages, (2, 0)) == (2, 0)
         assert {meeting(stages, moment) for moment in ((3, 0), (4, 7), (5, 0))} == {(3, 0)}
 
-    def test_after_an_ordinary_stage_the_end_is_its_own(self):
+    def test_the_end_of_an_ordinary_stage_is_its_own_resume_point(self):
         assert meeting(self.stages("alone", "train"), (2, 0)) == (2, 0)

@@ -78,7 +78,7 @@ def train(errors, *, of=OF, made=None, **settings):
     return made, worlds.train(made, of, **chosen | settings)
 
 
-class Reasons(Callback):
+class StageEndReasons(Callback):
     """Collects the reasons for the ends of stages."""
 
     def __init__(self):
@@ -106,19 +106,19 @@ class TestSelection:
         assert clocks(trained) == {"a": 3, "b": 3}
         assert len(trained["a"].history) == 8
 
-    def test_the_last_weights_if_asked(self):
+    def test_keep_last_keeps_the_last_weights(self):
         _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3, keep="last")
         assert clocks(trained) == {"a": 6, "b": 6}
         assert trained["a"].best_epoch == 0  # validation did not choose an epoch
 
     @pytest.mark.parametrize(("epochs", "mean"), [(8, 6.5), (9, 7.0), (2, 1.0), (1, 0.0)])
-    def test_the_mean_of_the_last_quarter_if_asked(self, epochs, mean):
+    def test_keep_average_averages_the_last_quarter_of_epochs(self, epochs, mean):
         _, trained = train([1.0] * epochs, keep="average")
         assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {mean}
         assert trained["a"].best_epoch == 0
 
-    def test_stopped_before_the_last_quarter_the_last_weights(self):
-        watch = Reasons()
+    def test_a_stop_before_the_last_quarter_keeps_the_last_weights(self):
+        watch = StageEndReasons()
         _, trained = train([1, 2, 2, 2, 2, 2, 2, 2], patience=2, keep="average", watch=watch)
         assert clocks(trained) == {"a": 2, "b": 2}
         without = (
@@ -128,7 +128,7 @@ class TestSelection:
         train([1, 2, 2, 2], keep="average", watch=watch)
         assert watch.said[1:] == ["all epochs done"]
 
-    def test_whole_numbers_are_not_averaged(self):
+    def test_integer_buffers_are_not_averaged(self):
         state = State(None, {"norm": nn.BatchNorm1d(1)}, {})
         mean = {}
         for before, count in enumerate((3, 5)):
@@ -137,19 +137,19 @@ class TestSelection:
             mean = averaged(mean, state, before)
         assert (mean["norm"]["num_batches_tracked"].item(), mean["norm"]["running_mean"].item()) == (5, 4.0)
 
-    def test_of_equals_the_first(self):
+    def test_of_equally_good_epochs_the_first_is_kept(self):
         _, trained = train([4, 2, 2, 2, 2], patience=2)
         assert clocks(trained) == {"a": 1, "b": 1}
         assert len(trained["a"].history) == 4
 
-    def test_an_epoch_without_a_number_is_never_the_best(self):
+    def test_an_epoch_with_an_undefined_score_is_never_the_best(self):
         nan = float("nan")
         with pytest.warns(AnypartyWarning, match="undefined in 3 of 5 epochs"):
             assert clocks(train([nan, 3, nan, 2, nan])[1]) == {"a": 3, "b": 3}
 
-    def test_nor_does_it_end_the_stage(self):
+    def test_undefined_scores_do_not_end_the_stage(self):
         """If no epoch has a score on validation rows, the last weights are kept, and the reason reports it."""
-        nan, watch = float("nan"), Reasons()
+        nan, watch = float("nan"), StageEndReasons()
         _, trained = train([nan] * 4, patience=2, watch=watch)
         assert clocks(trained) == {"a": 3, "b": 3}
         assert trained["a"].best_epoch == 0
@@ -158,7 +158,7 @@ class TestSelection:
         train([nan, 3, nan, 2], watch=watch)
         assert watch.said[1:] == ["all epochs done"]
 
-    def test_by_a_metric_of_which_more_is_better(self):
+    def test_a_metric_to_maximise_selects_its_highest_value(self):
         """Use accuracy, with given shares of correct answers."""
         shares = [0.5, 0.9, 0.7]
         of = world(K=2, N=30, classes=2)
@@ -177,14 +177,14 @@ class TestSelection:
         assert [record["validation"]["accuracy"] for record in trained["a"].history] == pytest.approx(shares)
         assert clocks(trained) == {"a": 1, "b": 1}
 
-    def test_no_validation_rows(self):
+    def test_without_validation_rows_the_last_epoch_is_kept(self):
         _, trained = train([5, 1, 9], validation=torch.arange(0), patience=1)
         assert clocks(trained) == {"a": 2, "b": 2}
         assert all("validation" not in record for record in trained["a"].history)
 
 
 class TestSeveralStages:
-    def test_what_is_kept_on_the_way_has_the_best_epochs_place_too(self, tmp_path):
+    def test_intermediate_saves_record_the_best_epoch(self, tmp_path):
         for keep, places in (("best", [1, 2, 2, 4, 5, 5]), ("last", [0] * 6)):
             kept = []
             made = Scripted(errors=[5, 1, 9], stage_names=("first", "second"))
@@ -219,7 +219,7 @@ class TestSeveralStages:
         return train([5, 1, 9], made=made, **settings)[1]
 
     @pytest.mark.parametrize(("then", "clock", "place"), [([4, 3, 2], 1, 2), ([4, 0.5, 2], 101, 5)])
-    def test_what_a_stage_continues_stays_unless_it_gets_better(self, then, clock, place):
+    def test_a_continuing_stage_keeps_the_earlier_weights_unless_it_improves(self, then, clock, place):
         trained = self.continued(then)
         assert clocks(trained) == {"a": clock, "b": clock}
         assert trained["a"].best_epoch == place
@@ -233,7 +233,7 @@ class TestSeveralStages:
         assert clocks(trained) == {"a": 1, "b": 1}
 
 
-class TestTrainingRowsAreScoredToo:
+class TestScoresOfTrainingRows:
     """Some training rows are scored in the same messages as the validation rows."""
 
     @pytest.fixture
@@ -261,14 +261,14 @@ class TestTrainingRowsAreScoredToo:
 
         return play
 
-    def test_by_the_same_metric(self, scored):
+    def test_training_and_validation_rows_are_scored_by_the_same_metrics(self, scored):
         _, history = scored()
         assert [epoch["validation"]["mae"] for epoch in history] == pytest.approx([5, 3, 0.5])
         assert [epoch["training"]["mae"] for epoch in history] == pytest.approx([2.5, 1.5, 0.25])
         assert all(epoch["training"].keys() == epoch["validation"].keys() for epoch in history)
 
     @pytest.mark.parametrize(("wanted", "count"), [(4, 4), (1024, 10)])
-    def test_they_are_training_rows_and_no_more_than_validation_rows(self, scored, wanted, count):
+    def test_at_most_as_many_training_rows_as_validation_rows_are_scored(self, scored, wanted, count):
         asked, _ = scored(score_training=wanted)
         for rows in asked:
             training = rows[~torch.isin(rows, VALIDATION)]
@@ -276,14 +276,14 @@ class TestTrainingRowsAreScoredToo:
             assert len(rows) - count == len(VALIDATION)
             assert torch.equal(rows, asked[0])
 
-    def test_none_where_none_are_wanted(self, scored):
+    def test_no_training_rows_are_scored_if_score_training_is_0(self, scored):
         asked, history = scored(score_training=0)
         assert all(torch.equal(rows, VALIDATION) for rows in asked)
         assert not any("training" in epoch for epoch in history)
 
 
 class TestRecords:
-    def test_losses_and_metrics_epoch_by_epoch(self):
+    def test_each_epoch_records_its_loss_and_metrics(self):
         """20 training rows in batches of 6, 6, 6, 2 with losses 1, 2, 3, 4 give (6+12+18+8)/20 = 2.2 per row.
 
         An answer that is off by e has an rmse and mae of e, in the label's own units.
@@ -296,11 +296,11 @@ class TestRecords:
             assert record["seconds"] >= 0
             assert record["validation"] == pytest.approx({"mae": error, "rmse": error}, rel=1e-4)
 
-    def test_a_metric_of_the_users_choice(self):
+    def test_the_chosen_metric_is_recorded_with_its_tie_break(self):
         _, trained = train([5, 3], metric="mae")
         assert trained["a"].history[0]["validation"].keys() == {"mae", "rmse"}  # the RMSE breaks ties
 
-    def test_a_watcher_hears_all_of_it(self):
+    def test_a_callback_receives_every_event(self):
         heard = []
 
         @dataclass
@@ -333,9 +333,9 @@ class TestRecords:
             assert rates == pytest.approx({0: 0.8, 1: 0.8, 2: 0.4, 3: 0.4})
 
 
-class TestRows:
+class TestBatches:
     @pytest.mark.parametrize("batches", ["mixed", "by-pattern"])
-    def test_all_training_rows_every_epoch_and_no_others(self, batches):
+    def test_every_epoch_uses_exactly_the_training_rows(self, batches):
         made, _ = train([1, 1, 1], batches=batches)
         for name in "ab":
             for epoch in range(3):
@@ -344,14 +344,14 @@ class TestRows:
         assert all(training for *_, training in made.seen)
 
     @pytest.mark.parametrize("batches", ["mixed", "by-pattern"])
-    def test_the_same_rows_at_every_party(self, batches):
+    def test_all_parties_use_the_same_batches(self, batches):
         made, _ = train([1, 1], batches=batches)
         played = {name: [(m, rows.tolist()) for me, m, rows, *_ in made.seen if me == name] for name in "ab"}
         assert played["a"] == played["b"]
         epochs = [[rows for moment, rows in played["a"] if moment[1] == epoch] for epoch in (0, 1)]
         assert epochs[0] != epochs[1]
 
-    def test_by_pattern_each_batch_has_one(self):
+    def test_with_by_pattern_each_batch_has_a_single_presence_pattern(self):
         made, _ = train([1, 1], batches="by-pattern", batch_size=4)
         for _, _, rows, *_ in made.seen:
             assert (OF.observed[rows] == OF.observed[rows[0]]).all()
@@ -360,20 +360,20 @@ class TestRows:
         made, _ = train([1], of=world(K=2, N=30, kind="regression", labeled=torch.arange(30) < 20))
         assert max(int(rows.max()) for _, _, rows, *_ in made.seen) < 20
 
-    def test_none_to_train_on_is_said(self):
+    def test_a_run_without_training_rows_is_refused(self):
         with pytest.raises(
             AlignmentError, match="Scripted trains on labelled rows, and there is none among 0 training rows"
         ):
             train([1], training=torch.zeros(30, dtype=torch.bool))
 
-    def test_standard_needs_rows_that_all_have(self):
+    def test_standard_vfl_needs_rows_that_all_parties_have(self):
         of = world(K=2, observed=torch.tensor([[True, False], [False, True]]).repeat(6, 1))
         with pytest.raises(
             AlignmentError, match="Standard VFL trains on labelled rows that all parties have, and there is none"
         ):
             worlds.train(method("standard"), of)
 
-    def test_what_validation_rows_hold_does_not_move_a_weight(self):
+    def test_values_of_validation_rows_do_not_change_weights(self):
         """Only the choice of the best epoch may depend on them."""
         other = world(K=2, N=30, kind="regression")
         other.rows["a"].y[VALIDATION] = 1e3
@@ -403,7 +403,7 @@ class TestStages:
     def made():
         return Scripted(errors=[3, 1, 2], stage_names=("pretrain", "train"))
 
-    def test_one_after_the_other_each_with_its_own_best(self):
+    def test_stages_run_in_order_and_each_keeps_its_own_best_weights(self):
         _, trained = train([3, 1, 2], made=self.made())
         assert [(record["stage"], record["epoch"]) for record in trained["a"].history] == [
             ("pretrain", 1), ("pretrain", 2), ("pretrain", 3), ("train", 1), ("train", 2), ("train", 3)
@@ -411,7 +411,7 @@ class TestStages:
         assert clocks(trained) == {"a": 101, "b": 101}
 
     @pytest.mark.parametrize(("stage", "epoch"), [("pretrain", 3), ("train", 1), ("train", 3)])
-    def test_resumed_in_any_of_them(self, tmp_path, stage, epoch):
+    def test_a_run_resumes_from_any_stage(self, tmp_path, stage, epoch):
         whole = train([3, 1, 2], made=self.made())[1]
         run = partial(train, [3, 1, 2], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
@@ -424,7 +424,7 @@ class TestStages:
 
 
 class TestResuming:
-    def test_a_run_that_stopped_early_has_nothing_left_to_do(self, tmp_path):
+    def test_resuming_a_run_that_stopped_early_trains_no_further(self, tmp_path):
         errors = [5, 3, 4, 2, 6, 7, 8, 9]
         _, trained = train(errors, folder=tmp_path, patience=3, checkpoint_every=5)
         made, again = train(errors, folder=tmp_path, patience=3, checkpoint_every=5, resume=True)
@@ -433,7 +433,7 @@ class TestResuming:
         assert again["a"].history == trained["a"].history
         assert again["a"].best_epoch == 4
 
-    def test_the_best_before_the_interruption_stays_the_best(self, tmp_path):
+    def test_the_best_epoch_before_an_interruption_is_kept(self, tmp_path):
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 4))
@@ -441,14 +441,14 @@ class TestResuming:
         assert clocks(trained) == {"a": 1, "b": 1}
         assert trained["a"].best_epoch == 2
 
-    def test_a_mean_of_weights_goes_on_from_where_it_was(self, tmp_path):
+    def test_an_average_of_weights_is_resumed(self, tmp_path):
         run = partial(train, [1.0] * 8, folder=tmp_path, checkpoint_every=1, keep="average")
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 7))
         _, trained = run(resume=True)
         assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {6.5}
 
-    def test_from_the_last_moment_that_all_have(self, tmp_path):
+    def test_all_parties_resume_from_their_last_common_checkpoint(self, tmp_path):
         """Party b was killed before its checkpoint of the fourth epoch, so both resume from the third."""
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
@@ -462,7 +462,7 @@ class TestResuming:
         assert went_on["a"] == went_on["b"]
         assert clocks(trained) == {"a": 1, "b": 1}
 
-    def test_without_a_common_moment_each_from_its_own_last(self, tmp_path):
+    def test_without_a_common_checkpoint_each_party_uses_its_own_last(self, tmp_path):
         """Party b was away longer than checkpoints are kept: it resumes from the first epoch, a from the fourth."""
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
@@ -478,7 +478,7 @@ class TestResuming:
         went_on = {me: min(moment[1] for who, moment, *_ in made.seen if who == me) for me in "ab"}
         assert went_on["a"] == went_on["b"] > 1
 
-    def test_a_party_without_a_checkpoint_is_named(self, tmp_path):
+    def test_a_party_without_a_checkpoint_is_reported(self, tmp_path):
         run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 3))
@@ -487,7 +487,7 @@ class TestResuming:
         with pytest.raises(ResumeError, match="cannot resume: 'b' has no checkpoint of this run"):
             run(resume=True)
 
-    def test_ended_while_the_first_checkpoints_were_written_it_begins_anew(self, tmp_path):
+    def test_a_run_killed_during_its_first_checkpoints_starts_again(self, tmp_path):
         """The run was killed after the active party's first checkpoint, and before the last party's."""
         whole = train([5, 1, 4], folder=tmp_path / "whole")[1]
         run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
@@ -501,7 +501,7 @@ class TestResuming:
         assert clocks(trained) == clocks(whole)
         assert len(trained["a"].history) == 3
 
-    def test_a_fresh_run_forgets_the_checkpoints_of_another(self, tmp_path):
+    def test_a_new_run_deletes_the_checkpoints_of_another(self, tmp_path):
         """The new run's first checkpoints sort before those of a longer run, and would be deleted as the oldest."""
         train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
@@ -510,14 +510,14 @@ class TestResuming:
 
 
 class TestAgreement:
-    def test_other_settings_are_refused_and_named(self):
+    def test_different_settings_are_refused_and_listed(self):
         same = {"version": "1", "method": "laser", "train": "epochs=3"}
         with pytest.raises(
             ConfigError, match="party 'b' runs with other settings than the active party 'a': method, train;"
         ):
             worlds.train(method("laser"), OF, agreed={"a": same, "b": same | {"method": "local", "train": "epochs=4"}})
 
-    def test_only_hashes_leave(self):
+    def test_only_hashes_of_settings_are_sent(self):
         at, settings = worlds.Table(), {"one": "x" * 500, "two": "y"}
         worlds.train(method("laser", embedding=4), OF, at=at, agreed={"a": settings, "b": settings})
         (hello,) = [tensors for _, _, tag, tensors in at.notes if tag == "hello"]
@@ -526,7 +526,7 @@ class TestAgreement:
 
 
 class TestDiverging:
-    def test_the_stage_the_epoch_and_the_batch_are_named(self):
+    def test_divergence_names_the_stage_the_epoch_and_the_batch(self):
         of = replace(OF, rows=OF.rows | {"a": replace(OF.rows["a"], y=OF.y.clone())})
         of.rows["a"].y[[n for n in range(30) if TRAINING[n]][3]] = float("nan")
         with pytest.raises(
@@ -535,7 +535,7 @@ class TestDiverging:
             worlds.train(method("laser", embedding=4), of, batch_size=6)
 
     @pytest.mark.parametrize("sick", ["a", "b"])
-    def test_a_partys_own_embeddings(self, sick):
+    def test_divergence_names_the_party_whose_embeddings_diverged(self, sick):
         """The error names the party whose learning rate is too high."""
         of = world(K=2, N=32)
         parts: dict[str, Callable[..., Any]] = {}

@@ -35,7 +35,7 @@ async def nothing(net):
 
 
 class TestDelivery:
-    def test_what_was_sent_arrives(self, play):
+    def test_messages_arrive_unchanged(self, play):
         """Test every dtype, an empty tensor, a scalar, a transposed tensor, and names."""
         sent = {
             "f": torch.randn(3, 2).T, "i": torch.tensor([2**40, -1]), "u": torch.arange(5, dtype=torch.uint8),
@@ -54,7 +54,7 @@ class TestDelivery:
             assert got[name].dtype == tensor.dtype
             assert torch.equal(got[name], tensor)
 
-    def test_each_lane_keeps_its_order_and_lanes_do_not_mix(self, play):
+    def test_each_lane_keeps_its_order_independently_of_others(self, play):
         async def a(net):
             for i in range(5):
                 await net.send("b", "even" if i % 2 == 0 else "odd", x(i))
@@ -91,7 +91,7 @@ class TestDelivery:
         assert results["b"] == [0, 0]
         assert results["a"].tolist() == [7, 7]
 
-    def test_no_graph_crosses(self, play):
+    def test_received_tensors_have_no_autograd_graph(self, play):
         async def a(net):
             await net.send("b", "tag", {"x": torch.ones(2, requires_grad=True) * 2})
 
@@ -117,7 +117,7 @@ class TestDelivery:
 
 
 class TestLeaving:
-    def test_what_was_sent_before_still_arrives_and_then_the_sender_is_lost(self, play):
+    def test_messages_sent_before_leaving_still_arrive(self, play):
         async def a(net):
             await net.send("b", "tag", x(1))
 
@@ -129,7 +129,7 @@ class TestLeaving:
 
         assert play({"a": a, "b": b})["b"] == (1, "a")
 
-    def test_sending_to_one_that_left_is_no_error(self, play):
+    def test_sending_to_a_party_that_left_raises_no_error(self, play):
         async def b(net):
             with pytest.raises(PartyLost):
                 await net.recv("a", "tag", ANY)
@@ -138,7 +138,7 @@ class TestLeaving:
 
         assert play({"a": nothing, "b": b})["b"] == "went on"
 
-    def test_what_goes_to_one_that_left_is_not_counted(self, play):
+    def test_messages_to_a_party_that_left_are_not_counted(self, play):
         ledger = Ledger()
 
         async def b(net):
@@ -154,7 +154,7 @@ class TestLeaving:
         play({"a": nothing, "b": b, "c": c})
         assert ledger.flows == {Flow("b", "c", "tag"): Tally(1, 4)}
 
-    def test_an_error_is_raised_as_itself(self, play):
+    def test_the_original_error_of_a_party_is_raised(self, play):
         async def a(net):
             raise ZeroDivisionError("a's own")
 
@@ -165,7 +165,7 @@ class TestLeaving:
             with pytest.raises(ZeroDivisionError, match="a's own"):
                 play({name: {"a": a, "b": b}[name] for name in order})
 
-    def test_where_one_fails_the_others_do_not_go_on(self, play):
+    def test_an_error_at_one_party_stops_the_others(self, play):
         """This includes a party that could continue without it, whose work would be useless."""
         steps = []
 
@@ -187,7 +187,7 @@ class TestLeaving:
 
 
 class TestDeadlock:
-    def test_all_wait(self, play):
+    def test_a_cycle_of_waiting_parties_is_reported(self, play):
         async def part(net, frm):
             await net.recv(frm, "token", ANY)
 
@@ -198,14 +198,14 @@ class TestDeadlock:
         with pytest.raises(Deadlock, match=sentence):
             play(parts)
 
-    def test_the_last_ones_wait_for_each_other_after_another_left(self, play):
+    def test_a_deadlock_after_another_party_left_is_reported(self, play):
         async def part(net, frm):
             await net.recv(frm, "token", ANY)
 
         with pytest.raises(Deadlock, match="b waits for 'token' from a; a waits for 'token' from b"):
             play({"a": partial(part, frm="b"), "b": partial(part, frm="a"), "c": nothing})
 
-    def test_a_wait_for_the_wrong_tag(self, play):
+    def test_a_receive_with_the_wrong_tag_is_reported(self, play):
         async def a(net):
             await net.send("b", "hello", x(1))
             await net.recv("b", "answer", ANY)

@@ -25,7 +25,7 @@ def tensors(draw):
 
 
 @given(headers, st.dictionaries(names.filter(lambda name: name != "__metadata__"), tensors(), max_size=4))
-def test_what_was_encoded_comes_back(header, sent):
+def test_decoding_restores_encoded_tensors(header, sent):
     message = decode(encode(header, sent))
     assert message.header == header
     assert message.tensors.keys() == sent.keys()
@@ -34,26 +34,26 @@ def test_what_was_encoded_comes_back(header, sent):
         assert torch.equal(message.tensors[name], tensor)
 
 
-def test_nan_and_signed_zero_cross_bit_for_bit():
+def test_nan_and_signed_zero_are_restored_bit_for_bit():
     sent = torch.tensor([float("nan"), float("-inf"), -0.0])
     got = decode(encode(HEADER, {"x": sent})).tensors["x"]
     assert torch.equal(got.view(torch.int32), sent.view(torch.int32))
 
 
-def test_views_transposes_and_shared_storage_cross_as_their_values():
+def test_views_and_transposed_tensors_are_sent_by_value():
     base = torch.arange(12.0).reshape(3, 4)
     sent = {"all": base, "column": base[:, 1], "turned": base.T, "again": base}
     got = decode(encode(HEADER, sent)).tensors
     assert all(torch.equal(got[name], tensor) for name, tensor in sent.items())
 
 
-def test_what_arrived_is_writable_and_shares_nothing_with_the_bytes():
+def test_decoded_tensors_are_writable_copies():
     data = encode(HEADER, {"x": torch.zeros(3)})
     decode(data).tensors["x"].add_(1)
     assert torch.equal(decode(data).tensors["x"], torch.zeros(3))
 
 
-def test_gradients_stay_at_home():
+def test_decoded_tensors_do_not_require_gradients():
     x = torch.ones(2, requires_grad=True)
     assert not decode(encode(HEADER, {"x": x * 2})).tensors["x"].requires_grad
 
@@ -68,7 +68,7 @@ def test_tensors_are_raw_little_endian_at_the_end():
 
 
 @pytest.mark.parametrize("length", range(len(SMALL)))
-def test_cut_short_anywhere_is_refused(length):
+def test_truncated_bytes_are_refused(length):
     with pytest.raises(MessageError, match="insurer sent"):
         decode(SMALL[:length], "insurer")
 
@@ -80,7 +80,7 @@ def test_trailing_bytes_are_refused(more):
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_is_read_or_refused_never_worse(bit):
+def test_a_flipped_bit_causes_no_error_other_than_message_error(bit):
     for place in range(len(SMALL)):
         data = bytearray(SMALL)
         data[place] ^= 1 << bit
@@ -113,7 +113,7 @@ entries = st.fixed_dictionaries({
     | json_values,
     st.binary(max_size=16),
 )
-def test_well_framed_nonsense_is_read_or_refused(header, body):
+def test_random_headers_cause_no_error_other_than_message_error(header, body):
     text = json.dumps(header).encode()
     with contextlib.suppress(MessageError):
         decode(len(text).to_bytes(8, "little") + text + body)
@@ -145,18 +145,18 @@ def about(**changes) -> bytes:
         (b"\x80\x04\x95.............", "not a message of anyparty"),  # a pickle
     ],
 )
-def test_refusals_say_who_what_and_what_was_expected(data, said):
+def test_errors_name_the_sender_the_fault_and_the_expectation(data, said):
     with pytest.raises(MessageError, match=r"^insurer sent") as caught:
         decode(data, "insurer")
     assert said in str(caught.value)
 
 
-def test_a_boolean_that_is_neither_is_refused():
+def test_a_boolean_byte_other_than_0_or_1_is_refused():
     with pytest.raises(MessageError, match="only the bytes 0 and 1"):
         decode(encode(HEADER, {"x": torch.tensor([True])})[:-1] + b"\x02")
 
 
-def test_too_large_is_refused_at_both_ends():
+def test_a_large_message_is_refused_by_sender_and_receiver():
     payload = {"x": torch.zeros(100_000)}
     with pytest.raises(MessageError, match="400000 bytes, the limit is 1000"):
         encode(HEADER, payload, most_bytes=1000)
@@ -164,13 +164,13 @@ def test_too_large_is_refused_at_both_ends():
         decode(encode(HEADER, payload), "insurer", most_bytes=1000)
 
 
-def test_complex_numbers_do_not_cross():
+def test_complex_tensors_are_refused():
     with pytest.raises(MessageError, match="complex64, which cannot be sent"):
         encode(HEADER, {"x": torch.zeros(2, dtype=torch.complex64)})
 
 
 @pytest.mark.parametrize("number", [100, 720])
-def test_many_tensors_that_a_header_holds_cross(number):
+def test_as_many_tensors_as_fit_into_a_header_can_be_sent(number):
     longest = {"run": "r" * 200, "frm": "Ž" * 200, "to": "ž" * 200, "tag": "t" * 200}
     sent = {f"stage/{k}": torch.zeros(1, 1, 1, 1) for k in range(number)}
     assert len(decode(encode(Header(**longest, number=10**18 - 1), sent)).tensors) == number

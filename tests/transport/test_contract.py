@@ -18,7 +18,7 @@ UP = MessageSpec(tag="up", frm="block", to="host", holds="h", learns="h")
 DOWN = MessageSpec(tag="down", frm="active", to="passive", holds="g", learns="g")
 
 
-def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
+def send_one(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
     """Send one message, receive it, and return it."""
 
     async def send(net):
@@ -42,16 +42,16 @@ def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
         ({"h" * 70_000: torch.ones(1)}, "has 1 tensors, whose names and shapes take"),
     ],
 )
-def test_what_could_not_cross_between_processes_does_not_cross_in_one(tensors, said):
+def test_in_process_channels_refuse_what_other_carriers_refuse(tensors, said):
     with pytest.raises(MessageError, match=f"message 'up' from 'shop' to 'bank'.*{said}"):
-        talk("shop", "bank", "up", tensors, {name: TensorSpec((1,)) for name in tensors})
+        send_one("shop", "bank", "up", tensors, {name: TensorSpec((1,)) for name in tensors})
 
 
 H = {"h": torch.ones(3, 2)}
 WANT = {"h": TensorSpec((3, 2))}
 
 
-def test_roles():
+def test_roles_of_a_party_follow_from_the_roster():
     assert roles(ROSTER, "bank") == {"any", "active", "block", "host"}
     assert roles(ROSTER, "shop") == {"any", "passive", "block"}
     assert roles(ROSTER, "lab") == {"any", "passive", "host"}
@@ -68,8 +68,8 @@ class TestSending:
             ("bank", "lab", "down"),
         ],
     )
-    def test_what_is_declared_passes(self, frm, to, tag):
-        assert torch.equal(talk(frm, to, tag, H, WANT)["h"], H["h"])
+    def test_declared_messages_are_sent(self, frm, to, tag):
+        assert torch.equal(send_one(frm, to, tag, H, WANT)["h"], H["h"])
 
     @pytest.mark.parametrize(
         ("frm", "to", "tag"),
@@ -80,16 +80,16 @@ class TestSending:
             ("shop", "bank", "down"),  # the wrong direction
         ],
     )
-    def test_what_is_not_declared_is_stopped(self, frm, to, tag):
+    def test_undeclared_messages_are_refused(self, frm, to, tag):
         sentence = rf"party '{frm}' tried to send '{tag}' to '{to}'.*does not declare; declared are \['down', 'up'\]"
         with pytest.raises(MessageError, match=sentence):
-            talk(frm, to, tag, H, WANT)
+            send_one(frm, to, tag, H, WANT)
 
-    def test_nobody_may_send_where_nothing_is_declared(self):
+    def test_without_declared_messages_none_can_be_sent(self):
         with pytest.raises(MessageError, match=r"declared are \[\]"):
-            talk("shop", "bank", "up", H, WANT, declared=())
+            send_one("shop", "bank", "up", H, WANT, declared=())
 
-    def test_to_a_party_that_does_not_exist(self):
+    def test_a_message_to_an_unknown_party_is_refused(self):
         async def send(net):
             await net.send("bnak", "up", H)
 
@@ -114,9 +114,9 @@ class TestReceiving:
             ({"h": torch.tensor([[math.inf, -math.inf]])}, {"h": TensorSpec((1, 2))}, "'h' holds NaN or infinity"),
         ],
     )
-    def test_what_is_not_expected_is_refused(self, tensors, expect, sentence):
+    def test_unexpected_tensors_are_refused(self, tensors, expect, sentence):
         with pytest.raises(MessageError, match=f"message 'up' from 'shop' to 'bank': .*{sentence}"):
-            talk("shop", "bank", "up", tensors, expect)
+            send_one("shop", "bank", "up", tensors, expect)
 
     @pytest.mark.parametrize(
         ("tensor", "expect"),
@@ -126,10 +126,12 @@ class TestReceiving:
             (torch.tensor([1, 2]), TensorSpec((2,), torch.int64)),
         ],
     )
-    def test_what_is_expected_comes_in(self, tensor, expect):
-        assert torch.equal(talk("shop", "bank", "up", {"h": tensor}, {"h": expect})["h"], tensor)
+    def test_expected_tensors_are_received(self, tensor, expect):
+        assert torch.equal(send_one("shop", "bank", "up", {"h": tensor}, {"h": expect})["h"], tensor)
 
-    def test_numbers_whose_sum_is_not_finite_are_numbers(self):
+    def test_finite_numbers_with_an_infinite_sum_are_received(self):
         """Such numbers are beyond any bound, so the test sets no bound."""
         large = torch.full((4,), 3e38)
-        assert torch.equal(talk("shop", "bank", "up", {"h": large}, {"h": TensorSpec((4,))}, bounds=None)["h"], large)
+        assert torch.equal(
+            send_one("shop", "bank", "up", {"h": large}, {"h": TensorSpec((4,))}, bounds=None)["h"], large
+        )

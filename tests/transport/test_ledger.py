@@ -10,7 +10,7 @@ from tests import worlds
 from tests.worlds import Table, world
 
 
-def test_size_is_that_of_the_tensors():
+def test_the_size_of_a_message_is_that_of_its_tensors():
     ledger = Ledger()
 
     async def part(net):
@@ -25,7 +25,7 @@ def test_size_is_that_of_the_tensors():
     assert ledger.flows == {Flow("a", "a", "x"): Tally(1, 3 * 4 * 4 + 5 * 8 + 2), Flow("a", "a", "y"): Tally(1, 0)}
 
 
-def test_rows_there_and_back():
+def test_a_ledger_is_restored_from_its_rows():
     ledger = Ledger()
     for sender, tag, n in (("b", "up", 10), ("a", "down", 4), ("b", "up", 6)):
         ledger.add(Flow(sender, "x", tag), n)
@@ -49,7 +49,7 @@ class TestLaser:
     def by_tag(self, at):
         return {(row["sender"], row["receiver"], row["tag"]): row for row in at.ledger.rows()}
 
-    def test_an_epoch(self):
+    def test_an_epoch_sends_one_embedding_and_gradient_per_held_row(self):
         at, held = Table(), self.of.observed.sum(0).tolist()
         assert held == [14, 14, 12]
         worlds.train(method("laser", embedding=5), self.of, epochs=1, batch_size=24, at=at)
@@ -61,7 +61,7 @@ class TestLaser:
         assert {tag for _, _, tag in flows} == {"hello", "start", "plan", "verdict", "embedding", "gradient"}
 
     @pytest.mark.parametrize("batch_size", [1, 5, 24])
-    def test_bytes_do_not_depend_on_the_size_of_batches(self, batch_size):
+    def test_bytes_do_not_depend_on_the_batch_size(self, batch_size):
         at = Table()
         worlds.train(method("laser", embedding=5), self.of, epochs=3, batch_size=batch_size, at=at)
         flows = self.by_tag(at)
@@ -69,7 +69,7 @@ class TestLaser:
         if batch_size == 1:
             assert flows["b", "a", "embedding"]["messages"] == 3 * 14  # no message if the party has no row of the batch
 
-    def test_around_the_steps(self):
+    def test_control_messages_have_the_expected_sizes(self):
         """A hello has 32 bytes for one group of settings, and none for checkpoints; a start has two numbers.
 
         A plan has 24 positions of 8 bytes, none for validation; a verdict has two bytes per epoch and one per party.
@@ -82,7 +82,7 @@ class TestLaser:
         assert flows["a", "b", "plan"]["bytes_sent"] == 24 * 8
         assert flows["a", "b", "verdict"]["bytes_sent"] == 3 * (2 + 3)
 
-    def test_prediction_sends_what_is_asked_once(self):
+    def test_prediction_sends_each_requested_embedding_once(self):
         made, at = method("laser", embedding=5), Table()
         states = worlds.begin(made, self.of)
         worlds.predict(made, self.of, states, asked=("a", "c"), at=at)
@@ -90,7 +90,7 @@ class TestLaser:
             {"sender": "c", "receiver": "a", "tag": "embedding", "messages": 1, "bytes_sent": 12 * 5 * 4}
         ]
 
-    def test_two_hosts_cost_twice(self):
+    def test_two_label_holders_receive_embeddings_and_send_gradients(self):
         """Embeddings go to both label holders, and gradients come from both; c, itself a host, sends to a alone."""
         of, at = world(N=24, labelers=(0, 2)), Table()
         made = method("laser", embedding=5, hosting="labelers")

@@ -75,7 +75,7 @@ def run(air, *parts, names=("a", "b"), patience=CALM):
     endpoints = [air.endpoint(name, names, patience) for name in names]
     results = {}
 
-    def seat(endpoint, part):
+    def run_party(endpoint, part):
         async def play():
             try:
                 return await part(endpoint)
@@ -88,7 +88,7 @@ def run(air, *parts, names=("a", "b"), patience=CALM):
         except Exception as error:
             results[endpoint.me] = error
 
-    threads = [threading.Thread(target=seat, args=pair) for pair in zip(endpoints, parts, strict=True)]
+    threads = [threading.Thread(target=run_party, args=pair) for pair in zip(endpoints, parts, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -98,7 +98,7 @@ def run(air, *parts, names=("a", "b"), patience=CALM):
     return results
 
 
-def test_who_is_left_with_an_error_is_told_where_its_words_are():
+def test_a_party_that_stopped_with_an_error_names_its_log():
     async def stops(net):
         await asyncio.to_thread(net.leave, farewell("TableError"))
 
@@ -114,7 +114,7 @@ def test_who_is_left_with_an_error_is_told_where_its_words_are():
     assert farewell("Stopped", "its site was stopped") == "its site was stopped"
 
 
-def test_what_goes_to_a_party_that_is_gone_is_not_counted():
+def test_messages_to_a_party_that_is_gone_are_not_counted():
     """Messages that cannot be sent are not counted; a sent one is, even if its sender is cancelled while it waits."""
 
     class Nowhere:
@@ -163,19 +163,19 @@ def test_every_message_arrives_once_and_in_order(seed, lose, double):
     assert results == {"a": list(range(100, 120)), "b": list(range(20))}
 
 
-def test_many_at_once_keep_their_order():
-    async def pour(net):
+def test_many_messages_in_one_direction_keep_their_order():
+    async def send_200(net):
         for i in range(200):
             await net.send("b", "x", {"i": torch.tensor([i])})
 
-    async def drink(net):
+    async def receive_200(net):
         return [int((await net.recv("a", "x", {}))["i"]) for _ in range(200)]
 
-    assert run(Air(3, 0.1, 0.2, reorder=True), pour, drink)["b"] == list(range(200))
+    assert run(Air(3, 0.1, 0.2, reorder=True), send_200, receive_200)["b"] == list(range(200))
 
 
 @pytest.mark.parametrize(("lose", "double"), [(0.0, 0.0), (0.2, 0.3)])
-def test_a_large_message_crosses_in_pieces(lose, double):
+def test_a_large_message_is_sent_in_pieces(lose, double):
     big = torch.arange(3 * PIECE_BYTES // 4, dtype=torch.float32)
 
     async def give(net):
@@ -189,14 +189,14 @@ def test_a_large_message_crosses_in_pieces(lose, double):
     assert max(size for *_, size in air.log) <= PIECE_BYTES
 
 
-def test_receipts_ride_on_the_next_message():
+def test_receipts_are_sent_with_the_next_message():
     patience = Timeouts(join_s=5, silent_s=5, retry_s=2, receipt_s=1)
     air = Air()
     run(air, talk_as_a, talk_as_b, patience=patience)
     assert len(air.log) <= 40 + 14, air.log  # twenty messages in each direction, hellos and farewells
 
 
-def test_who_never_appears_is_lost():
+def test_a_party_that_never_appears_is_lost():
     async def wait(net):
         await net.recv("b", "x", {})
 
@@ -211,7 +211,7 @@ def test_who_never_appears_is_lost():
     assert "'b' is gone: it did not appear for 0.6 s" in str(lost)
 
 
-def test_who_falls_silent_is_lost_within_the_deadline_and_the_other_side_knows_too():
+def test_a_silent_party_is_lost_in_time_at_both_sides():
     air = Air()
     times = {}
 
@@ -234,7 +234,7 @@ def test_who_falls_silent_is_lost_within_the_deadline_and_the_other_side_knows_t
     assert 0.5 < times["a"] < 2
 
 
-def test_who_computes_for_long_is_not_lost():
+def test_a_party_that_computes_for_a_long_time_is_not_lost():
     async def a(net):
         return int((await net.recv("b", "x", {}))["i"])
 
@@ -245,7 +245,7 @@ def test_who_computes_for_long_is_not_lost():
     assert run(Air(), a, b, patience=replace(QUICK, join_s=20))["a"] == 1
 
 
-def test_a_short_cut_heals():
+def test_a_short_interruption_of_the_line_is_recovered():
     air = Air()
 
     async def a(net):
@@ -264,7 +264,7 @@ def test_a_short_cut_heals():
     assert run(air, a, b, patience=replace(CALM, silent_s=3))["a"] == "healed"
 
 
-def test_who_leaves_is_known_at_once_and_its_last_messages_still_count():
+def test_a_departure_is_known_at_once_and_earlier_messages_arrive():
     async def a(net):
         await asyncio.sleep(0.3)
         first = await net.recv("b", "x", {})
@@ -281,7 +281,7 @@ def test_who_leaves_is_known_at_once_and_its_last_messages_still_count():
     assert "'b' is gone: it left: its part is done" in lost
 
 
-def test_what_is_sent_to_a_party_that_left_is_dropped():
+def test_a_message_to_a_party_that_left_is_dropped():
     async def a(net):
         with pytest.raises(PartyLost):
             await net.recv("b", "x", {})
@@ -294,7 +294,7 @@ def test_what_is_sent_to_a_party_that_left_is_dropped():
     assert run(Air(), a, b)["a"] == 0
 
 
-def test_who_was_given_up_is_told():
+def test_a_party_that_was_given_up_is_informed():
     """This holds even if it has receipts for all its messages, because it asks whether the other is alive."""
     air, told = Air(), threading.Event()
 
@@ -313,7 +313,7 @@ def test_who_was_given_up_is_told():
     assert "it has given this party up: too slow" in str(run(air, a, b, patience=replace(CALM, silent_s=2))["b"])
 
 
-def test_a_recv_that_is_cancelled_loses_nothing():
+def test_a_cancelled_receive_loses_no_message():
     async def a(net):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(net.recv("b", "x", {}), 0.1)
@@ -328,7 +328,7 @@ def test_a_recv_that_is_cancelled_loses_nothing():
 
 
 @pytest.mark.parametrize("numbers", [[0], [0, 1]])
-def test_what_comes_while_a_wait_is_cancelled_is_the_next_message(numbers):
+def test_a_message_that_arrives_during_a_cancellation_is_received_next(numbers):
     """It arrives on the carrier's thread before the loop handles it, as for the readers of ``serve``."""
 
     async def read():
@@ -352,7 +352,7 @@ def test_what_comes_while_a_wait_is_cancelled_is_the_next_message(numbers):
     assert asyncio.run(read()) == numbers
 
 
-def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next():
+def test_a_message_of_a_lost_process_is_not_returned_to_the_next_inbox():
     alone = Alone()
     withdraw = alone.endpoint.collect("b", "x", alone.items, list)
     alone.message()
@@ -362,7 +362,7 @@ def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next(
     assert not alone.endpoint.sessions["b"].incoming.inbox
 
 
-def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
+def test_a_blocked_send_ends_when_the_receiver_is_lost(monkeypatch):
     """The message exceeds the limit of bytes in transit, and no receive is pending from the killed party."""
     monkeypatch.setattr("anyparty.transport.reliable_endpoint.MOST_ON_THE_WAY", 1000)
     air, killed = Air(), threading.Event()
@@ -384,7 +384,7 @@ def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
     assert run(air, a, b, patience=replace(CALM, silent_s=0.5, flush_s=0.1))["a"] < 5
 
 
-def test_a_party_that_is_alive_and_takes_nothing_is_given_up_in_the_end():
+def test_a_live_party_that_takes_no_messages_is_given_up_in_the_end():
     session = Session("b", Timeouts(silent_s=1, message_s=60), last_heard=59.5, blocked_since=[0.0])
     session.check_silence(60.0)
     assert not session.gone
@@ -393,7 +393,7 @@ def test_a_party_that_is_alive_and_takes_nothing_is_given_up_in_the_end():
     assert session.gone == "it is alive but did not take what was sent for 60 s"
 
 
-def test_silence_counts_from_when_one_begins_to_wait():
+def test_silence_is_measured_from_the_start_of_a_receive():
     """While no receive is pending, the party is not asked for a sign of life, and need not send any."""
     session, given_to_it = Session("b", Timeouts(silent_s=10), last_heard=0.0), []
     session.waiting["x"] = PendingReceive(given_to_it.append, since=100.0)
@@ -404,7 +404,7 @@ def test_silence_counts_from_when_one_begins_to_wait():
     assert [type(item) for item in given_to_it] == [PartyLost]
 
 
-def test_a_run_that_is_ended_from_outside_ends_all_waiting():
+def test_an_aborted_job_ends_all_pending_receives():
     async def a(net):
         net.stop_reason = lambda: "the job was aborted"
         await net.recv("b", "x", {})
@@ -438,7 +438,7 @@ class Alone:
         return self.items[-1] if self.items else None
 
 
-def test_a_doubled_message_counts_once_and_an_early_one_waits():
+def test_duplicates_are_dropped_and_early_messages_wait():
     alone = Alone()
     alone.message(1)
     assert alone.read() is None
@@ -450,7 +450,7 @@ def test_a_doubled_message_counts_once_and_an_early_one_waits():
 
 
 @pytest.mark.parametrize("changes", [{"run": "another"}, {"frm": "c"}, {"to": "c"}, {"tag": "other"}, {"number": 5}])
-def test_a_message_under_a_false_label_is_refused_and_named(changes):
+def test_a_message_with_a_wrong_header_is_refused_with_its_sender(changes):
     alone = Alone()
     header = {"run": "run", "frm": "b", "to": "a", "tag": "x", "number": 0} | changes
     alone.endpoint.arrived("b", Envelope(life="b1", tag="x").write(), encode(Header(**header), {}))
@@ -458,13 +458,13 @@ def test_a_message_under_a_false_label_is_refused_and_named(changes):
     assert str(alone.read() or "").startswith("'b' sent") or str(alone.items[0]).startswith("'b' sent")
 
 
-def test_a_message_that_was_cut_short_is_refused_and_named():
+def test_a_truncated_message_is_refused_with_its_sender():
     alone = Alone()
     alone.endpoint.arrived("b", Envelope(life="b1", tag="x").write(), b"\x10\0\0\0\0\0\0\0{}")
     assert "'b' sent 10 bytes, expected one whole message" in str(alone.read())
 
 
-def test_a_message_that_is_too_large_is_refused_and_named():
+def test_a_message_above_the_size_limit_is_refused():
     alone = Alone(most_bytes=1000)
     data = encode(Header(run="run", frm="b", to="a", tag="x", number=0), {"x": torch.zeros(50_000)})
     alone.endpoint.arrived("b", Envelope(life="b1", tag="x").write(), data)
@@ -478,7 +478,7 @@ def test_a_message_that_is_too_large_is_refused_and_named():
      '{"life":"b","answers":-1}', '{"life":"b","parts":{"x":1}}', '{"life":"b","parts":{"x":"y"},"acks":{"x":1}}',
      '{"life":"b","parts":[]}', "[" * 5000, "x" * 200_000],
 )  # fmt: skip
-def test_a_note_that_makes_no_sense_is_refused_and_named(envelope):
+def test_an_invalid_envelope_is_refused_with_its_sender(envelope):
     alone = Alone()
     alone.endpoint.arrived("b", envelope, b"")
     refused = alone.read()
@@ -486,21 +486,21 @@ def test_a_note_that_makes_no_sense_is_refused_and_named(envelope):
     assert str(refused).startswith("'b' sent a packet with")
 
 
-def test_an_answer_about_as_many_lanes_as_there_may_be_can_be_read():
+def test_an_answer_about_the_maximum_number_of_lanes_can_be_read():
     session = Session("b", CALM, last_heard=0.0, report_due=True)
     session.incoming.expected.update({f"{number:0{MOST_NAME}}": 10**6 for number in range(MOST_TAGS)})
     ((_, envelope, _),) = session.packets("a", 0.0)
     assert Envelope.read(envelope.write(), "a") == envelope
 
 
-def test_a_stranger_is_not_listened_to():
+def test_packets_of_unknown_senders_are_ignored():
     alone = Alone()
     alone.endpoint.arrived("mallory", Envelope(life="m").write(), b"")
     assert alone.endpoint.refused == {"mallory": 1}
     assert not alone.sent
 
 
-def test_a_party_whose_process_was_started_anew_is_lost():
+def test_a_party_whose_process_was_restarted_is_lost():
     alone = Alone()
     alone.message(0, life="b1")
     alone.message(1, life="b2")
@@ -508,26 +508,26 @@ def test_a_party_whose_process_was_started_anew_is_lost():
     assert "was restarted" in str(alone.read())
 
 
-def test_there_is_no_party_of_that_name():
+def test_a_message_to_an_unknown_party_is_refused():
     with pytest.raises(MessageError, match="has no party 'c' to talk to"):
         Alone().endpoint.enqueue("c", "x", {})
 
 
-def test_a_flood_that_nobody_reads_is_bounded():
+def test_unread_messages_are_bounded():
     alone = Alone()
     for number in range(1500):
         alone.message(number)
     assert len(alone.endpoint.sessions["b"].incoming.inbox["x"]) <= 1024
 
 
-def test_lanes_without_end_are_bounded():
+def test_the_number_of_lanes_is_bounded():
     alone = Alone()
     for number in range(MOST_TAGS + 50):
         alone.message(tag=f"t{number}")
     assert len(alone.endpoint.sessions["b"].incoming.inbox) == MOST_TAGS
 
 
-def test_messages_that_are_never_whole_are_bounded():
+def test_incomplete_messages_are_bounded():
     alone = Alone(most_bytes=2 * PIECE_BYTES)
     for number in range(100):
         alone.endpoint.arrived("b", Envelope(life="b1", tag="x", number=number, pieces=2).write(), bytes(PIECE_BYTES))
@@ -537,7 +537,7 @@ def test_messages_that_are_never_whole_are_bounded():
     assert 0 < held <= HELD_MESSAGES * (2 * PIECE_BYTES + MOST_HEADER_BYTES)
 
 
-def test_why_a_party_leaves_is_short_and_says_nothing_to_a_terminal():
+def test_a_reason_for_leaving_is_shortened_and_has_no_control_characters():
     said = Envelope(life="a", bye="it left\x1b]0;mine\x07\n" + "x" * 50_000).write()
     heard = Envelope.read(said, "shop").bye
     assert heard.startswith("it left ]0;mine  xxx")
