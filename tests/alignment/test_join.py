@@ -13,7 +13,7 @@ def table_of(party, ids):
     return read_table(pl.DataFrame({"id": ids}), party=party, id="id")
 
 
-def slowly(ids_by_party):
+def join_with_dictionaries(ids_by_party):
     """Compute the sorted union and each party's positions with dictionaries."""
     union = sorted(set().union(*ids_by_party))
     places = [{each: at for at, each in enumerate(ids)} for ids in ids_by_party]
@@ -25,7 +25,7 @@ IDS = st.lists(st.integers(0, 12).map(str), min_size=1, unique=True)
 
 @given(st.lists(IDS, min_size=1, max_size=4))
 def test_positions_equal_those_by_dictionaries(ids_by_party):
-    union, positions = slowly(ids_by_party)
+    union, positions = join_with_dictionaries(ids_by_party)
     tables = [table_of(f"p{k}", ids) for k, ids in enumerate(ids_by_party)]
     if len(tables) > 1 and len(union) == sum(map(len, ids_by_party)):
         with pytest.raises(AlignmentError, match="no id is known to two parties"):
@@ -51,31 +51,31 @@ def test_order_of_rows_in_a_file_does_not_matter(first, second):
         assert [ids[at] for at in shuffled.position[party][held]] == shuffled.ids.filter(pl.Series(held)).to_list()
 
 
-def test_ids_of_different_types_are_one_id():
+def test_equal_ids_of_different_types_match():
     alignment = align([table_of("a", [7, 8]), table_of("b", [8.0, 9.0]), table_of("c", [" 9", "7 "])])
     assert alignment.ids.to_list() == ["7", "8", "9"]
     assert alignment.observed("abc").sum(axis=1).tolist() == [2, 2, 2]
 
 
-def test_a_single_party():
+def test_a_single_party_is_aligned_in_order_of_its_ids():
     alignment = align([table_of("a", ["y", "x"])])
     assert alignment.position["a"].tolist() == [1, 0]
     assert alignment.position["a"].dtype == np.int64
 
 
-def test_no_tables():
+def test_an_alignment_without_tables_is_refused():
     with pytest.raises(AlignmentError, match="no tables to align"):
         align([])
 
 
-def test_two_parties_with_one_name():
+def test_two_parties_with_the_same_name_are_refused():
     with pytest.raises(
         AlignmentError, match="each party needs a name of its own, but 'a' names several: 'data frame', "
     ):
         align([table_of("a", [1]), table_of("b", [1]), table_of("a", [1])])
 
 
-def test_no_overlap_shows_what_ids_look_like():
+def test_the_error_about_no_overlap_shows_example_ids():
     with pytest.raises(AlignmentError, match=r"look like this: a \(data frame\): '1', '2'") as caught:
         align([table_of("a", [3, 1, 2]), table_of("b", ["7", "8"])])
     assert "b (data frame): '7', '8'. Check that the id columns" in str(caught.value)
@@ -91,6 +91,6 @@ def test_no_overlap_shows_what_ids_look_like():
         ("P71", "71", "letters around the numbers"),
     ],
 )
-def test_no_overlap_guesses_why(left, right, cause):
+def test_the_error_about_no_overlap_suggests_a_cause(left, right, cause):
     with pytest.raises(AlignmentError, match=f"would be equal but for {cause}"):
         align([table_of("a", [left, "x"]), table_of("b", [right, "y"])])

@@ -6,7 +6,7 @@ from benchmarks import million_ids
 
 @pytest.mark.net
 @pytest.mark.slow
-def test_after_kill_minus_9_the_alignment_continues(tmp_path):
+def test_an_alignment_continues_after_a_party_is_killed(tmp_path):
     n, batch = 6000, 250
     cut = million_ids.align(tmp_path, n, 0, batch, kill_at=0.5)
     assert cut.rows == 0

@@ -12,14 +12,14 @@ from anyparty.errors import ConfigError, MessageError, StorageError
 from tests.alignment.test_private import (
     SALT,
     at,
-    everything,
+    joined_in_the_clear,
     numbered,
-    plainly,
     play,
     points_of,
     products,
     rows_of,
     secret_of,
+    secrets_of,
     together,
 )
 
@@ -94,7 +94,7 @@ def test_an_interrupted_alignment_continues(tmp_path, party, count):
         assert count >= 20
     before, tape = sent(tape, "align-tokens"), []
     found = kept(tmp_path, THREE, batch=7, tape=tape)
-    assert rows_of(together(found)) == rows_of(plainly(THREE))
+    assert rows_of(together(found)) == rows_of(joined_in_the_clear(THREE))
     whole = len(THREE["b"]) + len(THREE["c"])
     assert whole - before <= sent(tape, "align-tokens") <= min(whole, whole - before + 28)
 
@@ -140,7 +140,7 @@ def test_without_one_partys_state_all_start_again_with_new_secrets(tmp_path, par
     tape = []
     found = kept(tmp_path, THREE, tape=tape, fixed=False)
     assert sent(tape, "align-tokens") == 70
-    assert rows_of(together(found)) == rows_of(plainly(THREE))
+    assert rows_of(together(found)) == rows_of(joined_in_the_clear(THREE))
     assert set(found["a"].key).isdisjoint(first["a"].key)
 
 
@@ -187,7 +187,7 @@ def test_rows_added_at_the_end_need_no_hash_of_the_others(tmp_path, monkeypatch,
 def test_a_damaged_state_is_replaced(tmp_path, spoil):
     kept(tmp_path, THREE)
     spoil(tmp_path / "b")
-    assert rows_of(together(kept(tmp_path, THREE))) == rows_of(plainly(THREE))
+    assert rows_of(together(kept(tmp_path, THREE))) == rows_of(joined_in_the_clear(THREE))
 
 
 def test_tokens_that_were_half_written_are_computed_again(tmp_path):
@@ -195,7 +195,7 @@ def test_tokens_that_were_half_written_are_computed_again(tmp_path):
     file = tmp_path / "a" / "tokens-2.bin"
     file.write_bytes(file.read_bytes()[: 10 * SIZE + 7])
     tape = []
-    assert rows_of(together(kept(tmp_path, THREE, tape=tape))) == rows_of(plainly(THREE))
+    assert rows_of(together(kept(tmp_path, THREE, tape=tape))) == rows_of(joined_in_the_clear(THREE))
     assert sent(tape, "align-tokens") == 20
 
 
@@ -235,7 +235,7 @@ def test_without_one_partys_help_no_party_tests_ids_over_a_series(tmp_path):
     kept(tmp_path, {"a": numbered(6), "b": numbered(6), "c": numbered(6)}, tape=tape)
     kept(tmp_path, {"a": numbered(7), "b": numbered(8), "c": numbered(6) + own}, tape=tape)
     guesses = hashed(own, SALT)
-    known = [scalar for name in "ab" for scalar in everything(secret_of(name))]
+    known = [scalar for name in "ab" for scalar in secrets_of(secret_of(name))]
     crossed = points_of(tape)
     assert crossed.isdisjoint(products(known, guesses))
     assert not crossed.isdisjoint(products([*known, secret_of("c").scalar], guesses))  # the search works

@@ -21,7 +21,7 @@ def shown(overlap):
     return console.export_text()
 
 
-def test_by_hand():
+def test_counts_equal_those_computed_by_hand():
     overlap = Overlap.count(OBSERVED, ["a", "b", "c"], LABELED)
     assert overlap.patterns == (
         Pattern(parties=("a", "b"), rows=2, labelled=1),
@@ -35,7 +35,7 @@ def test_by_hand():
     assert (overlap.more_patterns, overlap.more_rows, overlap.notes) == (0, 0, ())
 
 
-def test_of_an_alignment():
+def test_an_overlap_is_computed_from_an_alignment():
     at = {"a": np.array([0, -1]), "b": np.array([0, 1])}
     overlap = Overlap.of(Alignment(("a", "b"), 2, at), ["a", "b"])
     assert overlap.patterns == (
@@ -82,7 +82,7 @@ def test_a_party_that_shares_no_row_is_noted():
         (["8", "9"], ""),
     ],
 )
-def test_a_party_that_shares_no_row_is_told_why_where_ids_are_known(third, guess):
+def test_a_note_on_a_party_without_shared_rows_suggests_a_cause(third, guess):
     ids_of = {"a": ["1", "2"], "b": ["2", "1"], "c": third}
     tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
     (note,) = Overlap.of(align(tables), ["a", "b", "c"]).notes
@@ -96,7 +96,7 @@ def test_a_party_that_shares_no_row_is_told_why_where_ids_are_known(third, guess
         (lambda n: f"{n}\u200b" if n % 2 else f"{n}", "but for Unicode normalization"),
     ],
 )
-def test_ids_that_match_in_part_are_noted_too(written, note):
+def test_partly_matching_ids_are_noted(written, note):
     ids_of = {"a": [str(n) for n in range(1, 101)], "b": [written(n) for n in range(1, 101)], "c": ["7", "8", "x"]}
     ids_of["b"][:2] = ["1", "2"]
     tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
@@ -106,7 +106,7 @@ def test_ids_that_match_in_part_are_noted_too(written, note):
 
 
 @pytest.mark.parametrize(("alike", "noted"), [(5, 0), (30, 2)])
-def test_a_few_ids_that_are_nearly_anothers_may_be_so_by_chance(alike, noted):
+def test_a_few_nearly_matching_ids_are_not_noted(alike, noted):
     """Two parties have 105 or 130 own ids each, of which 5 or 30 differ by a leading zero."""
     both, near = [f"{n}" for n in range(1, 50)], [f"{n}" for n in range(100, 100 + alike)]
     ids_of = {"a": [*both, *near, *(f"a{n}" for n in range(100))],
@@ -115,7 +115,7 @@ def test_a_few_ids_that_are_nearly_anothers_may_be_so_by_chance(alike, noted):
     assert len(Overlap.of(align(tables), ["a", "b"]).notes) == noted
 
 
-def test_json():
+def test_an_overlap_is_written_to_json():
     overlap = Overlap.count(OBSERVED, ["a", "b", "c"], LABELED)
     saved = json.loads(json.dumps(overlap.to_json()))
     assert saved["patterns"][0] == {"parties": ["a", "b"], "rows": 2, "labelled": 1}
@@ -123,7 +123,7 @@ def test_json():
     assert saved["rows"] == 5
 
 
-def test_render():
+def test_the_rendered_overlap_shows_each_pattern():
     observed = np.concatenate([OBSERVED, [[0, 0, 1]] * 2000])
     text = shown(Overlap.count(observed, ["[red]", "b", "c"], np.ones(2005, dtype=bool)))
     for line in (
@@ -138,7 +138,7 @@ def test_render():
         assert line in text
 
 
-def test_render_many_parties():
+def test_the_rendered_overlap_of_many_parties_stays_narrow():
     observed = np.ones((200, 64), dtype=bool)
     observed[np.arange(100), np.arange(100) % 64] = False
     observed[150:] = np.random.default_rng(0).random((50, 64)) < 0.5

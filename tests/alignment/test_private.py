@@ -28,7 +28,7 @@ SALT = "hospital and bank, 2025"
 
 
 @dataclass
-class Tapped:
+class RecordingChannel:
     """A channel that records all messages and may change them in transit."""
 
     channel: object
@@ -68,7 +68,9 @@ def play(ids, active=None, *, tape=None, change=None, fixed=True, **settings):
         parts[name] = partial(private.align, roster=roster, ids=own, **{"salt": SALT, **of_party})
 
     def wrap(channel):
-        return ContractChannel(Tapped(channel, [] if tape is None else tape, change), roster, private.MESSAGES)
+        return ContractChannel(
+            RecordingChannel(channel, [] if tape is None else tape, change), roster, private.MESSAGES
+        )
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "under 1% of the ids")
@@ -90,7 +92,7 @@ def rows_of(alignment):
     return sorted(zip(*(alignment.position[name].tolist() for name in alignment.parties), strict=True))
 
 
-def plainly(ids):
+def joined_in_the_clear(ids):
     tables = [read_table(pl.DataFrame({"id": own}), party=name, id="id") for name, own in ids.items()]
     return align(tables, apart=True)
 
@@ -107,11 +109,11 @@ IDS = st.lists(st.integers(0, 12).map(str), min_size=1, unique=True)
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(IDS, min_size=2, max_size=4), st.integers(0, 3), st.integers(1, 5))
-def test_positions_equal_the_plain_joins(lists, active, batch):
+def test_private_alignment_equals_a_plain_join(lists, active, batch):
     ids = {f"p{k}": own for k, own in enumerate(lists)}
     leads = f"p{active % len(ids)}"
     found = play(ids, leads, batch=batch, apart=True)
-    assert rows_of(together(found)) == rows_of(plainly(ids))
+    assert rows_of(together(found)) == rows_of(joined_in_the_clear(ids))
     present = together(found).observed(list(ids))
     assert (found[leads].present == present).all()
     assert (found[leads].observed(["p1", "p0"]) == present[:, [1, 0]]).all()
@@ -120,10 +122,10 @@ def test_positions_equal_the_plain_joins(lists, active, batch):
 
 @pytest.mark.parametrize("parties", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("batch", [2, 100])
-def test_no_party_waits_forever(parties, batch):
+def test_alignment_never_deadlocks(parties, batch):
     ids = {f"p{k}": numbered(1 + 3 * k, start=k) for k in range(parties)}
     for active in ids:
-        assert rows_of(together(play(ids, active, batch=batch, apart=True))) == rows_of(plainly(ids))
+        assert rows_of(together(play(ids, active, batch=batch, apart=True))) == rows_of(joined_in_the_clear(ids))
 
 
 def test_ids_are_compared_as_trimmed_text():
@@ -131,17 +133,17 @@ def test_ids_are_compared_as_trimmed_text():
     assert rows_of(together(found)) == [(-1, 1, 0), (0, -1, 1), (1, 0, -1)]
 
 
-def test_one_id():
+def test_a_single_shared_id_is_aligned():
     assert rows_of(together(play({"a": ["x"], "b": ["x"]}))) == [(0, 0)]
 
 
-def test_a_party_without_rows():
+def test_a_party_without_rows_is_aligned():
     found = play({"a": ["x", "y"], "b": [], "c": ["y"]}, "c")
     assert rows_of(together(found)) == [(0, -1, -1), (1, -1, 0)]
     assert found["b"].position.tolist() == [-1, -1]
 
 
-def test_given_the_secrets_the_outcome_is_fixed():
+def test_the_same_secrets_give_the_same_alignment():
     ids = {"a": numbered(9), "b": numbered(9, 3), "c": numbered(9, 5)}
     first, again, batched = play(ids, "b"), play(ids, "b"), play(ids, "b", batch=4)
     for other in (again, batched):
@@ -152,7 +154,7 @@ def test_given_the_secrets_the_outcome_is_fixed():
     assert rows_of(together(fresh)) == rows_of(together(first))
 
 
-def test_keys_follow_rows_wherever_the_ids_stand_in_a_table():
+def test_keys_do_not_depend_on_the_order_of_a_table():
     ids = {"a": numbered(9), "b": numbered(9, 3)}
     turned = {"a": ids["a"][::-1], "b": ids["b"][3:] + ids["b"][:3]}
     first, second = play(ids)["a"], play(turned)["a"]
@@ -161,19 +163,19 @@ def test_keys_follow_rows_wherever_the_ids_stand_in_a_table():
     assert len(set(first.key.tolist())) == first.n == 12
 
 
-def test_the_order_of_rows_says_nothing_about_the_order_of_ids():
+def test_the_order_of_rows_is_independent_of_the_order_of_ids():
     position = play({"a": numbered(400), "b": numbered(400)}, fixed=False)["a"].position
     assert abs(np.corrcoef(position, np.arange(400))[0, 1]) < 0.25  # five standard deviations
 
 
-def test_the_overlap_report_takes_it():
+def test_the_overlap_is_computed_from_a_private_alignment():
     found = play({"a": numbered(5), "b": numbered(5, 2), "c": numbered(2)}, "c")["c"]
     report = Overlap.count(found.observed(["a", "b"]), ["a", "b"])
     assert report.rows == 7
     assert report.by_all == 3
 
 
-def test_a_passive_party_knows_its_own_rows_only():
+def test_a_passive_party_knows_only_its_own_rows():
     with pytest.raises(AlignmentError, match="'b' knows its own rows only"):
         play({"a": ["x"], "b": ["x"]})["b"].observed(["a"])
 
@@ -186,7 +188,7 @@ def test_progress_ends_at_its_total():
     assert all(calls == sorted(calls) for calls in told.values())
 
 
-def test_the_event_loop_stays_free(monkeypatch):
+def test_computations_do_not_block_the_event_loop(monkeypatch):
     """No id is ordered, hashed, blinded or compared in the thread of the event loop."""
     ran, loops = {}, set()
 
@@ -230,11 +232,11 @@ def products(scalars, points):
             yield from (out[at : at + 32] for at in range(0, len(out), 32))
 
 
-def everything(secret):
+def secrets_of(secret):
     return [secret.scalar, secret.once, secret.rest]
 
 
-def test_messages_come_in_batches():
+def test_messages_are_sent_in_batches():
     tape = []
     play({"a": numbered(10), "b": numbered(7), "c": numbered(3)}, tape=tape, batch=4)
     of_a = [each["points"].shape for frm, to, tag, each in tape if (frm, to, tag) == ("a", "b", "align-ids")]
@@ -246,7 +248,7 @@ def test_messages_come_in_batches():
     assert {tag for *_, tag, _ in tape} == {message.tag for message in private.MESSAGES} - with_state
 
 
-def test_no_id_and_no_hash_of_one_crosses():
+def test_no_message_holds_an_id_or_its_hash():
     ids = {name: [f"patient-{name}-{i}-of-the-clinic" for i in range(6)] + numbered(20) for name in "abcd"}
     tape = []
     play(ids, "c", tape=tape, batch=8)
@@ -271,14 +273,14 @@ def test_no_id_and_no_hash_of_one_crosses():
 
 
 @pytest.mark.parametrize("active", ["a", "b", "d"])
-def test_without_one_partys_help_nobody_walks_through_a_list_of_ids(active):
+def test_ids_cannot_be_tested_without_the_secret_of_each_party(active):
     """All other parties pool their secrets and test the ids that only d has against all messages."""
     own = numbered(3, start=100)
     tape = []
     play({"a": numbered(6), "b": numbered(6), "c": numbered(6), "d": numbered(2) + own}, active, tape=tape, batch=2)
     crossed = points_of(tape)
     guesses = hashed(own, SALT)
-    known = [scalar for name in "abc" for scalar in everything(secret_of(name))]
+    known = [scalar for name in "abc" for scalar in secrets_of(secret_of(name))]
     assert crossed.isdisjoint(products(known, guesses))
     with_help = [secret_of(name).scalar for name in "abcd"] + [secret_of("d").once]
     assert not crossed.isdisjoint(products(with_help, guesses))  # the search works
@@ -288,7 +290,7 @@ def test_the_active_party_cannot_try_ids_with_its_own_scalars():
     tape = []
     play({"a": numbered(5), "b": numbered(5, 3)}, "a", tape=tape)
     received = points_of(tape, lambda _, to: to == "a")
-    assert received.isdisjoint(products(everything(secret_of("a")), hashed(numbered(8), SALT)))
+    assert received.isdisjoint(products(secrets_of(secret_of("a")), hashed(numbered(8), SALT)))
 
 
 def test_passive_parties_together_cannot_compare_lists():
@@ -306,7 +308,7 @@ def test_passive_parties_together_cannot_compare_lists():
     assert seen <= owner.keys()
     lists = {name: b"".join(row for row in sorted(seen) if owner[row] == name) for name in names}
     assert all(lists.values())
-    known = [*everything(secret_of("b")), *everything(secret_of("c"))]
+    known = [*secrets_of(secret_of("b")), *secrets_of(secret_of("c"))]
     reach = {name: set(products(known, rows)) for name, rows in lists.items()}
     for one, other in itertools.combinations(names, 2):
         if {one, other} != {"b", "c"}:
@@ -324,7 +326,7 @@ def test_a_passive_party_never_sees_a_token():
     assert crossed.isdisjoint(tokens[at : at + 32] for at in range(0, len(tokens), 32))
 
 
-def test_points_leave_in_a_secret_order():
+def test_points_are_sent_in_a_secret_order():
     ids = numbered(50)
     tape = []
     play({"a": ids, "b": ids}, tape=tape)
@@ -336,13 +338,13 @@ def test_points_leave_in_a_secret_order():
     assert sorted(sent) == list(range(50)) != sent
 
 
-def test_the_secret_order_of_many_ids_keeps_nothing_of_theirs():
+def test_the_secret_order_of_many_ids_is_random():
     order = Secret.of(bytes(32)).order(20_000)
     assert sorted(order.tolist()) == list(range(20_000))
     assert abs((np.diff(order) > 0).mean() - 0.5) < 0.02
 
 
-def test_all_points_that_cross_are_on_the_curve():
+def test_all_sent_points_are_on_the_curve():
     """Blinding keeps a point on the twist there, which would leak a bit of each id."""
     tape = []
     play({"a": numbered(20), "b": numbered(20)}, tape=tape, fixed=False)
@@ -377,7 +379,7 @@ def elligator(r):
     return u if on_the_curve(u) else (-u - 486662) % P
 
 
-def test_hashing_is_elligator_2_times_the_cofactor():
+def test_hashing_equals_elligator_2_times_the_cofactor():
     for text in numbered(20):
         key = hashlib.sha256(SALT.encode()).digest()
         digest = hashlib.blake2b(text.encode(), digest_size=32, key=key, person=b"anyparty.align.1").digest()
@@ -387,7 +389,7 @@ def test_hashing_is_elligator_2_times_the_cofactor():
         assert crypto_core_ed25519_is_valid_point(crypto_core_ed25519_from_uniform(digest))  # of prime order
 
 
-def test_hashes_depend_on_the_salt_and_come_one_per_id():
+def test_each_id_has_one_hash_that_depends_on_the_salt():
     both = hashed(["a", "b"], SALT)
     assert both == hashed(["a"], SALT) + hashed(["b"], SALT)
     assert len(set(products([], both + hashed(["a", "b"], "another")))) == 4
@@ -411,7 +413,7 @@ def test_the_one_time_scalar_is_replaced_by_the_secret_one():
         assert blind(secret.rest, blind(secret.once, point)) == blind(secret.scalar, point)
 
 
-def test_secrets_differ_and_do_not_show():
+def test_secrets_differ_and_are_not_in_the_repr():
     assert len({Secret.of().scalar for _ in range(20)}) == 20
     secret = Secret.of()
     assert secret.scalar.hex() not in repr(secret)
@@ -460,7 +462,7 @@ def test_a_zero_point_is_refused(tag):
         play(THREE, change=at(tag, "b", points=zeroed))
 
 
-def test_a_token_twice_is_refused():
+def test_a_duplicate_token_is_refused():
     with pytest.raises(MessageError, match="the list of party 'b' contains the same token twice"):
         play(THREE, change=at("align-tokens", "b", points=doubled))
 
@@ -471,7 +473,7 @@ def test_a_message_of_another_shape_is_refused():
 
 
 @pytest.mark.parametrize("places", [lambda rows: rows * 0, lambda rows: rows - 1 - rows.max(), lambda rows: rows + 100])
-def test_places_that_cannot_be_are_refused(places):
+def test_invalid_row_indices_are_refused(places):
     with pytest.raises(
         MessageError, match="'a' sent invalid indices for the rows of 'c': expected 6 different indices below 6"
     ):
@@ -479,7 +481,7 @@ def test_places_that_cannot_be_are_refused(places):
 
 
 @pytest.mark.parametrize("n", [5, 16, -1])
-def test_a_union_that_cannot_be_is_refused(n):
+def test_an_impossible_number_of_distinct_rows_is_refused(n):
     with pytest.raises(MessageError, match=rf"'a' reports {n} distinct rows for lists of \[4, 5, 6\] rows"):
         play(THREE, change=at("align-union", "a", "b", rows=lambda rows: rows * 0 + n))
 
@@ -496,7 +498,7 @@ def test_parties_must_agree_on_the_terms(other):
         play(THREE, **{name: {"a": usual[name], "b": usual[name], "c": value}})
 
 
-def test_a_party_that_leaves_is_named():
+def test_a_party_that_leaves_is_reported():
     async def leave(net):
         return None
 
@@ -511,7 +513,7 @@ def test_a_party_that_leaves_is_named():
     (["x", " "], "party 'a': there is no id in row '2'"),
     (["x", "y", " x"], "party 'a': each id must occur once, but 'x'"),
 ])  # fmt: skip
-def test_ids_that_cannot_be(ids, says):
+def test_invalid_ids_are_refused(ids, says):
     with pytest.raises(AlignmentError, match=says):
         play({"a": ids, "b": ["x"]})
 
@@ -534,7 +536,7 @@ def outcomes(ids, active):
     return told
 
 
-def test_no_overlap_is_an_error_at_every_party_with_its_own_ids_only():
+def test_the_error_about_no_overlap_shows_each_party_only_its_own_ids():
     ids = {"a": ["A-1", "A-2"], "b": ["b_1", "b_2"], "c": ["c/1"]}
     told = outcomes(ids, "b")
     assert set(told) == set(ids)
@@ -544,7 +546,7 @@ def test_no_overlap_is_an_error_at_every_party_with_its_own_ids_only():
         assert not any(each in str(error) for other in ids if other != name for each in ids[other])
 
 
-def warned(ids, active):
+def warnings_of(ids, active):
     """Return every party's warnings; parties in the same thread share a list."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -553,19 +555,19 @@ def warned(ids, active):
     return sorted(str(each.message) for each in caught)
 
 
-def test_hardly_any_overlap_is_a_warning_there_and_at_the_active_party():
+def test_a_tiny_overlap_causes_a_warning_at_both_parties():
     ids = {"a": numbered(300), "b": numbered(300), "c": ["id-0", *(f"ID{i}" for i in range(300))]}
-    at_a, at_c = sorted(warned(ids, "a"), key=lambda text: "of c look" in text)
+    at_a, at_c = sorted(warnings_of(ids, "a"), key=lambda text: "of c look" in text)
     assert at_a.startswith("under 1% of the ids of 'c' are known to any other party. Ids of a look like this: 'id-0'")
     assert at_c.startswith("under 1% of the ids of 'c' are known to any other party. Ids of c look like this: 'ID0'")
     assert "ID" not in at_a
 
 
-def test_a_small_party_whose_rows_a_large_one_has_is_no_cause_for_a_warning():
-    assert warned({"a": numbered(1000), "b": numbered(3)}, "b") == []
+def test_a_small_party_within_a_large_one_causes_no_warning():
+    assert warnings_of({"a": numbered(1000), "b": numbered(3)}, "b") == []
 
 
-def test_parties_apart_are_admitted_where_asked():
+def test_parties_without_shared_rows_are_accepted_on_request():
     found = play({"a": ["x"], "b": ["y"]}, apart=True)
     assert sorted(rows_of(together(found))) == [(-1, 0), (0, -1)]
 
@@ -581,8 +583,10 @@ def test_parties_with_different_id_settings_stop_before_an_id_is_sent(ids, said)
     names, tape = ("a", "b"), []
     roster = roster_of(names, "a")
     parts = {
-        "a": lambda net: private.align(Tapped(net, tape), roster, ids, salt=SALT),
-        "b": lambda net: private.align(Tapped(net, tape), roster, ["07", "8"], salt=SALT, normalize=["strip-zeros"]),
+        "a": lambda net: private.align(RecordingChannel(net, tape), roster, ids, salt=SALT),
+        "b": lambda net: private.align(
+            RecordingChannel(net, tape), roster, ["07", "8"], salt=SALT, normalize=["strip-zeros"]
+        ),
     }
     with pytest.raises(ConfigError, match="write the same settings at both") as stopped:
         memory.play(parts)

@@ -39,7 +39,7 @@ def small(inputs, width):
     return nn.Linear(inputs, width)
 
 
-def test_labels_are_no_party():
+def test_labels_do_not_count_as_a_party():
     X, observed, y = arrays()
     federation = Federation.from_arrays(X, y, observed=observed)
     held = observed.sum(axis=0)
@@ -69,7 +69,7 @@ def test_images_train_and_answers_keep_the_order_of_rows():
     assert model.predict({"a": X["a"], "b": np.full_like(X["b"], np.nan)}).answered.all()
 
 
-def test_a_mask_and_blocks_of_nan_are_the_same_federation():
+def test_a_mask_and_rows_of_nan_mean_the_same_missing_rows():
     X, observed, y = arrays()
     gaps = {name: torch.from_numpy(np.where(observed[:, k].reshape(-1, *[1] * (x.ndim - 1)), x, np.nan))
             for k, (name, x) in enumerate(X.items())}  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_mask_and_blocks_of_nan_are_the_same_federation():
     assert first == second
 
 
-def test_the_same_weights_as_from_tables():
+def test_arrays_and_tables_train_the_same_weights():
     X, _, y = arrays()
     frames = {name: pl.DataFrame(x.reshape(N, -1), [f"x{c}" for c in range(x[0].size)]).with_columns(id=np.arange(N))
               for name, x in X.items()}  # fmt: skip
@@ -91,7 +91,7 @@ def test_the_same_weights_as_from_tables():
     torch.testing.assert_close(one.predict().scores, other.predict().scores, rtol=0, atol=0)
 
 
-def test_ids_labels_and_scale_are_taken():
+def test_ids_missing_labels_and_scaling_are_applied():
     X, observed, _ = arrays()
     names = [f"p{n:03d}" for n in range(N)][::-1]
     y = np.linspace(0, 1, N)
@@ -132,7 +132,7 @@ def test_errors_name_the_argument_and_the_shapes(change, message):
         Federation.from_arrays(**given | change(X=X, y=y, observed=observed))
 
 
-def test_a_party_of_labels_alone_is_not_counted():
+def test_a_party_with_only_labels_is_not_counted_as_a_block():
     X, _, y = arrays()
     ids = pl.Series("id", np.arange(N))
     frames = {name: pl.DataFrame(x.reshape(N, -1)).insert_column(0, ids) for name, x in X.items()}
@@ -140,7 +140,7 @@ def test_a_party_of_labels_alone_is_not_counted():
     assert repr(federation) == "<Federation of a: 60 rows, b: 60 rows; labels at 'labels'>"
 
 
-def test_labels_need_arrays():
+def test_labels_are_an_error_beside_tables():
     X, _, y = arrays()
     model = Federation.from_arrays(X, y).train("laser", **QUICK)
     with pytest.raises(TableError, match="y: labels belong into the table of 'a'"):
@@ -158,7 +158,7 @@ def test_the_report_does_not_count_the_labels_as_a_party(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["laser", "plug", "standard", "ensemble", "combinatorial", "local"])
-def test_rows_that_no_party_has_teach_nothing_and_get_no_answer(method):
+def test_rows_that_no_party_holds_do_not_train_and_get_no_prediction(method):
     X, _, y = arrays()
     observed = missing("mcar", p=0.5, keep_empty=True).draw(Seeds(0), "train", N, 2).observed
     empty = ~observed.any(axis=1)

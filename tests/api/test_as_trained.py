@@ -46,7 +46,7 @@ def kept(folder):
         method("apc", classify_on="either", classifier_settings={"C": 2.0}),
     ],
 )
-def test_a_method_that_settings_make_is_known_by_them(made):
+def test_a_built_in_method_is_restored_from_its_settings(made):
     for whole in (False, True):
         known = json.loads(json.dumps(settings_of(made, whole=whole)))
         assert method(known.pop("name"), **known) == made
@@ -54,7 +54,7 @@ def test_a_method_that_settings_make_is_known_by_them(made):
     assert defaults - {"pseudo"} <= known.keys()
 
 
-def test_a_method_of_ones_own_is_not(federation, tmp_path):
+def test_a_user_defined_method_has_no_settings(federation, tmp_path):
     for made in (Split(rule=Mine(), embedding=4), method("laser", make_head=linear)):
         assert settings_of(made) is None
     federation.train(Split(rule=Mine(), embedding=4), folder=tmp_path / "run", epochs=1)
@@ -67,7 +67,7 @@ def test_a_method_of_ones_own_is_not(federation, tmp_path):
     assert found.method == "own: LASER-VFL"
 
 
-def test_networks_and_optimizers_are_kept_and_repeat_the_run(federation, tmp_path):
+def test_stored_networks_and_optimizers_repeat_the_run(federation, tmp_path):
     first = federation.train(method("plug", dropout=0.0), folder=tmp_path / "run", epochs=2, test=0.3, **MADE)
     settings = kept(tmp_path / "run")
     assert settings["method"] == {"name": "plug", "dropout": 0.0}
@@ -79,14 +79,14 @@ def test_networks_and_optimizers_are_kept_and_repeat_the_run(federation, tmp_pat
     assert worlds.same_bits(weights(first), weights(again))
 
 
-def test_a_run_is_not_gone_on_with_by_others(federation, tmp_path):
+def test_a_run_cannot_be_resumed_with_other_optimizers(federation, tmp_path):
     federation.train("laser", folder=tmp_path / "run", epochs=2, **MADE)
     with pytest.raises(ResumeError, match=r"parties\.bank\.optimizer"):
         federation.train("laser", folder=tmp_path / "run", epochs=2, resume=True, encoder=MADE["encoder"])
     federation.train("laser", folder=tmp_path / "run", epochs=2, resume=True, **MADE)
 
 
-def test_a_network_of_ones_own_is_named(federation, tmp_path):
+def test_a_user_defined_network_is_stored_by_name(federation, tmp_path):
     """A network that a module defines is found again; the user must pass any other network."""
     federation.train("laser", folder=tmp_path / "held", epochs=1, test=0.3, encoder={"bank": linear})
     assert kept(tmp_path / "held")["parties"]["bank"]["encoder"]["factory"] == f"{__name__}:linear"

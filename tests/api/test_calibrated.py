@@ -32,17 +32,17 @@ def test_probabilities_are_divided_by_the_weights():
     assert back.labels() == ["c", "c", None]  # the third class is rare: .1 is more than its share
 
 
-def test_without_weights_nothing_changes():
+def test_probabilities_without_class_weights_are_unchanged():
     plain = of([[0.2, 0.8]], task=Task(kind="classification", classes=("a", "b")))
     assert plain.unweighted() is plain
 
 
-def test_probabilities_of_0_and_1_stay():
+def test_probabilities_of_0_and_1_are_unchanged():
     back = of([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]).unweighted()
     assert back.scores.tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
 
 
-def test_classes_that_training_never_saw_keep_the_weights_of_the_others():
+def test_an_unseen_class_does_not_change_the_weights_of_others():
     back = of([[0.2, 0.2, 0.6]]).unweighted()
     over = back.over(["d"])
     assert predicted_class(over.task, over.scores).tolist() == predicted_class(back.task, back.scores).tolist() == [2]
@@ -51,7 +51,7 @@ def test_classes_that_training_never_saw_keep_the_weights_of_the_others():
     assert scores["accuracy"] == 0.0
 
 
-def test_the_metric_loss_is_that_of_the_weighted_probabilities():
+def test_the_loss_metric_uses_the_weighted_probabilities():
     weighted = torch.tensor([[0.2, 0.2, 0.6], [0.5, 0.3, 0.2]])
     rows = LabelledPredictions.of(of(weighted).unweighted(), torch.tensor([2, 0]), None)
     assert METRICS["loss"].of(rows) == pytest.approx(-np.log([0.6, 0.5]).mean(), rel=1e-6)
@@ -66,7 +66,7 @@ def imbalanced(n=1500, share=0.05, seed=0):
     return {"bank": pl.DataFrame({"id": ids, "u": u, "v": v, "y": y}), "shop": pl.DataFrame({"id": ids, "w": w})}
 
 
-def test_a_balanced_model_gives_the_share_of_the_table(tmp_path):
+def test_a_balanced_model_predicts_the_class_share_of_the_table(tmp_path):
     federation = Federation.from_tables(imbalanced(), label="y")
     plain, balanced = (federation.train("laser", epochs=12, seed=1, balance=b) for b in (False, True))
     without, with_weights = plain.evaluate().overall, balanced.evaluate().overall

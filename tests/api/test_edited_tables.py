@@ -53,7 +53,7 @@ def in_place(held, frame):
         (lambda held: pl.LazyFrame({"id": IDS} | held), by_array),
     ],
 )
-def test_edits_of_a_table_do_not_reach_the_federation(make, edit):
+def test_later_edits_of_a_table_do_not_change_the_federation(make, edit):
     held = arrays()
     frame = make(held)
     federation = Federation.from_tables({"bank": frame, "shop": pl.DataFrame({"id": IDS, "w": range(N)})}, label="y")
@@ -69,7 +69,7 @@ def test_edits_of_a_table_do_not_reach_the_federation(make, edit):
     assert again.fingerprint == before
 
 
-def test_edits_of_a_file_or_of_the_arguments_do_not_reach_the_federation(tmp_path):
+def test_later_edits_of_files_or_arguments_do_not_change_the_federation(tmp_path):
     file = tmp_path / "bank.parquet"
     pl.DataFrame({"id": IDS} | arrays()).write_parquet(file)
     tables, drop = {"bank": file, "shop": pl.DataFrame({"id": IDS, "w": range(N)})}, {"bank": ["flag"]}

@@ -42,7 +42,7 @@ def neighbours(h, y):
     return float((y[distance.argmin(dim=1).numpy()] == y).mean())
 
 
-def test_labels_beside_embeddings_are_right(standard):
+def test_embeddings_are_returned_with_the_correct_ids(standard):
     given = tables()
     frames = standard.embed(given)
     assert list(frames) == ["a", "b"]
@@ -60,13 +60,13 @@ def test_aligned_rows_are_in_the_order_of_the_active_table(standard):
     assert tuple(map(int, rows["a"].names)) == standard.predict(given).ids
 
 
-def test_only_the_requested_parties(standard):
+def test_embed_returns_only_the_requested_parties(standard):
     assert list(standard.embed(tables(), parties=["b"])) == ["b"]
     with pytest.raises(PredictionError, match="no party 'c'"):
         standard.embed(tables(), parties=["c"])
 
 
-def test_the_test_rows_of_the_run(standard):
+def test_embed_without_tables_uses_the_test_rows_of_the_run(standard):
     own = standard.embed()["a"]
     assert set(own["id"]) == set(standard.predict().ids)
     every = standard.embed(tables())["a"]
@@ -86,7 +86,7 @@ def test_a_row_without_cells_has_no_embedding(standard):
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_every_method(name):
+def test_every_method_returns_embeddings(name):
     model = trained(name)
     found = model.embed(tables())
     assert found["a"].height == N

@@ -46,14 +46,14 @@ def tables(**labels: str) -> dict[str, pl.DataFrame]:
     return {name: f.with_columns(pl.Series(labels[name], y)) if name in labels else f for name, f in made.items()}
 
 
-def test_the_party_with_the_label_leads():
+def test_the_party_with_the_label_is_the_active_party():
     federation = Federation.from_tables(tables(shop="y"), label="y")
     assert federation.roster.active == "shop"
     assert federation.roster.blocks == ("bank", "shop")
     assert [party.labels for party in federation.roster.parties] == [False, True]
 
 
-def test_a_party_may_hold_labels_alone():
+def test_a_party_may_hold_only_labels():
     frames = tables()
     frames["boss"] = pl.DataFrame({"id": frames["bank"]["id"], "y": ["yes", "no"] * (N // 2)})
     federation = Federation.from_tables(frames, label="y")
@@ -62,7 +62,7 @@ def test_a_party_may_hold_labels_alone():
     assert federation.train(epochs=1).predict({"bank": frames["bank"].head(3)}).answered.all()
 
 
-def test_columns_may_be_left_out_by_the_settings():
+def test_settings_may_exclude_the_columns_of_a_party():
     """Settings may declare a party without columns, as they must if parties run at separate sites."""
     config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {"columns": False}, "shop": {}}})
     federation = Federation.from_config(config, tables(bank="y"))
@@ -85,7 +85,7 @@ def test_columns_may_be_left_out_by_the_settings():
         ("shop", {"label": "y", "active": "shpo"}, ConfigError, "not among the parties; did you mean 'shop'"),
     ],
 )
-def test_whose_label_it_is(labels, how, error, said):
+def test_ambiguous_or_missing_label_parties_are_refused(labels, how, error, said):
     with pytest.raises(error) as caught:
         Federation.from_tables(tables(**dict.fromkeys(labels.split(), "y")), **how)
     assert said in str(caught.value)
@@ -101,12 +101,12 @@ def test_whose_label_it_is(labels, how, error, said):
         ({"id": {"bank": "id"}}, "id has no column for party 'shop'; name one for every party"),
     ],
 )
-def test_what_does_not_fit_is_not_ignored(how, said):
+def test_arguments_that_do_not_fit_the_tables_are_refused(how, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         Federation.from_tables(tables(shop="y"), label="y", **how)
 
 
-def test_ids_may_be_named_by_party():
+def test_id_columns_may_differ_between_parties():
     frames = tables(shop="y")
     frames["bank"] = frames["bank"].rename({"id": "customer"})
     federation = Federation.from_tables(frames, label="y", id={"bank": "customer", "shop": "id"})
@@ -114,7 +114,7 @@ def test_ids_may_be_named_by_party():
 
 
 @pytest.mark.parametrize(("most", "widths"), [(3, (3, 3)), ({"shop": 4}, (N, 4))])
-def test_the_most_levels_of_a_column(most, widths):
+def test_max_levels_limits_the_levels_of_a_column(most, widths):
     kinds = {"code": "categorical"}
     frames = {name: frame.with_columns(code="k" + pl.int_range(N).cast(pl.String))
               for name, frame in tables(shop="y").items()}  # fmt: skip
@@ -138,7 +138,7 @@ def test_a_misspelt_label_of_a_wide_table_does_not_list_all_columns():
         Federation.from_tables(frames, label="qqqqqq")
 
 
-def test_every_party_whose_table_cannot_be_used_is_named_at_once():
+def test_the_errors_of_all_tables_are_reported_together():
     frames = tables(shop="y")
     frames["bank"] = frames["bank"].with_columns(a=pl.Series([f"{i} kg" for i in range(N)]))
     frames["shop"] = frames["shop"].with_columns(id=pl.lit("u1"))
@@ -149,13 +149,13 @@ def test_every_party_whose_table_cannot_be_used_is_named_at_once():
     assert second.startswith("party 'shop', data frame: id column 'id'")
 
 
-def test_tables_of_a_party_that_the_settings_do_not_have():
+def test_a_table_of_an_unknown_party_is_refused():
     config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {}}})
     with pytest.raises(ConfigError, match=r"tables: there is no party 'shop'"):
         Federation.from_config(config, tables(bank="y"))
 
 
-def test_an_encoder_of_a_party_that_is_not_there():
+def test_an_encoder_for_an_unknown_party_is_refused():
     with pytest.raises(ConfigError, match=r"encoder: there is no party 'shp'; did you mean 'shop'\?"):
         Federation.from_tables(tables(bank="y"), label="y").train(encoder={"shp": MLP()})
 
@@ -167,7 +167,7 @@ def test_an_encoder_of_a_party_that_is_not_there():
     ("embedding", r"'embedding' is not a setting of \[train\]: use parameters=\{'embedding': ...\}"),
     ("epoch", r"train: no setting 'epoch'; did you mean 'epochs'\?"),
 ])  # fmt: skip
-def test_a_setting_that_is_none_of_trainings_is_told_where_it_goes(named, said):
+def test_a_misplaced_setting_is_reported_with_its_correct_place(named, said):
     federation = Federation.from_tables(tables(bank="y"), label="y")
     with pytest.raises(ConfigError, match=said):
         federation.train("laser", **{named: 1})
@@ -179,7 +179,7 @@ def test_a_setting_that_is_none_of_trainings_is_told_where_it_goes(named, said):
     ({"folder": ""}, r"folder: expected the name of a folder, such as \"runs/first\", got ''; leave it out"),
     ({"folder": 3}, "folder: expected the name of a folder, .*, got 3"),
 ])  # fmt: skip
-def test_arguments_of_another_kind(arguments, said, tmp_path, monkeypatch):
+def test_arguments_of_wrong_types_are_refused(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     federation = Federation.from_tables(tables(bank="y"), label="y")
     with pytest.raises(ConfigError, match=said):
@@ -187,17 +187,17 @@ def test_arguments_of_another_kind(arguments, said, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_tables_that_are_not_by_party():
+def test_tables_must_be_a_dict_by_party():
     with pytest.raises(ConfigError, match=r"tables: expected a dict, got \['a.csv'\]"):
         Federation.from_tables(["a.csv"], label="y")  # type: ignore[arg-type]
 
 
-def test_resuming_without_a_folder():
+def test_resuming_needs_a_folder():
     with pytest.raises(ConfigError, match="resume = True needs the folder of the run"):
         Federation.from_tables(tables(shop="y"), label="y").train(epochs=1, resume=True)
 
 
-def test_resuming_with_the_parties_in_another_order(tmp_path):
+def test_resuming_with_the_parties_in_another_order_is_refused(tmp_path):
     frames = tables(shop="y")
     Federation.from_tables(frames, label="y").train(folder=tmp_path, epochs=1)
     turned = Federation.from_tables(dict(reversed(frames.items())), label="y")
@@ -205,7 +205,7 @@ def test_resuming_with_the_parties_in_another_order(tmp_path):
         turned.train(folder=tmp_path, epochs=1, resume=True)
 
 
-def test_a_label_elsewhere_may_be_dropped_or_named():
+def test_a_second_label_column_may_be_dropped_or_declared():
     both = tables(shop="y", bank="y")
     assert Federation.from_tables(both, label="y", active="bank", drop={"shop": ["y"]}).roster.labelers == ("bank",)
     config = Config.of(
@@ -250,13 +250,13 @@ def test_a_label_elsewhere_may_be_dropped_or_named():
         ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': name"),
     ],
 )
-def test_the_label_is_nobodys_feature_and_never_ignored(federation, own, error, said):
+def test_an_undeclared_second_label_column_is_refused(federation, own, error, said):
     config = Config.of({"federation": federation, "parties": {"bank": {}, "shop": {}} | own})
     with pytest.raises(error, match=re.escape(said)):
         Federation.from_config(config, tables(shop="y", bank="y"))
 
 
-def test_one_class_is_refused():
+def test_a_label_with_a_single_class_is_refused():
     frames = tables()
     frames["bank"] = frames["bank"].with_columns(y=pl.lit("same"))
     with pytest.raises(TableError, match="class"):
@@ -264,7 +264,7 @@ def test_one_class_is_refused():
 
 
 @pytest.mark.parametrize(("rare", "named"), [("yes", "'yes'"), (2.5, "'2.5'")])
-def test_a_rare_label_that_only_held_out_rows_have(rare, named):
+def test_a_training_set_with_one_class_lists_the_held_out_labels(rare, named):
     """The error's first part counts all labels; the rest says that the others are in validation and test rows."""
     frames = tables()
     common = "no" if rare == "yes" else 0.5
@@ -275,7 +275,7 @@ def test_a_rare_label_that_only_held_out_rows_have(rare, named):
         federation.train(epochs=1, seed=0, validation=0.45, test=0.5)
 
 
-def test_what_was_read_and_what_is_predicted_are_told():
+def test_a_federation_describes_its_columns_and_its_task():
     federation = Federation.from_tables(tables(shop="y"), label="y")
     assert federation.predicted().startswith("task: classification, classes 0, 1; positive is 1")
     console = Console(width=120, record=True, file=io.StringIO())
@@ -284,7 +284,7 @@ def test_what_was_read_and_what_is_predicted_are_told():
     assert federation.remarks is None
 
 
-def test_one_class_beside_one_that_is_read_as_missing():
+def test_a_class_that_is_read_as_missing_causes_a_warning():
     frames = tables()
     frames["bank"] = frames["bank"].with_columns(y=pl.Series(["yes", "None"] * (N // 2)))
     federation = Federation.from_tables(frames, label="y")
@@ -302,7 +302,7 @@ def test_no_overlap_is_refused():
         _ = Federation.from_tables(frames, label="y").overlap
 
 
-def test_rows_are_split_before_anything_is_fitted_and_by_the_seed():
+def test_the_split_depends_only_on_the_seed():
     federation = Federation.from_tables(tables(bank="y"), label="y")
     settings = federation.config.train
     use = federation.split(settings)
@@ -312,7 +312,7 @@ def test_rows_are_split_before_anything_is_fitted_and_by_the_seed():
     assert (federation.split(settings.model_copy(update={"seed": 1})) != use).any()
 
 
-def test_rows_come_with_their_ids():
+def test_rows_are_listed_with_their_ids_and_their_use():
     frames = tables(bank="y")
     frames["shop"] = frames["shop"].tail(70).sample(fraction=1, shuffle=True, seed=0)
     federation = Federation.from_tables(frames, label="y")
@@ -327,7 +327,7 @@ def test_rows_come_with_their_ids():
         federation.rows(seeed=3)
 
 
-def test_standard_without_a_row_that_all_have():
+def test_standard_vfl_without_a_complete_row_is_refused():
     frames = tables(bank="y")
     frames["bank"], frames["shop"] = frames["bank"].head(70), frames["shop"].tail(70)
     frames["third"] = frames["bank"].head(40).select("id", e="a")
@@ -336,7 +336,7 @@ def test_standard_without_a_row_that_all_have():
         federation.train("standard", epochs=1)
 
 
-def test_balance_counts_no_class_that_training_lacks():
+def test_balance_ignores_classes_without_training_rows():
     """As in scikit-learn, the training rows have a mean weight of 1."""
     y = ["often"] * 60 + ["rare"] * 20 + ["later"] * 20
     use = np.array([TRAIN] * 80 + [TEST] * 20, dtype=np.int8)
@@ -346,7 +346,7 @@ def test_balance_counts_no_class_that_training_lacks():
     assert weights[:2] == pytest.approx((80 / (2 * 60), 80 / (2 * 20)))
 
 
-def test_balance_lets_a_rare_class_count_as_much():
+def test_balance_gives_each_class_the_same_total_weight():
     rng = np.random.default_rng(1)
     x, ids = rng.normal(size=(N, 2)), [str(i) for i in range(N)]
     y = np.where(np.arange(N) < 12, "rare", "often")
@@ -369,7 +369,7 @@ def even_settings(federation: Federation):
     return federation.config.train.model_copy(update={"test": 0.0, "validation": 0.0})
 
 
-def test_a_device_that_is_not_there():
+def test_an_unavailable_device_is_refused():
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match="'cuda' cannot be used here"):
@@ -377,13 +377,13 @@ def test_a_device_that_is_not_there():
 
 
 @pytest.mark.parametrize("name", ["", "..", "/x", "a/b", "a, b", "a=b", " a", "a\nb"])
-def test_a_partys_name_is_a_word_of_lists_and_of_paths(name):
+def test_invalid_party_names_are_refused(name):
     rows = pl.DataFrame({"id": ["1", "2", "3"], "x": [1, 2, 3], "y": [0, 1, 0]})
     with pytest.raises(ConfigError, match="a party's name is text of 1 to 100 bytes"):
         Federation.from_tables({"bank": rows, name: rows.select("id", z="x")}, id="id", label="y")
 
 
-def test_networks_and_optimizers_of_another_kind():
+def test_networks_and_optimizers_of_wrong_types_are_refused():
     rows = pl.DataFrame({"id": [str(n) for n in range(40)], "x": range(40), "y": [0, 1] * 20})
     federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
     with pytest.raises(ConfigError, match=r"party 'bank': encoder should be a function of \(inputs, outputs\)"):
@@ -392,14 +392,14 @@ def test_networks_and_optimizers_of_another_kind():
         federation.train(epochs=1, optimizer={"shop": 5})
 
 
-def test_balance_is_for_classes():
+def test_balance_is_refused_for_regression():
     rows = pl.DataFrame({"id": [str(n) for n in range(40)], "x": range(40), "y": [n / 3 for n in range(40)]})
     federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
     with pytest.raises(ConfigError, match="balance = true weighs classes, and numbers are predicted here"):
         federation.train(epochs=1, balance=True)
 
 
-def test_methods_and_watchers_of_another_kind():
+def test_methods_and_callbacks_of_wrong_types_are_refused():
     federation = Federation.from_tables(tables(bank="y"), label="y")
     with pytest.raises(ConfigError, match="method: expected a name, or a method such as"):
         federation.train(object(), epochs=1)  # type: ignore[arg-type]
@@ -407,7 +407,7 @@ def test_methods_and_watchers_of_another_kind():
         federation.train(epochs=1, watch=print)  # type: ignore[arg-type]
 
 
-def test_a_watchers_function_that_nothing_calls_is_named():
+def test_an_unknown_method_of_a_callback_is_reported():
     class Typo(Callback):
         def on_epoch_ended(self, record):
             raise AssertionError
@@ -417,13 +417,13 @@ def test_a_watchers_function_that_nothing_calls_is_named():
         federation.train(epochs=1, watch=Typo())
 
 
-def test_a_schedule_is_named_or_stands_in_the_method():
+def test_a_schedule_object_as_an_argument_is_refused():
     federation = Federation.from_tables(tables(bank="y"), label="y")
     with pytest.raises(ConfigError, match=r"schedule: expected a name, .*, got Flex.*; pass a schedule object as"):
         federation.train("standard", epochs=1, schedule=Flex())
 
 
-def test_settings_may_be_named_by_their_file(tmp_path):
+def test_settings_may_be_given_as_a_file_name(tmp_path):
     file = tmp_path / "hosp.toml"
     file.write_text('federation.label = "y"\nparties.bank.table = "bank.csv"\nparties.shop.table = "shop.csv"\n')
     for name, frame in tables(bank="y").items():
@@ -437,7 +437,7 @@ def test_settings_may_be_named_by_their_file(tmp_path):
 
 
 @pytest.mark.parametrize("inside", ["", "run"])
-def test_a_run_does_not_go_into_a_file(tmp_path, inside):
+def test_a_file_as_the_run_folder_is_refused(tmp_path, inside):
     file = tmp_path / "lab.csv"
     file.write_text("id")
     federation = Federation.from_tables(tables(bank="y"), label="y")
@@ -446,14 +446,14 @@ def test_a_run_does_not_go_into_a_file(tmp_path, inside):
     assert file.read_text() == "id"
 
 
-def test_tables_without_their_partys_name():
+def test_prediction_tables_need_the_name_of_their_party():
     model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
     for wrong in (tables()["bank"], "bank.csv"):
         with pytest.raises(PredictionError, match=r"expected a table by the name of its party, \{'bank': \.\.\.\}"):
             model.predict(wrong)
 
 
-def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
+def test_unused_labels_of_a_second_party_cause_a_warning():
     federation = Federation.from_config(
         Config.of({"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}),
         tables(bank="y", shop="y"),
@@ -469,14 +469,14 @@ def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
             federation.train("laser", parameters={"hosting": "labelers", **more}, epochs=1)
 
 
-def test_rows_without_a_cell_are_told_of_when_they_are_asked_for():
+def test_predicting_an_empty_row_causes_a_warning():
     model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
     empty = pl.DataFrame({"id": ["u1", "u2"], "c": [None, 1.0], "d": [None, None]})
     with pytest.warns(AnypartyWarning, match="party 'shop', data frame: 1 of 2 rows are empty except for the id"):
         model.predict({"shop": empty})
 
 
-def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
+def test_laser_regression_has_a_hidden_layer_by_default():
     """A linear head on a mean cannot learn this label, which is the sum of four columns at several parties."""
     rng = np.random.default_rng(0)
     x, ids = rng.normal(size=(400, 4)), [f"u{n}" for n in range(400)]
@@ -490,7 +490,7 @@ def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
     assert off[0] < off[1] / 1.5
 
 
-def test_what_a_notebook_shows_holds_no_row():
+def test_the_repr_of_public_objects_holds_no_row():
     """Ids and cells of customers must not appear in logs."""
     bank = pl.DataFrame({"id": [f"secret{n}" for n in range(20)], "income": range(1000, 1020), "y": ["no", "yes"] * 10})
     of = Federation.from_tables({"bank": bank, "shop": bank.drop("y")}, label="y")

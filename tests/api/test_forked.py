@@ -63,7 +63,7 @@ else:
     ],
 )
 @pytest.mark.slow
-def test_a_forked_process_is_told_to_spawn(tmp_path, case, said):
+def test_a_forked_process_gets_an_error_that_suggests_spawn(tmp_path, case, said):
     write_tables(tmp_path)
     made = subprocess.run(  # noqa: S603 - our own script
         [sys.executable, "-c", SCRIPT, case], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False

@@ -25,7 +25,7 @@ def home(tmp_path, monkeypatch):
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_in_python(home):
+def test_python_calls_expand_the_home_folder(home):
     federation = Federation.from_tables({"bank": "~/bank.csv", "shop": home / "shop.csv"}, **GIVEN)
     assert federation.config.parties["bank"].table == home / "bank.csv"
     model = federation.train("laser", epochs=1, folder="~/runs/one")
@@ -38,7 +38,7 @@ def test_in_python(home):
     assert (home / "answers.csv").is_file()
 
 
-def test_in_settings(home):
+def test_settings_expand_the_home_folder(home):
     text = SETTINGS + '[run]\nfolder = "~/runs/two"\n[clock]\ntrace = "~/trace.csv"\n'
     (home / "two.toml").write_text(text, encoding="utf-8")
     config = settings.load("~/two.toml")
@@ -51,7 +51,7 @@ def test_in_settings(home):
     )
 
 
-def test_on_the_command_line(home, call):
+def test_commands_expand_the_home_folder(home, call):
     made = call("train", "~/credit.toml", "--quiet", "--set", "run.folder=~/runs/set")
     assert made.exit_code == 0, made.output
     assert settings_of("~/runs/set").train.epochs == 3
@@ -64,6 +64,6 @@ def test_on_the_command_line(home, call):
     assert list((home / "page").iterdir())
 
 
-def test_an_unknown_user_is_named():
+def test_an_unknown_user_in_a_path_is_reported():
     with pytest.raises(ConfigError, match="~no-such-user-here/x: there is no home folder for this user"):
         user_path("~no-such-user-here/x")

@@ -43,7 +43,7 @@ def model():
 
 
 class TestImpute:
-    def test_in_the_owners_own_units_for_the_rows_that_it_lacks(self, model):
+    def test_missing_rows_are_imputed_in_the_units_of_the_table(self, model):
         given, spent = tables()
         filled = impute(model, given, "shop", samples=30)
         truth = {n: spent[n] for n in range(400) if n % 4 == 1}
@@ -60,7 +60,7 @@ class TestImpute:
         assert np.median(inside) < 20  # of thirty samples one is near
         assert filled.frame().columns == ["id", *filled.columns]
 
-    def test_as_the_owners_table_has_it(self, model):
+    def test_the_imputed_table_has_the_columns_of_the_original(self, model):
         given = tables()[0]
         shop = given["shop"]
         filled = impute(model, given, "shop", samples=3)
@@ -79,25 +79,25 @@ class TestImpute:
         with pytest.raises(PredictionError, match="there are no samples"):
             impute(model, given, "shop").table(samples=True)
 
-    def test_it_is_printed_without_cells_and_ids(self, model):
+    def test_the_repr_of_an_imputation_holds_no_cells_or_ids(self, model):
         given = tables()[0]
         for cells, said in ((False, "100 rows that it lacks"), (True, "300 rows that it has")):
             shown = repr(impute(model, given, "shop", samples=3, cells=cells))
             assert shown == f"<Imputation of party 'shop': {said}, 3 numbers a row, 3 samples>"
 
-    def test_a_party_whose_table_is_not_there(self, model):
+    def test_a_party_without_a_table_can_be_imputed(self, model):
         filled = impute(model, {"bank": tables()[0]["bank"]}, "shop")
         assert len(filled.mean) == 400
         assert np.isfinite(filled.mean).all()
         assert filled.samples.shape == (0, 400, 3)
 
-    def test_a_row_that_nobody_asked_has_is_null(self, model):
+    def test_a_row_that_no_requested_party_holds_is_null(self, model):
         given = {"bank": tables()[0]["bank"][:5], "shop": tables()[0]["shop"][:2]}
         filled = impute(model, given, "shop", parties=["shop"])
         assert filled.frame()["spent"].null_count() == len(filled.ids) > 0
         assert filled.table().null_count().row(0) == (0, len(filled.ids), len(filled.ids))
 
-    def test_the_active_party_fills_in_its_own(self, model):
+    def test_the_active_party_imputes_its_own_missing_rows(self, model):
         given = tables()[0]
         filled = impute(model, {"bank": given["bank"][:10], "shop": given["shop"]}, "bank", samples=2)
         assert len(filled.ids) == 300 - 7
@@ -114,7 +114,7 @@ class TestImpute:
         found = impute(other, given, "shop", samples=5).samples[:, :, 0]
         assert len(np.unique(found)) > 50
 
-    def test_empty_cells_of_rows_that_it_has(self, model):
+    def test_empty_cells_of_existing_rows_are_imputed(self, model):
         given = tables()[0]
         whole = given["shop"].with_columns(spend=pl.col("spent"))
         gap = pl.col("id") % 5 == 0
@@ -141,7 +141,7 @@ class TestImpute:
         assert alone.height == 300, "by the colour alone"
         assert alone["spent"].null_count() == 0
 
-    def test_the_table_can_stand_in_for_the_party_s_own(self, model):
+    def test_the_imputed_table_keeps_all_rows_columns_and_known_cells(self, model):
         """All rows and columns are unchanged except empty cells in numeric columns; a column may be entirely empty."""
         given = tables()[0]
         shop = given["shop"].sample(fraction=1.0, shuffle=True, seed=1).select(
@@ -161,7 +161,7 @@ class TestImpute:
         assert drawn.columns == ["note", "colour", "id", "sample", "day", "spent"]
         assert drawn["id"].to_list() == [*shop["id"], *shop["id"]]
 
-    def test_rows_that_it_lacks_have_the_columns_of_its_table(self, model):
+    def test_missing_rows_are_imputed_with_the_columns_of_the_table(self, model):
         given = tables()[0]
         bank = given["bank"][::-1].select("bad", "savings", "id", "income").with_columns(
             pl.when(pl.col("id") != 7).then(pl.col("savings", "income"))
@@ -176,7 +176,7 @@ class TestImpute:
         assert table["bad"].to_list() == [bank.filter(id=7)["bad"].item(), *[None] * (len(filled.ids) - 1)]
         assert table["income"].null_count() == 1, "nobody knows that one"
 
-    def test_truth_values_stay_truth_values(self):
+    def test_imputed_booleans_stay_booleans(self):
         given = tables(120)[0]
         shop = given["shop"].with_columns(vip=pl.when(pl.col("id") % 5 > 0).then(pl.col("spent") > 500))
         other = Federation.from_tables(given | {"shop": shop}, label="bad").train(
@@ -193,7 +193,7 @@ class TestImpute:
         nobody = impute(other, given | {"shop": shop}, "shop", parties=["shop"])
         assert nobody.unknown == len(nobody.mean) > 0
 
-    def test_rare_levels_and_truth_values_are_sampled_as_often_as_the_model_has_them(self):
+    def test_sampled_categories_and_booleans_have_the_models_frequencies(self):
         """For all z, the decoder gives .9, .07, .03 for the levels, .1 for the truth value, and a deviation of .3."""
         given = tables(400)[0]
         kinds = np.array(["common", "some", "rare"])[np.arange(300) % 3]
@@ -221,7 +221,7 @@ class TestImpute:
         assert set(filled.table()["kind"]) == {"common"}
 
     @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
-    def test_what_is_filled_in_is_not_off_alike_in_all_rows(self, name):
+    def test_imputation_errors_are_not_equal_in_all_rows(self, name):
         given = tables(400)[0]
         made = Federation.from_tables(given, label="bad").train(
             name, parameters=PARAMETERS | {"predict_samples": 20}, epochs=1, test=0.0
@@ -230,14 +230,14 @@ class TestImpute:
         one_row, the_mean = of_seeds.std(axis=0).mean(axis=0), of_seeds.mean(axis=1).std(axis=0)
         assert (the_mean < 0.35 * one_row).all()  # a hundred rows; equal errors in all rows would give a ratio of 1
 
-    def test_a_row_is_filled_in_alike_whatever_else_is_asked(self, model):
+    def test_the_imputation_of_a_row_does_not_depend_on_other_rows(self, model):
         given = tables()[0]
         whole, order = impute(model, given, "shop"), np.random.default_rng(0).permutation(400)
         few = impute(model, {"bank": given["bank"][order[:90].tolist()], "shop": given["shop"][::-1]}, "shop")
         at = [whole.ids.index(one) for one in few.ids]
         assert np.allclose(few.mean, whole.mean[at], rtol=1e-4, atol=1e-4)
 
-    def test_nobody_is_told_which_rows_have_empty_cells(self, model):
+    def test_messages_do_not_reveal_which_rows_have_empty_cells(self, model):
         given = tables()[0]
         crossed = []
         for place in (3, 200):
@@ -249,7 +249,7 @@ class TestImpute:
         assert ("bank", "shop", "imputation") in crossed[0]
 
     @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
-    def test_at_the_active_party_too_and_where_no_cell_is_empty(self, name):
+    def test_the_active_party_imputes_its_empty_cells_if_there_are_any(self, name):
         given = tables(80)[0]
         few = PARAMETERS | {"predict_samples": 3}
         other = Federation.from_tables(given, label="bad").train(name, parameters=few, epochs=1, test=0.0)
@@ -263,19 +263,19 @@ class TestImpute:
         assert same.gaps == 0
         assert same.table().sort(pl.col("id").cast(int))["spent"].equals(given["shop"].sort("id")["spent"])
 
-    def test_only_the_owner_hears_of_it(self, model):
+    def test_imputations_are_sent_only_to_the_owner(self, model):
         ledger = Ledger()
         impute(model, tables()[0], "shop", samples=3, ledger=ledger)
         crossed = {(row["sender"], row["receiver"], row["tag"]) for row in ledger.rows()}
         assert crossed == {("bank", "shop", "imputation")}  # shop has none of these rows, so it sends nothing
 
-    def test_the_same_again_and_from_disk(self, model, tmp_path):
+    def test_a_loaded_model_gives_the_same_imputation(self, model, tmp_path):
         model.save(tmp_path)
         one, two = (impute(each, tables()[0], "shop", samples=2) for each in (model, Model.load(tmp_path)))
         assert np.array_equal(one.mean, two.mean)
         assert np.array_equal(one.samples, two.samples)
 
-    def test_what_cannot_be(self, model):
+    def test_invalid_imputation_requests_are_refused(self, model):
         with pytest.raises(PredictionError, match="no party 'shopp' with columns; did you mean 'shop'"):
             impute(model, tables()[0], "shopp")
         with pytest.raises(PredictionError, match="samples must not be below 0"):
@@ -320,7 +320,7 @@ def run(tmp_path_factory):
 
 
 class TestByCommand:
-    def test_impute(self, run, call, tmp_path):
+    def test_the_impute_command_writes_missing_rows(self, run, call, tmp_path):
         out = tmp_path / "filled.csv"
         shown = call("impute", run, "--party", "shop", "--out", out)
         assert shown.exit_code == 0, shown.output
@@ -336,7 +336,7 @@ class TestByCommand:
         assert pl.read_csv(out)["sample"].to_list() == [1] * 20 + [2] * 20
         assert "The first 8 rows" in call("impute", run, "--party", "shop").stdout
 
-    def test_impute_cells(self, run, call, tmp_path):
+    def test_impute_cells_fills_in_only_empty_cells(self, run, call, tmp_path):
         shop = pl.read_csv(run.parent / "shop.csv").with_columns(spent=pl.when(pl.col("id") > 3).then("spent"))
         shop.write_csv(tmp_path / "shop.csv")
         words = ["--party", "shop", "--cells", "--table", f"shop={tmp_path / 'shop.csv'}"]
@@ -347,7 +347,7 @@ class TestByCommand:
         assert pl.read_csv(tmp_path / "whole.csv")[3:].equals(shop[3:])
 
     @pytest.mark.filterwarnings("default")
-    def test_impute_cells_says_what_stays_empty(self, run, call, tmp_path):
+    def test_impute_cells_reports_cells_that_stay_empty(self, run, call, tmp_path):
         shop = pl.read_csv(run.parent / "shop.csv").with_columns(
             spent=pl.when(pl.col("id") > 3).then("spent"), colour=pl.when(pl.col("id") > 6).then("colour")
         )
@@ -361,12 +361,12 @@ class TestByCommand:
         assert "3 rows without any cell are unchanged; without --cells they are filled in\n" in said
         assert pl.read_csv(tmp_path / "whole.csv").equals(shop)
 
-    def test_help_says_what_is_filled_in(self, call):
+    def test_the_help_of_impute_describes_what_is_imputed(self, call):
         said = " ".join(re.sub(r"[│|]", " ", call("impute", "--help").stdout).split())
         assert "Empty cells of categories, dates and texts stay empty" in said
         assert "Samples are Gaussian and may leave the observed range" in said
 
-    def test_likelihood(self, run, call, tmp_path):
+    def test_the_likelihood_command_writes_a_likelihood_per_row(self, run, call, tmp_path):
         out = tmp_path / "rows.csv"
         shown = call("likelihood", run, "--parties", "bank", "--out", out)
         assert shown.exit_code == 0, shown.output
@@ -386,12 +386,12 @@ class TestByCommand:
             (["--party", "shop", "--parties", "bnk"], "the model has no party 'bnk'; did you mean 'bank'?"),
         ],
     )
-    def test_what_cannot_be(self, run, call, words, said):
+    def test_invalid_commands_are_refused(self, run, call, words, said):
         shown = call("impute", run, *words)
         assert shown.exit_code == 2
         assert said in " ".join(shown.stderr.split())
 
-    def test_a_table_is_not_written_over(self, run, call):
+    def test_commands_do_not_overwrite_a_table(self, run, call):
         for words in (["impute", run, "--party", "shop"], ["likelihood", run]):
             shown = call(*words, "--out", run.parent / "bank.csv")
             assert "this is a party's table, which would be overwritten" in " ".join(shown.stderr.split())

@@ -46,7 +46,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_labels_come_back_as_they_came_in(name, tmp_path):
+def test_predicted_labels_have_the_type_of_the_given_labels(name, tmp_path):
     label, values, dtype, numpy_dtype = CASES[name]
     model = trained(tables(label))
     model.save(tmp_path)
@@ -61,7 +61,7 @@ def test_labels_come_back_as_they_came_in(name, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "empty"), [("int", math.nan), ("text", None)])
-def test_a_missing_answer_is_none_or_nan(name, empty):
+def test_a_missing_prediction_is_none_or_nan(name, empty):
     label = CASES[name][0]
     given = tables(label)
     without = given["a"].with_columns(pl.lit(None, pl.Float64).alias("u"))
@@ -73,7 +73,7 @@ def test_a_missing_answer_is_none_or_nan(name, empty):
     assert answers.to_numpy()[0] == answers.labels()[0]
 
 
-def test_numbers_come_back_as_numbers():
+def test_regression_predicts_floating_point_numbers():
     answers = trained(tables(pl.Series(np.arange(N) * 1.5)), task="regression").predict(tables(pl.Series(np.arange(N))))
     assert answers.to_numpy().dtype == np.float64
     assert answers.to_numpy().tolist() == answers.labels()

@@ -73,12 +73,12 @@ class TestProvenance:
             for i, row in zip(predictions.ids, predictions.took_part.tolist(), strict=True)
         }
 
-    def test_everybody_who_has_a_row_takes_part(self, laser):
+    def test_all_parties_that_hold_a_row_take_part(self, laser):
         expected = {i: {name for name in IDS if i in IDS[name]} for i in range(90)}
         assert self.who(laser.predict(tables())) == expected
 
     @pytest.mark.parametrize("parties", [("bank",), ("shop", "lab"), ("lab", "bank"), ("bank", "shop", "lab")])
-    def test_of_those_that_are_asked(self, laser, parties):
+    def test_only_requested_parties_take_part(self, laser, parties):
         answered = laser.predict(tables(), parties)
         assert self.who(answered) == {i: {name for name in parties if i in IDS[name]} for i in range(90)}
         assert [name for name, here in zip(answered.blocks, answered.asked, strict=True) if here] == [
@@ -99,18 +99,18 @@ class TestProvenance:
         assert worlds.same_bits({"s": one.scores}, {"s": two.scores[remain]})
         assert torch.equal(one.took_part, two.took_part[remain])
 
-    def test_without_the_party_that_holds_labels(self, laser):
+    def test_a_prediction_works_without_the_active_party(self, laser):
         answered = laser.predict({"lab": tables()["lab"]})
         assert answered.answered.all()
         assert answered.took_part.sum().item() == len(IDS["lab"])
 
-    def test_local_names_the_one_party_that_answers(self):
+    def test_local_names_the_single_party_that_predicts(self):
         answered = trained("local").predict(tables())
         for n, i in enumerate(map(int, answered.ids)):
             first = next(name for name in IDS if i in IDS[name])
             assert self.who(answered)[i] == {first}, n
 
-    def test_standard_says_why_a_row_has_no_number(self):
+    def test_standard_vfl_gives_a_reason_for_missing_predictions(self):
         answered = trained("standard").predict(tables())
         for n, i in enumerate(map(int, answered.ids)):
             whole = all(i in IDS[name] for name in IDS)
@@ -128,7 +128,7 @@ class TestProvenance:
         assert np.allclose(p.drop("id").to_numpy(), answered.scores.numpy())
         assert np.allclose(p.drop("id").to_numpy().sum(1), 1, atol=1e-5)
 
-    def test_the_former_name_says_what_it_is_called_now(self, laser):
+    def test_a_renamed_method_raises_an_error_with_its_new_name(self, laser):
         with pytest.raises(PredictionError, match=r"is now called predict\(tables, parties\)\.probabilities\(\)"):
             laser.predict_proba(tables())
 
@@ -143,12 +143,12 @@ class TestProvenance:
 
 
 class TestTablesAtPrediction:
-    def test_columns_in_another_order_and_extra_ones(self, laser):
+    def test_column_order_and_extra_columns_do_not_change_predictions(self, laser):
         other = tables()
         other["shop"] = other["shop"].select("town", "id", "visits").with_columns(pl.lit(7).alias("extra"))
         assert worlds.same_bits(worlds.answers_of(laser.predict(other)), answers(laser))
 
-    def test_a_missing_column(self, laser):
+    def test_a_missing_column_is_reported(self, laser):
         other = tables() | {"lab": tables()["lab"].drop("iron")}
         with pytest.raises(TableError, match=r"party 'lab'.*'iron'"):
             laser.predict(other)
@@ -156,7 +156,7 @@ class TestTablesAtPrediction:
         with pytest.raises(TableError, match=r"party 'shop'.*'visits'.*\n.*party 'lab'.*'iron'"):
             laser.evaluate(other)
 
-    def test_a_remark_on_a_table_is_of_the_line_that_gave_it(self, laser):
+    def test_a_warning_about_a_table_points_to_the_callers_line(self, laser):
         other = tables()
         other["shop"] = other["shop"].with_columns(visits=None, town=None)
         for ask in (laser.predict, laser.evaluate):
@@ -164,14 +164,14 @@ class TestTablesAtPrediction:
                 ask(other)
             assert {warning.filename for warning in heard} == {__file__}
 
-    def test_rows_may_come_in_any_order_and_ids_decide(self, laser):
+    def test_the_order_of_rows_does_not_change_predictions(self, laser):
         other = {name: table.reverse() for name, table in tables().items()}
         one, two = laser.predict(tables()), laser.predict(other)
         places = [two.ids.index(each) for each in one.ids]
         assert torch.allclose(one.scores, two.scores[places], atol=1e-6)
         assert torch.equal(one.took_part, two.took_part[places])
 
-    def test_rows_are_in_the_order_of_the_active_party_s_table_then_of_the_others(self, laser):
+    def test_predictions_follow_the_active_table_and_then_the_others(self, laser):
         shuffled = {name: table.sample(fraction=1.0, shuffle=True, seed=3) for name, table in tables().items()}
         given = {name: shuffled[name] for name in ("lab", "shop", "bank")}  # the order of the arguments must not matter
         seen, wanted = set(), []
@@ -197,11 +197,11 @@ class TestTablesAtPrediction:
             (["shop"], "shop", r"parties: expected a list of names, such as \['shop'\], got 'shop'"),
         ],
     )
-    def test_refused(self, laser, given, parties, sentence):
+    def test_invalid_parties_are_refused(self, laser, given, parties, sentence):
         with pytest.raises(PredictionError, match=sentence):
             laser.predict({name: tables().get(name) for name in given}, parties)
 
-    def test_without_tables_it_answers_the_runs_own_test_rows(self, laser, saved):
+    def test_predict_without_tables_uses_the_test_rows_of_the_run(self, laser, saved):
         own = laser.predict()
         assert len(own) == laser.test_rows == 12
         of = laser.predict(tables())
@@ -218,7 +218,7 @@ class TestTablesAtPrediction:
         with pytest.raises(TableError, match=r"no column 'bad', named as label; .*; rows are scored by their labels"):
             laser.evaluate(tables() | {"bank": tables()["bank"].drop("bad")})
 
-    def test_only_the_active_party_s_labels_are_asked_for(self):
+    def test_scoring_uses_only_the_labels_of_the_active_party(self):
         """Labels of other label holders are used in training, but not in evaluation."""
         given = tables()
         given["shop"] = given["shop"].with_columns(bad=pl.Series(["yes", "no"] * 30))
@@ -229,11 +229,11 @@ class TestTablesAtPrediction:
         plain = model.evaluate(given)
         assert model.evaluate({**given, "shop": given["shop"].drop("bad")}).to_json() == plain.to_json()
 
-    def test_what_becomes_of_unseen_classes_is_no_other_word(self, laser):
+    def test_an_invalid_value_of_unseen_is_refused(self, laser):
         with pytest.raises(PredictionError, match="unseen: expected 'refuse' or 'wrong', got 'wrongg'"):
             laser.evaluate(tables(), unseen="wrongg")
 
-    def test_a_class_that_training_never_saw_is_refused_or_counts_as_wrong(self, laser):
+    def test_an_unseen_class_is_refused_or_counts_as_wrong(self, laser):
         given = tables()
         given["bank"] = given["bank"].with_columns(
             bad=pl.when(pl.col("id") < 6).then(pl.lit("perhaps")).otherwise(pl.col("bad"))
@@ -263,9 +263,9 @@ class Own(nn.Module):
         return self.out(self.norm(self.two(torch.tanh(self.one(x)))))
 
 
-class TestThereAndBack:
+class TestSaveAndLoad:
     @pytest.mark.parametrize("name", sorted(METHODS))
-    def test_the_same_bits(self, name, tmp_path):
+    def test_a_loaded_model_predicts_bit_for_bit_the_same(self, name, tmp_path):
         hidden = {} if name in {"apc", "vfedtrans"} else {"head_hidden": (3,)}
         model = trained(name, **hidden)
         model.save(tmp_path)
@@ -277,12 +277,12 @@ class TestThereAndBack:
         )  # fmt: skip
 
     @pytest.mark.parametrize("encoder", [MLP(hidden=(4, 3), activation="gelu", norm=True, dropout=0.2), LSTM(steps=1)])
-    def test_encoders_told_as_data(self, encoder, tmp_path):
+    def test_encoders_described_by_settings_are_restored(self, encoder, tmp_path):
         model = trained(encoder=encoder)
         model.save(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path)), answers(model))
 
-    def test_an_encoder_of_the_users_own(self, tmp_path):
+    def test_a_user_defined_encoder_must_be_given_to_load(self, tmp_path):
         model = trained(encoder={"shop": Own})
         model.save(tmp_path)
         with pytest.raises(
@@ -293,7 +293,7 @@ class TestThereAndBack:
         with pytest.raises(ModelError, match=r"(?s)shop.*its weights do not fit"):
             Model.load(tmp_path, encoders={"shop": MLP()})
 
-    def test_a_method_of_the_users_own(self, tmp_path):
+    def test_a_user_defined_method_must_be_given_to_load(self, tmp_path):
         made = method("laser", embedding=4, make_head=Own)
         model = Federation.from_tables(tables(), label="bad").train(made, **SETTINGS)
         model.save(tmp_path)
@@ -316,7 +316,7 @@ class TestThereAndBack:
         with pytest.raises(ConfigError, match=r"make_head is a function.*train\(method\('laser', make_head=...\)\)"):
             trained(make_head=nn.Linear)
 
-    def test_regression(self, tmp_path):
+    def test_a_regression_model_is_restored(self, tmp_path):
         given = tables()
         given["bank"] = given["bank"].with_columns(pl.col("income").mul(3).add(7).alias("bad"))
         model = Federation.from_tables(given, label="bad", task="regression").train("laser", **SETTINGS)
@@ -324,7 +324,7 @@ class TestThereAndBack:
         assert worlds.same_bits(answers(Model.load(tmp_path)), answers(model))
 
     @pytest.mark.parametrize("name", ["laser", "local", "ensemble", "false-vfl-1", "apc"])
-    def test_an_offset_of_the_numbers_changes_no_more_than_that(self, name):
+    def test_a_large_offset_of_the_label_shifts_only_the_predictions(self, name):
         """Near 1.7e9, single precision made all numbers, all answers and all epochs' scores equal."""
         found = []
         for offset in (0.0, 1.7e9):
@@ -345,13 +345,13 @@ class TestThereAndBack:
         for path in sorted((tmp_path / "again").rglob("*.*")):
             assert path.read_bytes() == (saved / path.relative_to(tmp_path / "again")).read_bytes(), path
 
-    def test_the_same_model_may_be_saved_where_it_lies(self, saved, laser):
+    def test_a_model_may_be_saved_again_into_its_own_folder(self, saved, laser):
         before = {path: path.read_bytes() for path in saved.rglob("*.*") if path.is_file()}
         laser.save(saved)
         Model.load(saved).save(saved)
         assert {path: path.read_bytes() for path in saved.rglob("*.*") if path.is_file()} == before
 
-    def test_another_model_is_not_written_over_unless_it_is_asked_for(self, saved):
+    def test_another_model_is_overwritten_only_on_request(self, saved):
         other = trained(tasks="all")
         before = (saved / "model.json").read_bytes()
         with pytest.raises(ModelError, match=r"already holds a model \(model.json\) other than this .*replace=True"):
@@ -361,7 +361,7 @@ class TestThereAndBack:
         other.save(saved, replace=True)
         assert worlds.same_bits(answers(Model.load(saved)), answers(other))
 
-    def test_a_run_is_not_written_over_unless_it_is_asked_for(self, laser, tmp_path):
+    def test_another_run_is_overwritten_only_on_request(self, laser, tmp_path):
         made = Federation.from_tables(tables(), label="bad")
         own = made.train("laser", folder=tmp_path, parameters={"embedding": 3}, **SETTINGS)
         own.save(tmp_path)
@@ -372,12 +372,12 @@ class TestThereAndBack:
         assert worlds.same_bits(answers(Model.load(tmp_path)), answers(laser))
         assert not {"record.json", "config.toml"} & {path.name for path in tmp_path.iterdir()}, "they tell of another"
 
-    def test_a_run_that_has_not_finished_is_one_too(self, laser, tmp_path):
+    def test_an_unfinished_run_is_not_overwritten(self, laser, tmp_path):
         (tmp_path / "record.json").write_text("{}")
         with pytest.raises(ModelError, match="already holds a run"):
             laser.save(tmp_path)
 
-    def test_a_file_is_no_folder(self, laser, tmp_path):
+    def test_a_file_as_the_model_folder_is_refused(self, laser, tmp_path):
         file = tmp_path / "lab.csv"
         file.write_text("id")
         for folder in (file, file / "model"):
@@ -385,7 +385,7 @@ class TestThereAndBack:
                 laser.save(folder)
         assert file.read_text() == "id"
 
-    def test_defaults_are_saved_too(self, tmp_path):
+    def test_default_parameters_are_saved(self, tmp_path):
         """A later version may have other defaults than the model was trained with."""
         model = trained("false-vfl-1", embedding=4, top=2)
         model.save(tmp_path)
@@ -398,7 +398,7 @@ class TestThereAndBack:
         seal(tmp_path)
         assert Model.load(tmp_path).method.floor == 0.3
 
-    def test_one_with_a_parameter_that_would_do_nothing_is_loaded(self, tmp_path):
+    def test_a_model_with_a_parameter_without_effect_can_be_loaded(self, tmp_path):
         """Earlier versions accepted such parameters."""
         model = trained("vfedtrans", student_hidden=(5,))
         model.save(tmp_path)
@@ -412,7 +412,7 @@ class TestThereAndBack:
         loaded.save(tmp_path / "again")
         assert Model.load(tmp_path / "again").method == loaded.method
 
-    def test_each_party_keeps_its_own(self, saved, laser):
+    def test_each_party_folder_holds_only_its_own_weights(self, saved, laser):
         """No party's folder holds the weights of another party."""
         for name, member in laser.members.items():
             home = saved / "parties" / name
@@ -421,14 +421,14 @@ class TestThereAndBack:
             assert size < (home / "model.safetensors").stat().st_size < size + 1500
 
 
-def test_a_model_is_printed_without_weights_ids_and_cells(laser, saved):
+def test_the_repr_of_a_model_holds_no_weights_ids_or_cells(laser, saved):
     assert repr(laser) == (
         "<Model of LASER-VFL for classification, parties bank, shop, lab; 'bank' leads; 2 epochs; 12 test rows>"
     )
     assert repr(Model.load(saved)) == "<Model of LASER-VFL for classification, parties bank, shop, lab; 'bank' leads>"
 
 
-def test_a_score_is_printed_without_what_the_label_is(laser):
+def test_the_repr_of_an_evaluation_holds_no_label(laser):
     found = laser.evaluate()
     assert repr(found) == (
         f"<Evaluation of 12 rows, 100.0% answered: accuracy {found.overall['accuracy']:#.4g}; asked: bank, shop, lab>"
@@ -450,21 +450,21 @@ class TestRefusals:
         with pytest.raises(ModelError, match=sentence):
             Model.load(folder)
 
-    def test_no_model(self, tmp_path):
+    def test_a_missing_model_is_reported(self, tmp_path):
         self.load(tmp_path / "nowhere", r"model.json: no such file; is .*nowhere a saved model")
 
     @pytest.mark.parametrize("file", ["party.json", "model.safetensors"])
-    def test_a_missing_file(self, saved, file):
+    def test_a_missing_file_is_reported(self, saved, file):
         (saved / "parties" / "shop" / file).unlink()
         self.load(saved, rf"shop/{file}: no such file")
 
-    def test_a_missing_party(self, saved):
+    def test_a_missing_party_folder_is_reported(self, saved):
         shutil.rmtree(saved / "parties" / "lab")
         self.load(saved, "lab/party.json: no such file")
 
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json", "parties/shop/model.safetensors"])
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.98])
-    def test_cut_short(self, saved, file, share):
+    def test_truncated_files_are_refused(self, saved, file, share):
         path = saved / file
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
@@ -472,7 +472,7 @@ class TestRefusals:
         seal(saved)  # with a valid manifest, the file itself is found damaged
         self.load(saved, path.name)
 
-    def test_an_encoder_for_nobody_and_a_device_that_is_none(self, saved):
+    def test_invalid_encoders_and_devices_are_refused(self, saved):
         with pytest.raises(
             ModelError, match=r"an encoder is given for 'shopp', which is not a party .* did you mean 'shop'"
         ):
@@ -484,17 +484,17 @@ class TestRefusals:
 
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
     @pytest.mark.parametrize("content", ["[1, 2]", "3", "null", "{}", '{"format": 1}', '{"hello": "world"}', "\udcff"])
-    def test_foreign_json(self, saved, file, content):
+    def test_invalid_json_files_are_refused(self, saved, file, content):
         (saved / file).write_bytes(content.encode(errors="surrogateescape"))
         seal(saved)
         self.load(saved, "json")
 
-    def test_another_version(self, saved):
+    def test_an_unsupported_format_version_is_refused(self, saved):
         about = json.loads((saved / "model.json").read_text())
         (saved / "model.json").write_text(json.dumps(about | {"format": 99}))
         self.load(saved, "saved in format 99, this version reads formats 2 to 4")
 
-    def test_another_partys_weights(self, saved):
+    def test_weights_of_another_party_are_refused(self, saved):
         """Their shapes fit: shop (with two towns) and lab both have blocks of three columns."""
         parties = saved / "parties"
         shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
@@ -502,7 +502,7 @@ class TestRefusals:
         seal(saved)
         self.load(saved, "shop/model.safetensors: these are the weights of party 'lab', not of 'shop'")
 
-    def test_the_weights_of_another_run(self, saved, tmp_path):
+    def test_weights_of_another_run_are_refused(self, saved, tmp_path):
         trained(tasks="all").save(tmp_path / "other")
         shutil.copy(tmp_path / "other" / "parties" / "shop" / "model.safetensors", saved / "parties" / "shop")
         seal(saved)
@@ -510,7 +510,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
     @pytest.mark.parametrize("value", [None, 3, -1, "text", [], {}, [1], {"a": 1}, 1.5])
-    def test_any_field_of_another_kind(self, saved, file, value):
+    def test_fields_of_wrong_types_cause_only_our_own_errors(self, saved, file, value):
         """For every wrong value, the model either answers or raises one of our errors."""
         whole = json.loads((saved / file).read_text())
         for path in _paths(whole):

@@ -63,7 +63,7 @@ FAR = "1 label far from all others (1e+06): if they stand for missing values, le
         (pl.Series(with_outlier(1e6)), "classification", ""),
     ],
 )
-def test_a_label_far_from_all_others(labels, kind, said):
+def test_an_outlier_among_labels_is_described(labels, kind, said):
     found = label_remark(labels, kind)
     assert found.startswith(said)
     assert bool(found) == bool(said)
@@ -87,7 +87,7 @@ def test_python_and_the_command_line_report_an_outlier_among_labels(tmp_path):
     assert " ".join(trained.output.split()).count("1 label far from all others") == 1
 
 
-def test_the_remarks_of_columns_are_warnings_of_training_too():
+def test_training_warns_about_remarks_on_columns():
     ages = [20.0 + row % 50 for row in range(N - 1)]
     federation = Federation.from_tables(tables(c=[*ages, 9999.0]), label="y")
     found = heard(lambda: federation.train(epochs=1))
@@ -120,7 +120,7 @@ EMPTY = pl.lit(None, dtype=pl.Float64)
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("call", ["predict", "evaluate", "aligned"])
-def test_cells_that_differ_from_training(model, call, changes, said):
+def test_cells_that_differ_from_training_cause_a_warning(model, call, changes, said):
     found = heard(lambda: getattr(model, call)(new(**changes)))
     assert len(found) == 1, found
     assert said in found[0]

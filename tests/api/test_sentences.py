@@ -37,12 +37,12 @@ def test_a_missing_column_suggests_an_unused_one(model, new, said):
         model.predict({"bank": BANK.rename(new), "shop": SHOP})
 
 
-def test_case_comes_first_among_similar_names():
+def test_suggestions_prefer_names_that_differ_only_in_case():
     assert nearest("A1x", ["a1y", "a1X"]) == "; did you mean 'a1X'?"
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu", "hpu", "vulkan"])
-def test_a_device_that_is_not_there_has_a_short_reason(name):
+def test_the_error_about_an_unavailable_device_is_short(name):
     if name == "mps" and torch.backends.mps.is_available():
         pytest.skip("this machine has it")
     with pytest.raises(ConfigError) as caught:
@@ -53,12 +53,12 @@ def test_a_device_that_is_not_there_has_a_short_reason(name):
 
 
 @pytest.mark.parametrize("zone", [" UTC", "Z", "+00:00", "+0100"])
-def test_ids_with_a_time_zone_at_one_party(zone):
+def test_ids_with_a_time_zone_at_one_party_cause_a_hint(zone):
     days = [f"2024-01-{day:02d} 01:00:00" for day in range(1, 9)]
     said = hint([pl.Series([day + zone for day in days]), pl.Series(days)])
     assert "time zone" in said
     assert "time zone" not in hint([pl.Series(days), pl.Series(["c1", "c2"])])
 
 
-def test_midnight_of_a_date_column_is_the_day_alone():
+def test_midnight_with_a_time_zone_is_compared_with_a_date():
     assert "time zone" in hint([pl.Series(["2024-01-01 00:00:00 UTC"]), pl.Series(["2024-01-01"])])

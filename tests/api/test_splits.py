@@ -53,7 +53,7 @@ def test_the_order_of_rows_does_not_matter():
 
 
 @pytest.mark.parametrize("names", [list, np.array, lambda ids: pl.Series(list(ids)), lambda ids: map(str, ids)])
-def test_listed_ids_are_the_parts(names):
+def test_listed_ids_define_the_split(names):
     parts = {"train": names(range(100)), "validation": names(range(100, 140)), "test": names(range(140, 190))}
     parts = {part: list(ids) if isinstance(ids, map) else ids for part, ids in parts.items()}
     model = federation(tables()).train("standard", split=parts, **QUICK)
@@ -70,19 +70,19 @@ def test_listed_ids_are_the_parts(names):
         ({"test": [2]}, "no row of the active party is for training"),
     ],
 )
-def test_listed_ids_that_are_wrong(parts, sentence):
+def test_invalid_lists_of_ids_are_refused(parts, sentence):
     with pytest.raises(ConfigError, match=sentence):
         federation(tables()).train("standard", split=parts, **QUICK)
 
 
-def test_an_id_without_a_label_is_not_for_test():
+def test_a_test_id_without_a_label_is_refused():
     given = tables()
     given["labels"] = given["labels"].with_columns(pl.when(pl.col("id") != 7).then("y").alias("y"))
     with pytest.raises(ConfigError, match="id '7' is for validation or test, and has no label"):
         federation(given).train("standard", split={"train": [1, 2], "test": [7]}, **QUICK)
 
 
-def test_a_run_with_listed_ids_stores_none(tmp_path):
+def test_a_run_with_listed_ids_stores_no_ids(tmp_path):
     given = {}
     for name, frame in tables().items():
         given[name] = tmp_path / f"{name}.csv"
@@ -140,7 +140,7 @@ def test_a_class_with_four_rows_is_in_every_part():
         assert {TRAIN, VALIDATION, TEST} == set(use[positive].tolist())
 
 
-def test_a_column_needs_to_be_read_with_the_tables():
+def test_a_split_column_must_be_given_to_the_federation():
     with pytest.raises(ConfigError, match=r"column 'day' is read with the tables: give this split to Federation"):
         federation(tables()).train("standard", split={"kind": "time", "time": "day"}, **QUICK)
     with pytest.raises(TableError, match="name column 'dya', which is missing; did you mean 'day'"):
@@ -156,6 +156,6 @@ def test_a_column_needs_to_be_read_with_the_tables():
         ({"kind": "groups"}, "split.kind"),
     ],
 )
-def test_settings_that_do_not_fit(values, sentence):
+def test_inconsistent_split_settings_are_refused(values, sentence):
     with pytest.raises(ConfigError, match=sentence):
         Config.of({"split": values})

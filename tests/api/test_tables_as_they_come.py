@@ -56,7 +56,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_ids_written_differently(tmp_path, name):
+def test_ids_written_differently_match_only_with_the_suggested_setting(tmp_path, name):
     """The error counts the ids that would match and names the setting; the setting matches them; nothing else does."""
     how, changes = DIFFERENT[name]
     named = "[" + ", ".join(f'"{change}"' for change in changes) + "]"
@@ -79,7 +79,7 @@ def test_the_overlap_counts_rows_that_would_match(tmp_path):
     )
 
 
-def test_an_unknown_change_of_ids(tmp_path):
+def test_an_unknown_id_normalization_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"no change 'strip-zero'.*strip-zeros"):
         federation(tmp_path, BANK, SHOP, federation={"id_normalize": ["strip-zero"]})
 
@@ -98,7 +98,7 @@ COMPOSITE = {
 
 
 @pytest.mark.parametrize("name", COMPOSITE)
-def test_ids_of_two_columns(name):
+def test_ids_of_two_columns_are_aligned(name):
     bank, shop = COMPOSITE[name]
     both = Federation.from_tables({"bank": bank, "shop": shop}, id=["branch", "account"], label="default")
     assert both.overlap.by_all == N
@@ -107,7 +107,7 @@ def test_ids_of_two_columns(name):
     assert frame.select("branch", "account").equals(bank.select("branch", "account"))
 
 
-def test_ids_of_two_columns_do_not_run_together():
+def test_ids_of_two_columns_are_not_concatenated():
     """1 and 23 are another row than 12 and 3."""
     bank = pl.DataFrame({"a": ["1", "12"], "b": ["23", "3"], "z": [1, 2], "y": [0, 1]})
     shop = pl.DataFrame({"a": ["1", "12"], "b": ["23", "4"], "x": [0, 1]})
@@ -115,7 +115,7 @@ def test_ids_of_two_columns_do_not_run_together():
     assert (overlap.rows, overlap.by_all) == (3, 1)
 
 
-def test_parties_with_different_numbers_of_id_columns():
+def test_parties_with_different_numbers_of_id_columns_are_refused():
     tables = {"bank": two_columns(BANK), "shop": SHOP}
     ids = {"bank": ["branch", "account"], "shop": "customer"}
     with pytest.raises(AlignmentError, match="different numbers of id columns"):
@@ -159,7 +159,7 @@ DOUBLED = pl.DataFrame(
         ("mean", [(1.5, "b"), (4.5, "y")]),
     ],
 )
-def test_doubled_ids(tmp_path, duplicates, rows):
+def test_duplicate_ids_follow_the_setting(tmp_path, duplicates, rows):
     with pytest.raises(
         TableError, match=r"'1000' in rows 1, 2; '1001' in rows 3, 4, 5; .*duplicates = \"first\""
     ) as one:
@@ -171,7 +171,7 @@ def test_doubled_ids(tmp_path, duplicates, rows):
     assert both.overlap.by_all == N
 
 
-def test_doubled_labels_are_not_averaged():
+def test_duplicate_rows_with_different_labels_are_refused():
     bank = pl.concat([BANK, BANK[:1].with_columns(default=1 - pl.col("default"))])
     tables = {"bank": bank, "shop": SHOP}
     with pytest.raises(TableError, match="the rows of 1 ids have different labels"):
@@ -188,7 +188,7 @@ def test_doubled_labels_are_not_averaged():
         (["a", None], "no id in row '2'"),
     ],
 )
-def test_damaged_ids_stop(ids, said):
+def test_damaged_ids_are_refused(ids, said):
     with pytest.raises(TableError, match=said):
         Federation.from_tables({"bank": pl.DataFrame({"id": ids, "y": [0, 1]})}, label="y")
 
@@ -201,7 +201,7 @@ def test_damaged_ids_stop(ids, said):
         ([*(f"c{n}" for n in range(39)), "7"], "1 of 40 ids are whole numbers, no other is: '7' in row 40"),
     ],
 )
-def test_doubtful_ids_get_a_remark(ids, said):
+def test_suspicious_ids_cause_a_remark(ids, said):
     frame = pl.DataFrame({"id": ids, "x": range(len(ids)), "y": [n % 2 for n in range(len(ids))]})
     notes = Federation.from_tables({"bank": frame}, label="y").overlap.notes
     assert any(said in note for note in notes)
@@ -244,7 +244,7 @@ def test_a_service_finds_ids_as_training_compared_them(tmp_path):
         (SHOP.write_csv(separator="\t").encode("utf-16"), "utf-16"),
     ],
 )
-def test_align_shows_what_was_recognised(tmp_path, content, shown):
+def test_alignment_shows_the_recognised_file_format(tmp_path, content, shown):
     both = federation(tmp_path, BANK, content)
     assert shown in both.tables["shop"].read_as
     assert both.overlap.by_all == N
@@ -252,7 +252,7 @@ def test_align_shows_what_was_recognised(tmp_path, content, shown):
 
 
 @pytest.mark.parametrize("path", [r"C:\data\shop.csv", r"C:\Users\me\shop.csv", r"..\xyz\shop.csv"])
-def test_a_path_of_windows_in_double_quotes(tmp_path, path):
+def test_a_windows_path_in_double_quotes_causes_a_clear_error(tmp_path, path):
     (tmp_path / "case.toml").write_text(f'[parties.shop]\ntable = "{path}"\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"write / for each .* or use single quotes"):
         settings.load(tmp_path / "case.toml")

@@ -70,12 +70,12 @@ def changed(of, use, **columns):
 
 
 @pytest.mark.filterwarnings("ignore:.* cells far from all others")
-class TestWhatMayBeSeen:
+class TestHeldOutRows:
     WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}
     LABELS = {"bad": pl.lit("yes")}  # a stratified split would depend on them
 
     @pytest.mark.parametrize(("split", "more"), [("stratified", {}), ("random", LABELS)])
-    def test_test_rows_train_nothing_and_fit_nothing(self, split, more):
+    def test_test_rows_do_not_affect_training_or_preprocessing(self, split, more):
         """Test rows may hold any cells and labels without changing a bit of the weights, means or lists of levels."""
         of = federation(split=split)
         other = federation(changed(of, TEST, **self.WILD, **more), split=split)
@@ -85,7 +85,7 @@ class TestWhatMayBeSeen:
         assert worlds.same_bits(weights(one), weights(two))
         assert [r["validation"] for r in one.history] == [r["validation"] for r in two.history]
 
-    def test_validation_rows_train_nothing_and_fit_nothing(self):
+    def test_validation_rows_do_not_affect_training_or_preprocessing(self):
         of = federation(split="random")
         other = federation(changed(of, VALIDATION, **self.WILD, **self.LABELS), split="random")
         one, two = train(of), train(other)
@@ -93,7 +93,7 @@ class TestWhatMayBeSeen:
         assert worlds.same_bits(weights(one), weights(two))
         assert [r["validation"] for r in one.history] != [r["validation"] for r in two.history]
 
-    def test_nor_the_mean_and_scale_of_a_number_to_predict(self):
+    def test_held_out_rows_do_not_affect_the_mean_and_scale_of_the_label(self):
         of = federation()
         tests = pl.Series(of.split(TrainSettings(**SETTINGS)) == TEST)
         wild = pl.col("id").cast(pl.String).is_in(of.alignment.ids.filter(tests).to_list())
@@ -106,7 +106,7 @@ class TestWhatMayBeSeen:
         assert models[0].task.mean > 0
         assert worlds.same_bits(weights(models[0]), weights(models[1]))
 
-    def test_training_rows_do(self):
+    def test_training_rows_affect_training_and_preprocessing(self):
         """Verify the two tests above: the same change to training rows does change the model."""
         of = federation()
         other = federation(changed(of, TRAIN, income=pl.col("income").abs(), visits=pl.col("visits") ** 2))
@@ -128,19 +128,19 @@ class TestWhatMayBeSeen:
         assert evaluation.overall["rows"] == (use == TEST).sum()
 
 
-class TestWhatIsRefused:
-    def test_diverged(self):
+class TestRefusals:
+    def test_diverged_training_is_reported(self):
         with pytest.raises(Diverged, match=r"epoch \d+, batch \d+.*learning rate"):
             train(optimizer=Optimizer(name="sgd", lr=1e30), epochs=20)
 
     @pytest.mark.parametrize("party", ["bank", "shop"])
     @pytest.mark.parametrize("name", ["laser", "combinatorial"])
-    def test_a_network_of_the_wrong_width(self, name, party):
+    def test_a_network_of_the_wrong_width_is_refused(self, name, party):
         """The error is raised in the party's own process, before any message is sent."""
         with pytest.raises(ConfigError, match=rf"party '{party}': its encoder should give \[.*4\], it gives \[.*9\]"):
             train(name=name, encoder={party: lambda inputs, _: nn.Linear(inputs, 9)})
 
-    def test_a_network_for_a_party_that_is_not_there(self):
+    def test_a_network_for_an_unknown_party_is_refused(self):
         with pytest.raises(ConfigError, match="there is no party 'shpo'; did you mean 'shop'"):
             train(encoder={"shpo": MLP()})
 
@@ -156,7 +156,7 @@ class TestWhatIsRefused:
             ({"batches": "sorted"}, "batches"),
         ],
     )
-    def test_settings(self, settings, sentence):
+    def test_invalid_settings_are_refused(self, settings, sentence):
         with pytest.raises(ConfigError, match=sentence):
             train(**settings)
 
@@ -168,16 +168,16 @@ class TestWhatIsRefused:
             ("laser", {"embedding": "wide"}, "embedding"),
         ],
     )
-    def test_methods(self, name, parameters, sentence):
+    def test_invalid_methods_and_parameters_are_refused(self, name, parameters, sentence):
         with pytest.raises(ConfigError, match=sentence):
             train(name=name, parameters=parameters)
 
-    def test_parameters_beside_a_made_method_are_refused(self):
+    def test_parameters_beside_a_method_object_are_refused(self):
         """They would be ignored."""
         with pytest.raises(ConfigError, match=r"parameters \('embedding'\) only apply to a method's name"):
             federation().train(method("laser", embedding=4), parameters={"embedding": 8}, **SETTINGS)
 
-    def test_parameters_alone_stand_over_those_of_the_settings(self):
+    def test_given_parameters_override_those_of_the_settings(self):
         settings = {"federation": {"label": "bad"}, "parties": {"bank": {}, "shop": {}},
                     "method": {"name": "plug", "embedding": 4, "dropout": 0.5}}  # fmt: skip
         model = Federation.from_config(Config.of(settings), tables()).train(parameters={"embedding": 3}, **SETTINGS)
@@ -206,7 +206,7 @@ class TestResuming:
     def run(self, folder, of=None, **settings):
         return train(of, folder=folder, epochs=6, checkpoint_every=2, patience=None, **settings)
 
-    def test_from_a_folder(self, tmp_path):
+    def test_a_run_resumes_from_its_folder(self, tmp_path):
         whole = self.run(tmp_path / "whole")
         with pytest.raises(Stop):
             self.run(tmp_path / "run", watch=Stops())
@@ -214,13 +214,13 @@ class TestResuming:
         assert worlds.same_bits(weights(whole), weights(resumed))
         assert [record["epoch"] for record in resumed.history] == [1, 2, 3, 4, 5, 6]
 
-    def test_twice_the_record_has_each_epoch_once_and_none_that_is_still_to_come(self, tmp_path):
+    def test_a_twice_interrupted_run_records_each_epoch_once(self, tmp_path):
         for at, resume in ((7, False), (5, True)):  # both times the last checkpoint is that of the fourth epoch
             with pytest.raises(Stop):
                 train(None, folder=tmp_path, epochs=9, checkpoint_every=4, watch=Stops(at), resume=resume)
         assert [each["epoch"] for each in read_json(tmp_path / "record.json")["history"]] == [1, 2, 3, 4, 5]
 
-    def test_with_other_settings_is_refused_naming_them(self, tmp_path):
+    def test_resuming_with_other_settings_is_refused(self, tmp_path):
         with pytest.raises(Stop):
             self.run(tmp_path, watch=Stops())
         with pytest.raises(
@@ -229,17 +229,17 @@ class TestResuming:
         ):
             self.run(tmp_path, resume=True, batch_size=8)
 
-    def test_with_other_tables_is_refused_naming_the_party(self, tmp_path):
+    def test_resuming_with_other_tables_is_refused(self, tmp_path):
         with pytest.raises(Stop):
             self.run(tmp_path, watch=Stops())
         with pytest.raises(ResumeError, match=r"tables changed since the run began: party shop"):
             self.run(tmp_path, of=federation(tables() | {"shop": tables(seed=4)["shop"]}), resume=True)
 
-    def test_where_there_is_nothing(self, tmp_path):
+    def test_resuming_without_a_run_is_refused(self, tmp_path):
         with pytest.raises(ResumeError, match="no run to resume"):
             self.run(tmp_path, resume=True)
 
-    def test_a_folder_that_holds_a_run_is_not_written_over(self, tmp_path):
+    def test_a_folder_with_a_run_is_not_overwritten(self, tmp_path):
         self.run(tmp_path)
         with pytest.raises(
             ResumeError,
@@ -248,7 +248,7 @@ class TestResuming:
             self.run(tmp_path)
 
     @pytest.mark.parametrize("record", [None, "{}"])
-    def test_a_folder_that_holds_a_saved_model_is_not_written_over(self, tmp_path, record):
+    def test_a_folder_with_a_saved_model_is_not_overwritten(self, tmp_path, record):
         """A stopped run there would present the model as its own; in a kit, a record may lie beside the model."""
         train(epochs=1).save(tmp_path)
         before = (tmp_path / "model.json").read_bytes()
@@ -259,7 +259,7 @@ class TestResuming:
         assert (tmp_path / "model.json").read_bytes() == before
         assert not (tmp_path / "config.toml").exists()
 
-    def test_a_model_of_somebody_elses_is_not_a_stopped_runs(self, tmp_path):
+    def test_another_model_is_not_taken_for_that_of_a_stopped_run(self, tmp_path):
         with pytest.raises(Stop):
             self.run(tmp_path / "run", watch=Stops())
         train(epochs=1).save(tmp_path / "other")
@@ -274,7 +274,7 @@ class TestResuming:
         assert model_for_run(tmp_path / "run").best_epoch == finished.best_epoch
 
     @pytest.mark.parametrize("left", ["", '{"format": 1, "hist', "\0" * 40], ids=["empty", "cut", "zeros"])
-    def test_a_record_that_a_power_failure_cut_is_begun_anew(self, tmp_path, left):
+    def test_a_truncated_record_is_replaced_on_resume(self, tmp_path, left):
         whole = self.run(tmp_path / "whole")
         with pytest.raises(Stop):
             self.run(tmp_path / "run", watch=Stops())
@@ -291,8 +291,8 @@ class TestResuming:
         assert read_json(record)["status"] == "done"
 
 
-class TestOneParty:
-    def test_all_of_it(self, tmp_path):
+class TestSingleParty:
+    def test_a_single_party_trains_evaluates_and_predicts(self, tmp_path):
         of = federation({"bank": tables()["bank"]})
         for name in ("laser", "local", "standard", "combinatorial", "plug", "ensemble"):
             model = train(of, name)
@@ -300,7 +300,7 @@ class TestOneParty:
             assert model.predict({"bank": tables()["bank"]}).answered.all()
 
 
-def test_a_method_of_the_users_own_parameters():
+def test_a_method_with_a_user_defined_head_trains():
     model = federation().train(method("laser", embedding=4, make_head=nn.Linear), encoder=MLP(hidden=(5,)), **SETTINGS)
     assert model.named is None
     assert model.evaluate().overall["coverage"] == 1.0

@@ -73,7 +73,7 @@ def used(of, rows, code):
 
 
 @pytest.mark.parametrize("kind", ["any", "active", "all"])
-def test_training_uses_rows_of_the_kind_and_the_held_out_rows_stay(kind):
+def test_only_training_rows_are_restricted_to_the_kind(kind):
     given = tables()
     of = federation(given)
     assert used(of, kind, TRAIN) == used(of, "any", TRAIN) & kind_of(given, kind)
@@ -94,13 +94,13 @@ def test_stages_with_and_without_labels_train_on_these_rows(kind):
     assert len(used(of, kind, TRAIN)) > stages.rows["train"]
 
 
-def test_the_default_is_any():
+def test_the_default_kind_of_rows_is_any():
     of = federation()
     assert of.config.train.rows == "any"
     assert same(of.train("laser", **QUICK), of.train("laser", rows="any", **QUICK))
 
 
-def test_a_method_that_needs_all_parties_trains_as_before():
+def test_the_kind_does_not_affect_a_method_that_needs_all_parties():
     of = federation()
     models = [of.train("standard", rows=kind, **QUICK) for kind in ("any", "active", "all")]
     assert all(same(model, models[0]) for model in models)
@@ -136,7 +136,7 @@ def test_a_kind_without_a_labelled_row_of_each_class_is_refused(given, sentence)
         of.train("laser", rows="all", **QUICK)
 
 
-def test_weights_of_classes_are_those_of_the_rows_of_the_kind():
+def test_class_weights_use_only_rows_of_the_kind():
     given = tables()
     given["shop"] = given["shop"].filter((pl.col("id") % 2 == 0) | (pl.col("id") < 60))
     of = federation(given)
@@ -182,6 +182,6 @@ def test_a_label_party_without_columns_counts_its_own_rows():
     assert used(of, "all", TRAIN) == used(of, "any", TRAIN) & kind_of(given, "all")
 
 
-def test_a_comparison_takes_the_kind():
+def test_compare_accepts_the_kind_of_rows():
     found = compare(federation(), ["laser", "standard"], seeds=1, missing=[0.0, 0.3], rows="all", epochs=1)
     assert not found.failed

@@ -43,7 +43,7 @@ def blank(work: Path, keep: int) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_files_in_which_labels_are_partly_empty(work: Path, call: Call, name: str) -> None:
+def test_partly_labelled_files_can_be_trained_on(work: Path, call: Call, name: str) -> None:
     """Training works, and every subset of the parties gets predictions."""
     bank = blank(work, keep=40)
     assert bank["default"].null_count() == 60
@@ -76,28 +76,28 @@ def train(tables: dict[str, pl.DataFrame], method: str = "false-vfl-1", **more: 
 
 class TestNoLabelsAtAll:
     @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
-    def test_stage_1_alone_and_a_refusal_to_predict(self, empty: dict[str, pl.DataFrame], name: str) -> None:
+    def test_without_labels_only_stage_1_runs_and_prediction_is_refused(
+        self, empty: dict[str, pl.DataFrame], name: str
+    ) -> None:
         model = train(empty, name)
         assert {record["stage"] for record in model.history} == {"pretrain"}
         for ask in (model.predict, model.evaluate):
             with pytest.raises(PredictionError, match="no row had a label in training, so the model cannot predict"):
                 ask(empty)
 
-    def test_what_it_knows_of_the_columns_is_there_also_from_disk(
-        self, empty: dict[str, pl.DataFrame], tmp_path: Path
-    ) -> None:
+    def test_a_loaded_model_without_labels_can_impute(self, empty: dict[str, pl.DataFrame], tmp_path: Path) -> None:
         train(empty).save(tmp_path / "model")
         model = Model.load(tmp_path / "model")
         assert np.isfinite(impute(model, empty, "shop").mean).all()
         assert log_likelihood(model, empty)["log_likelihood"].is_finite().all()
 
-    def test_other_methods_refuse_such_tables(self, empty: dict[str, pl.DataFrame]) -> None:
+    def test_other_methods_refuse_tables_without_labels(self, empty: dict[str, pl.DataFrame]) -> None:
         made = Federation.from_tables(empty, id="customer", label="default")
         for name in ("fedhssl", "laser"):
             with pytest.raises(TableError, match="no row for training has a label"):
                 made.train(name, epochs=1)
 
-    def test_on_the_command_line(self, work: Path, call: Call) -> None:
+    def test_commands_train_without_labels_and_refuse_to_predict(self, work: Path, call: Call) -> None:
         blank(work, keep=0)
         shown = call("train", "credit.toml", "--set", "method.name=false-vfl-1", "--run", "run")
         assert shown.exit_code == 0, shown.output
@@ -108,7 +108,7 @@ class TestNoLabelsAtAll:
 
 
 @pytest.mark.parametrize(("keep", "said"), [(100, True), (40, False)])
-def test_stage_1_says_that_it_saw_labelled_rows_alone(work: Path, keep: int, said: bool) -> None:
+def test_stage_1_reports_that_it_saw_only_labelled_rows(work: Path, keep: int, said: bool) -> None:
     if keep == 100:
         write_tables(work)
     else:
@@ -129,9 +129,7 @@ def test_stage_1_says_that_it_saw_labelled_rows_alone(work: Path, keep: int, sai
         (("shop", "bank"), None),
     ],
 )
-def test_stage_1_says_which_sets_of_parties_it_never_saw(
-    work: Path, without: tuple[str, ...], said: str | None
-) -> None:
+def test_stage_1_reports_sets_of_parties_without_rows(work: Path, without: tuple[str, ...], said: str | None) -> None:
     write_tables(work)
     both = {name: pl.read_csv(work / f"{name}.csv") for name in ("bank", "shop")}
     ids = sorted(set(both["bank"]["customer"]) & set(both["shop"]["customer"]))

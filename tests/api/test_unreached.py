@@ -30,7 +30,7 @@ def trained(given, name="laser", **how):
 
 
 @pytest.mark.parametrize("name", ["laser", "plug", "local"])
-def test_where_all_its_labelled_rows_were_held_out(name):
+def test_a_party_whose_labelled_rows_are_all_held_out_is_reported(name):
     whole = Federation.from_tables(tables(lambda ids: ids == ids), label="y")  # noqa: PLR0124 - all rows
     use = whole.split(TrainSettings(seed=0))
     out = whole.alignment.ids.filter(pl.Series(use != TRAIN)).to_list()
@@ -40,7 +40,7 @@ def test_where_all_its_labelled_rows_were_held_out(name):
     assert answers.filter(pl.col("parties").str.contains("far")).is_empty()
 
 
-def test_where_a_clock_never_let_it_train():
+def test_a_party_that_never_trained_because_of_its_clock_is_reported():
     given = tables(lambda ids: ids > "c20")
     model, reasons = trained(given, schedule="flex", clock={"iteration": {"far": 20.0}, "timeout": 10.0})
     assert SAID in reasons[-1]
@@ -48,12 +48,12 @@ def test_where_a_clock_never_let_it_train():
 
 
 @pytest.mark.filterwarnings("ignore:far shares no labelled row")
-def test_pseudo_labels_do_not_hide_it():
+def test_pseudo_labels_do_not_hide_an_untrained_party():
     _, reasons = trained(tables(lambda ids: ids > "c89"), parameters={"unlabelled": "pseudo"})
     assert len(reasons) == 2
     assert SAID not in reasons[0]
 
 
-def test_who_was_reached_is_not_named():
+def test_a_trained_party_is_not_reported():
     _, reasons = trained(tables(lambda ids: ids > "c20"))
     assert not any("predictions ignore" in reason for reason in reasons)

@@ -29,7 +29,7 @@ def model():
     return Federation.from_tables(tables(), label="y").train("laser", epochs=1)
 
 
-def test_ids_written_otherwise_in_prediction_and_scoring(model):
+def test_prediction_warns_about_ids_that_differ_in_leading_zeros(model):
     given = tables()
     other = given | {"shop": without_zeros(given["shop"])}
     for ask in (model.predict, model.evaluate):
@@ -38,14 +38,14 @@ def test_ids_written_otherwise_in_prediction_and_scoring(model):
     assert len(model.predict({"shop": other["shop"]})) == 60, "with one table there is nothing to compare"
 
 
-def test_ids_written_otherwise_in_part_in_training():
+def test_training_warns_about_ids_that_partly_differ_in_leading_zeros():
     given = tables()
     shop = pl.concat([given["shop"][:20], without_zeros(given["shop"][20:]).with_columns(pl.col("id").cast(pl.String))])
     with pytest.warns(AnypartyWarning, match="would share 40 rows more but for leading zeros"):
         Federation.from_tables(given | {"shop": shop}, label="y").train("laser", epochs=1)
 
 
-def test_a_class_that_only_held_out_rows_have():
+def test_a_class_without_training_rows_causes_a_warning():
     given = tables()
     federation = Federation.from_tables(given, label="y", split="random")
     held_out = np.flatnonzero(federation.split(federation.config.train) != TRAIN)
@@ -57,7 +57,7 @@ def test_a_class_that_only_held_out_rows_have():
 
 
 @pytest.mark.parametrize("made", [pd.Categorical, lambda y: pl.Series(y).cast(pl.Categorical)])
-def test_labels_that_are_categories_are_classes(made):
+def test_categorical_labels_are_classes(made):
     given, y = tables(), [str(n % 30) for n in range(60)]
     bank = given["bank"].with_columns(y=made(y)) if isinstance(made(y), pl.Series) else (
         given["bank"].to_pandas().assign(y=made([int(each) for each in y])))  # fmt: skip
@@ -67,7 +67,7 @@ def test_labels_that_are_categories_are_classes(made):
 
 
 @pytest.mark.parametrize(("positive", "classes"), [(False, ("true", "false")), (np.bool_(False), ("true", "false"))])
-def test_the_positive_class_by_its_own_value(positive, classes):
+def test_the_positive_class_may_be_given_by_its_value(positive, classes):
     given = tables()
     bank = given["bank"].with_columns(y=pl.col("y") == "yes")
     found = Federation.from_tables(given | {"bank": bank}, label="y", positive=positive)
@@ -78,7 +78,7 @@ def test_the_positive_class_by_its_own_value(positive, classes):
         assert found.task(np.zeros(60, dtype=np.int8)).classes == ("1", "0")
 
 
-def test_numbers_that_are_none_are_null(tmp_path):
+def test_nan_is_stored_as_null_in_json(tmp_path):
     write_json(tmp_path / "record.json", {"history": [{"validation": {"auroc": float("nan")}}, {"loss": (1.0,)}]})
     text = (tmp_path / "record.json").read_text(encoding="utf-8")
     assert "NaN" not in text
@@ -86,14 +86,14 @@ def test_numbers_that_are_none_are_null(tmp_path):
     assert json.loads(text)["history"][0]["validation"]["auroc"] is None
 
 
-def test_a_federation_without_columns():
+def test_a_federation_without_columns_is_refused():
     labels = tables()["bank"].drop("x")
     with pytest.raises(ConfigError, match="no party holds columns: there is nothing to learn from"):
         Federation.from_tables({"bank": labels, "shop": labels.drop("y")}, label="y")
 
 
 @pytest.mark.filterwarnings("ignore:.*rows are empty except for the id:anyparty.errors.AnypartyWarning")
-def test_what_is_remarked_of_a_table_does_not_pass_for_the_cause():
+def test_an_error_names_its_cause_before_remarks_on_the_table():
     """The error names the misspelt class first; empty rows are only a remark."""
     bank, shop = tables().values()
     x = [name for name in bank.columns if name not in {"id", "y"}]

@@ -244,20 +244,24 @@ def refused(call: Callable[[], Any], argument: str) -> None:
 
 
 @pytest.mark.parametrize("case", FEDERATIONS)
-def test_of_from_tables(case: str) -> None:
+def test_from_tables_refuses_wrong_arguments(case: str) -> None:
     changes, argument = FEDERATIONS[case]
     refused(lambda: made(**changes), argument)
 
 
 @pytest.mark.parametrize("case", TRAINING)
-def test_of_train(case: str, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_train_refuses_wrong_arguments(
+    case: str, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     settings, argument = TRAINING[case]
     refused(lambda: federation.train(**({"epochs": 1} | settings)), argument)
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_of_other_calls(case: str, model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_calls_refuse_wrong_arguments(
+    case: str, model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     call, argument = CALLS[case]
     refused(lambda: call(model), argument)
