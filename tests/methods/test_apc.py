@@ -46,14 +46,14 @@ class TestOneExchange:
         assert around == {"hello", "start", "plan"}  # no message after an epoch, so no party waits for another
         assert sent(at, "plan")[0] == 2 * 3  # the rows to represent and to share; then the passive parties are done
 
-    def test_it_holds_each_aligned_row_of_the_party_once(self):
+    def test_the_message_holds_each_aligned_row_once(self):
         of, at = world(K=3, N=60), Table()
         train(of, at=at, **split(60))
         for name, k in (("b", 1), ("c", 2)):
             (z,) = [tensors["z"] for sender, _, tag, tensors in at.notes if (sender, tag) == (name, "representation")]
             assert z.shape == (int((of.observed[:, 0] & of.observed[:, k]).sum()), 5)
 
-    def test_in_half_precision_it_is_half(self):
+    def test_half_precision_halves_the_bytes(self):
         sizes = []
         for precision in ("float32", "float16"):
             at = Table()
@@ -79,7 +79,7 @@ class TestOneExchange:
         assert not without.answered.any()
         assert without.reasons[2] == "APC-VFL predicts from the block of 'a', which was not asked"
 
-    def test_what_came_from_others_is_forgotten(self):
+    def test_received_representations_are_not_kept(self):
         """The active party keeps only the teacher's outputs for its own rows between stages."""
         _, trained = train(pair())
         assert trained["a"].state.kept.keys() == {"teacher/x", "teacher/position"}
@@ -87,14 +87,14 @@ class TestOneExchange:
 
 
 class TestAblation:
-    def test_nothing_crosses(self):
+    def test_the_ablation_sends_only_control_messages(self):
         at = Table()
         _, trained = train(pair(), at=at, parameters={"distillation": 0.0})
         assert {tag for _, _, tag, _ in at.notes} == {"hello", "start"}
         assert [record["stage"] for record in trained["a"].history] == ["distil", "distil", "classify"]
         assert trained["b"].state.modules == {}
 
-    def test_it_is_what_lambda_tends_to(self):
+    def test_a_negligible_lambda_equals_the_ablation(self):
         """A negligible lambda gives the weights of the ablation, and a real one does not."""
         weights = []
         for value in (0.0, 1e-30, 1.0):
@@ -105,13 +105,13 @@ class TestAblation:
         assert not all(torch.allclose(weights[0][name], weights[2][name], atol=1e-3) for name in weights[0])
 
     @pytest.mark.parametrize("distillation", [0.0, 1.0])
-    def test_settings_of_an_encoder_that_no_network_follows_are_named(self, distillation):
+    def test_encoder_settings_without_effect_are_reported(self, distillation):
         """Local autoencoders follow these settings, but the ablation has no autoencoders."""
         ends = Ends()
         train(pair(), encoder=MLP(hidden=(9,)), watch=ends, parameters={"distillation": distillation})
         assert ("'encoder.hidden' of 'a' did nothing: with APC-VFL" in ends.reasons["distil"]) == (not distillation)
 
-    def test_one_party_can_do_it(self):
+    def test_the_ablation_trains_with_a_single_party(self):
         made, trained = train(world(K=1, N=20), parameters={"distillation": 0.0})
         assert worlds.predict(made, world(K=1, N=20), worlds.states_of(trained)).answered.all()
 
@@ -119,7 +119,7 @@ class TestAblation:
 class TestLosses:
     @pytest.mark.parametrize("distance", ["mse", "mae"])
     @pytest.mark.parametrize("reduction", ["sum", "mean"])
-    def test_equation_5_row_by_row(self, distance, reduction):
+    def test_the_loss_equals_equation_5_row_by_row(self, distance, reduction):
         torch.manual_seed(0)
         net, x, z_A = Autoencoder(MLP(hidden=(5,)), 3, 4, activation="selu"), torch.randn(6, 3), torch.randn(2, 4)
         held, total = torch.tensor([1, 4]), 0.0
@@ -133,13 +133,13 @@ class TestLosses:
         found = DistillationLoss(weight=0.3, distance=distance, reduction=reduction).loss(net, x, z_A, held)
         assert found.item() == pytest.approx(total.item() / 6, rel=1e-5)
 
-    def test_of_two_parties_g2_is_the_plain_autoencoder_of_both_side_by_side(self):
+    def test_g2_of_two_parties_is_an_autoencoder_of_both_blocks(self):
         net, z = JointAutoencoder([2, 3], (6,), 4, "selu"), torch.randn(5, 5)
         plain = torch.nn.Sequential(net.first, *net.rest, net.decoder)
         assert torch.allclose(net(z, torch.ones(5, 2, dtype=torch.bool)), ((plain(z) - z) ** 2).mean(dim=1))
         assert net.absent is None
 
-    def test_with_gaps_row_by_row(self):
+    def test_the_joint_loss_with_missing_blocks_equals_a_slow_version(self):
         """An absent party's weights are replaced by its vector, and its columns are not reconstructed."""
         torch.manual_seed(1)
         widths, observed = [2, 3, 1], worlds.all_patterns(14, 3)
@@ -159,7 +159,7 @@ class TestLosses:
             off = (net.decoder(net.rest(u)) - z[n])[torch.cat(there)]
             assert found[n].item() == pytest.approx((off**2).mean().item(), rel=1e-4)
 
-    def test_the_first_step_is_that_of_the_mean_squared_error(self):
+    def test_the_first_step_follows_the_mean_squared_error(self):
         """Compute a plain gradient step of party b's g1 on its aligned rows by hand."""
         of, made = world(K=3), Apc(**SMALL)
         states = worlds.begin(made, of)
@@ -172,7 +172,7 @@ class TestLosses:
 
 
 class TestMoreParties:
-    def test_rows_of_any_passive_party_have_a_teacher_and_no_others(self):
+    def test_only_rows_shared_with_a_passive_party_have_a_teacher(self):
         of, made = world(K=3, N=35), Apc(**SMALL)
         states = played(made, of, "represent", "share")
         kept = {name: distillation.kept(states["a"], name).position >= 0 for name in "abc"}
@@ -207,7 +207,7 @@ class TestMoreParties:
         train(world(observed=observed), at=at)
         assert [sender for sender, _, tag, _ in at.notes if tag == "representation"] == ["b"]
 
-    def test_a_party_that_is_lost_before_it_sends_is_absent(self):
+    def test_a_party_lost_before_it_sends_counts_as_absent(self):
         of, made = world(K=3), Apc(**SMALL)
         rows = distillation.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
         states = played(made, of, "represent")
@@ -219,7 +219,7 @@ class TestMoreParties:
             worlds.step(made, of, played(made, of, "represent"), rows, stage="share", leaves={"b", "c"})
 
     @pytest.mark.parametrize("reads", ["own", "joint", "either"])
-    def test_rows_whose_every_other_party_is_lost_have_no_teacher(self, reads):
+    def test_rows_of_lost_parties_have_no_teacher(self, reads):
         of = world(observed=torch.tensor([[1, 1, 0], [1, 0, 1]] * 10, dtype=torch.bool))
         made = Apc(**SMALL, classify_on=reads)
         states = played(made, of, "represent")
@@ -232,7 +232,7 @@ class TestMoreParties:
         worlds.step(made, of, states, of.places(), stage="teach")
         assert torch.equal(distillation.kept(states["a"], TEACHER).position >= 0, of.observed[:, 1])
 
-    def test_with_no_labelled_row_left_the_joint_classifier_says_so(self):
+    def test_a_joint_classifier_without_labelled_rows_is_refused(self):
         lost = torch.tensor([[1, 1, 0], [1, 0, 1]] * 10, dtype=torch.bool)
         of, made = world(observed=lost, labeled=lost[:, 2]), Apc(**SMALL, classify_on="joint")
         states = played(made, of, "represent")
@@ -244,7 +244,7 @@ class TestMoreParties:
 
 
 class TestDistillation:
-    def test_the_student_learns_what_the_teacher_knows_of_rows_it_never_shared(self):
+    def test_distillation_improves_rows_that_are_not_shared(self):
         """b has the square of a's first column; on rows that b lacks, g3 is closer to z_A with lambda than without."""
         of = pair(N=300, aligned=200, d=2)
         of.x["b"][:, 0] = of.x["a"][:, 0] ** 2
@@ -267,7 +267,7 @@ class TestDistillation:
 class TestFullAlignment:
     JOINT = {"classify_on": "joint"}
 
-    def test_prediction_asks_the_passive_parties(self):
+    def test_joint_prediction_receives_representations(self):
         of, at = world(K=3), Table()
         made, trained = train(of, parameters=self.JOINT)
         answered = worlds.predict(made, of, worlds.states_of(trained), at=at)
@@ -276,7 +276,7 @@ class TestFullAlignment:
         assert torch.equal(answered.took_part[answered.answered], of.observed[answered.answered])
         assert "a passive party have" in answered.reasons[0]
 
-    def test_a_head_keeps_its_best_epoch_by_its_loss_on_validation_rows_and_stops(self):
+    def test_a_head_stops_early_and_keeps_its_best_epoch(self):
         of, at = world(K=3, N=60, shuffled=True), Table()
         settings = {"epochs": 40, "patience": 3, "keep": "best", "optimizer": replace(ADAM, lr=0.1), **split(60)}
         made, trained = train(of, at=at, parameters=self.JOINT | {"classifier": "head"}, **settings)
@@ -290,7 +290,7 @@ class TestFullAlignment:
         assert kept == pytest.approx(losses[best], rel=1e-6)
         assert sent(at, "plan")[0] == 2 * 2  # no other party is asked in this stage
 
-    def test_a_silent_party_is_absent(self):
+    def test_a_silent_party_counts_as_absent(self):
         of = world(K=3)
         made, trained = train(of, parameters=self.JOINT)
         answered = worlds.predict(made, of, worlds.states_of(trained), leaves={"b"})
@@ -298,7 +298,7 @@ class TestFullAlignment:
         assert torch.equal(answered.answered, of.observed[:, 0] & of.observed[:, 2])
         assert not answered.took_part[:, 1].any()
 
-    def test_it_finds_what_only_the_passive_party_knows(self):
+    def test_joint_prediction_uses_the_signal_of_the_passive_party(self):
         of = pair(N=400, aligned=400, d=2, signal=1, classes=2)
         wide = {"embedding": 16, "joint_hidden": (16,), **self.JOINT}
         test = torch.arange(400) >= 300
@@ -330,7 +330,7 @@ class TestResuming:
          ("distil", 5), ("classify", 0)],
     )  # fmt: skip
     @pytest.mark.parametrize("parameters", [{}, {"classifier": "head"}, {"classify_on": "either"}])
-    def test_in_any_stage_it_ends_at_the_same_bits(self, stage, epoch, parameters, tmp_path):
+    def test_a_run_resumed_in_any_stage_ends_with_the_same_weights(self, stage, epoch, parameters, tmp_path):
         of = world(K=3, N=50)
         settings = {"epochs": 5, "patience": 2, "keep": "best", "checkpoint_every": 2, **split(50)}
         _, whole = train(of, parameters=parameters, **settings)
@@ -346,19 +346,19 @@ class TestResuming:
 
 
 class TestRefusals:
-    def test_no_aligned_row(self):
+    def test_training_without_an_aligned_row_is_refused(self):
         of = world(K=2, observed=torch.eye(2, dtype=torch.bool).repeat(6, 1))
         with pytest.raises(AlignmentError, match="no row is aligned: 'a' shares no row with a passive party"):
             train(of)
 
-    def test_nobody_to_learn_from(self):
+    def test_training_without_a_passive_party_is_refused(self):
         with pytest.raises(ConfigError, match="needs a passive party with columns"):
             train(world(K=1))
         with pytest.raises(ConfigError, match="with distillation = 0 and classify_on = 'own' the active party trains"):
             train(world(K=1), parameters={"distillation": 0.0, "classify_on": "either"})
 
     @pytest.mark.filterwarnings("ignore:One or more samples have no neighbors")
-    def test_a_classifier_that_gives_no_number_gives_a_reason(self):
+    def test_a_row_without_a_prediction_has_a_reason(self):
         """A radius without neighbours gives no number: the row is known, but its answer used no party."""
         of = pair(kind="regression")
         made, trained = train(
@@ -373,7 +373,7 @@ class TestRefusals:
         held = of.observed[:, 0].nonzero().squeeze(1).tolist()
         assert {answered.reasons[n] for n in held} == {"the classifier gave no number for this row"}
 
-    def test_an_active_party_without_columns(self):
+    def test_an_active_party_without_columns_is_refused(self):
         with pytest.raises(ConfigError, match=r"active party's own columns, and 'server' has none"):
             train(world(K=2, server=True))
 
@@ -383,7 +383,7 @@ class TestRefusals:
          (torch.zeros(29, 5), r"should be torch.float32 \[30, 5\]"),
          (torch.full((30, 5), torch.nan), "holds NaN or infinity")],
     )  # fmt: skip
-    def test_a_message_of_another_kind_names_its_sender(self, z, said):
+    def test_an_invalid_representation_is_refused_with_its_sender(self, z, said):
         of, made = pair(), Apc(**SMALL)
         states = worlds.begin(made, of)
         stage = worlds.stage_of(made, of.seat("a"), "share")
@@ -398,7 +398,7 @@ class TestRefusals:
         with pytest.raises(MessageError, match=f"message 'representation' from 'b' to 'a': 'z' {said}"):
             Table().play(of.roster, made.can.messages, {"a": honest, "b": wrong})
 
-    def test_an_encoder_of_another_width(self):
+    def test_an_encoder_of_the_wrong_width_is_refused(self):
         with pytest.raises(ConfigError, match=r"party 'a': its encoder should give \[2, 4\], it gives \[2, 9\]"):
             train(pair(), encoder=lambda inputs, _: torch.nn.Linear(inputs, 9))
 
@@ -408,11 +408,11 @@ class TestRefusals:
          ({"classifier": "logistic", "classifier_settings": {"c": 1}}, "'logistic' cannot be made with {'c': 1}"),
          ({"classifier": "ridge"}, "no classifier 'ridge'")],
     )  # fmt: skip
-    def test_a_classifier_that_does_not_exist(self, parameters, said):
+    def test_an_unknown_classifier_is_refused(self, parameters, said):
         with pytest.raises(ConfigError, match=said):
             train(pair(), parameters=parameters)
 
-    def test_labels_of_one_class(self):
+    def test_labels_of_a_single_class_are_refused(self):
         of = pair()
         of.rows["a"] = replace(of.rows["a"], y=torch.zeros(40, dtype=torch.int64))
         with pytest.raises(AlignmentError, match="40 rows are all of one class, 'class 0'"):
@@ -430,7 +430,7 @@ class TestTables:
     """Tables with one column at the passive party, a constant column at the active one, and shuffled rows."""
 
     @pytest.mark.parametrize("name", ["apc", "vfedtrans"])
-    def test_trained_saved_and_asked_without_the_shop(self, name, tmp_path):
+    def test_a_saved_model_predicts_without_the_passive_party(self, name, tmp_path):
         federation = Federation.from_tables(tables(), label="bad")
         model = federation.train(name, parameters={"embedding": 8}, epochs=30, batch_size=16, folder=tmp_path)
         assert model.evaluate().overall["accuracy"] > 0.8
@@ -439,6 +439,6 @@ class TestTables:
         assert answered.answered.all()
         assert torch.equal(answered.scores, model.predict({"bank": tables()["bank"].drop("bad")}).scores)
 
-    def test_the_method_from_settings(self):
+    def test_settings_create_the_method(self):
         made = method("apc", joint_hidden=(3,), classifier_settings={"C": 2.0})
         assert made == Apc(joint_hidden=(3,), classifier_settings={"C": 2.0})

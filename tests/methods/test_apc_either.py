@@ -30,7 +30,7 @@ def crossed(of):
     return distillation.aligned(of.rows["a"], of.roster)
 
 
-def test_nothing_crosses_but_the_one_exchange_and_answers_take_none():
+def test_only_one_exchange_is_sent_and_predictions_send_nothing():
     of, at, later = world(K=3, N=60), Table(), Table()
     made, trained = train(of, at=at, **split(60))
     assert [sender for sender, _, tag, _ in at.notes if tag == "representation"] == ["b", "c"]
@@ -38,7 +38,7 @@ def test_nothing_crosses_but_the_one_exchange_and_answers_take_none():
     assert later.notes == []
 
 
-def test_an_answer_says_whose_columns_it_rests_on():
+def test_a_prediction_names_the_parties_whose_columns_it_uses():
     of = world(K=3)
     made, trained = train(of)
     states, own = worlds.states_of(trained), of.observed[:, 0]
@@ -48,7 +48,7 @@ def test_an_answer_says_whose_columns_it_rests_on():
         assert not answered.took_part[own & ~crossed(of), 1:].any()
 
 
-def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_students():
+def test_exchanged_rows_use_the_joint_embedding_and_others_the_student():
     """Compare u row by row, and the answers with scikit-learn's classifier on u."""
     of = world(K=3, N=70)
     made, trained = train(of)
@@ -79,7 +79,7 @@ def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_stu
 
 
 @pytest.mark.parametrize("classifier", slow_but(["logistic", "head"], {"logistic"}))
-def test_new_rows_are_told_apart_also_where_all_training_rows_crossed(classifier):
+def test_new_rows_are_recognised_if_all_training_rows_were_exchanged(classifier):
     of = pair(N=300, aligned=200, d=2, signal=0, classes=2)
     of.rows["a"] = replace(of.rows["a"], labeled=of.rows["a"].labeled & (torch.arange(300) < 200))
     made, trained = train(of, parameters={"classifier": classifier}, epochs=30, batch_size=32)
@@ -87,7 +87,7 @@ def test_new_rows_are_told_apart_also_where_all_training_rows_crossed(classifier
     assert (scores.argmax(dim=1) == of.y)[200:].float().mean() > 0.85
 
 
-def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():
+def test_a_party_lost_before_it_sent_does_not_take_part():
     of = world(K=3)
     made = Apc(**SMALL, classify_on="either")
     states, rows = worlds.begin(made, of, optimizer=ADAM), crossed(of).nonzero().squeeze(1)
@@ -101,7 +101,7 @@ def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():
 
 
 @pytest.mark.parametrize("classifier", slow_but(["logistic", "head", "DecisionTreeClassifier"], {"logistic"}))
-def test_a_label_that_only_the_passive_party_knows_is_found_for_rows_that_crossed_without_one(classifier):
+def test_exchanged_rows_are_predicted_from_the_passive_partys_signal(classifier):
     of = pair(N=600, aligned=450, d=2, signal=1, classes=2)
     secret = torch.arange(600) % 4 == 0  # rows without labels, with and without a received embedding
     of.rows["a"] = replace(of.rows["a"], labeled=of.rows["a"].labeled & ~secret)
@@ -127,7 +127,7 @@ def tables():
     return {"bank": bank, "shop": shop}
 
 
-def test_rows_are_known_again_by_their_id_from_disk_in_any_order_and_new_rows_are_not(tables, tmp_path):
+def test_a_loaded_model_recognises_exchanged_rows_by_id(tables, tmp_path):
     made = Federation.from_tables(tables, label="label").train(
         "apc", parameters=SMALL | {"classify_on": "either"}, epochs=3, test=0.2, validation=0.1, seed=1
     )
@@ -145,7 +145,7 @@ def test_rows_are_known_again_by_their_id_from_disk_in_any_order_and_new_rows_ar
     assert 100 < len(used) < 200  # the run's test rows were not sent
 
 
-def test_rows_for_validation_are_judged_as_new_rows_and_not_kept(tables):
+def test_validation_rows_are_scored_as_new_rows_and_not_stored(tables):
     of, how = Federation.from_tables(tables, label="label"), {"test": 0.2, "validation": 0.2, "seed": 1}
     made = of.train("apc", parameters=SMALL | {"classify_on": "either"}, epochs=3, **how)
     answers = made.predict({"bank": tables["bank"].drop("label")}).frame()

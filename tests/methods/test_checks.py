@@ -87,7 +87,7 @@ def test_every_method_is_a_case():
     assert len({case.title for case in CASES}) == len(CASES)
 
 
-def test_exceptions_name_what_there_is_and_say_why():
+def test_exceptions_name_existing_methods_and_checks_with_a_reason():
     titles = {case.title for case in CASES}
     for (check, title), reason in EXCEPTIONS.items():
         assert check in CHECKS, check

@@ -25,7 +25,7 @@ def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) 
     return 2 * (widths + keys + masked) + total * total * 8 + aligned * min(rank, aligned, total) * costs.NUMBER
 
 
-def test_by_hand():
+def test_costs_equal_those_computed_by_hand():
     """With 10 rows, 3 numbers each, 3 batches of 4, 2 epochs, 5 parameters; 2 and 1 columns."""
     assert costs.apc(10, 3) == costs.Cost(rounds=1, bytes_sent=120)
     assert costs.splitnn(2, 10, 3, 4, 5) == costs.Cost(rounds=12, bytes_sent=2 * (120 + 3 * 5 * 4))
@@ -36,7 +36,7 @@ def test_by_hand():
     ("aligned", "printed"),
     [(9500, 9.73), (7000, 7.17), (4500, 4.61), (2000, 2.05), (250, 0.26), (200, 0.20), (150, 0.15), (100, 0.10)],
 )
-def test_the_papers_costs_of_apc(aligned, printed):
+def test_costs_of_apc_equal_those_of_the_paper(aligned, printed):
     """Table 2, without 500 test rows for MIMIC-III and Credit, and with all aligned rows for Breast Cancer."""
     assert costs.apc(aligned, 256).bytes_sent / MB == pytest.approx(printed, abs=0.005)
 
@@ -56,7 +56,7 @@ def test_the_papers_costs_of_apc(aligned, printed):
         (13.8, 2000, 2000, 128, 442, 57.43),
     ],
 )
-def test_the_papers_costs_of_split_learning(epochs, sent, trained, batch, rounds, printed):
+def test_costs_of_split_learning_equal_those_of_the_paper(epochs, sent, trained, batch, rounds, printed):
     """Table 2, means over five runs: the mean number of epochs follows from the rounds, the bytes from both.
 
     Two of its rows do not follow: with 7500 aligned rows, MIMIC-III's 3146 rounds are 28.6 epochs, 412.79 MB for the
@@ -71,21 +71,21 @@ def test_the_papers_costs_of_split_learning(epochs, sent, trained, batch, rounds
 @pytest.mark.parametrize(
     ("aligned", "x_t", "x_d", "times"), [(10000, 5, 10, 78.24), (250, 5, 25, 2.20), (10000, 5, 18, 78.30)]
 )
-def test_how_many_times_more_vfedtrans_sends(aligned, x_t, x_d, times):
+def test_the_cost_ratio_of_vfedtrans_equals_that_of_the_paper(aligned, x_t, x_d, times):
     """Section 1: up to 78.24 times APC-VFL on MIMIC-III, 2.20 on Breast Cancer, 78.30 on Credit."""
     ratio = costs.vfedtrans(aligned, x_t, x_d).bytes_sent / costs.apc(aligned, 256).bytes_sent
     assert ratio == pytest.approx(times, abs=0.005)
 
 
 @pytest.mark.parametrize(("precision", "share"), [("float32", 1), ("float16", 0.5)])
-def test_apc_sends_what_the_formula_says(precision, share):
+def test_apc_sends_the_bytes_of_equation_6(precision, share):
     """The bytes are those of (6), sent once; half precision halves them."""
     at, made = Table(), method("apc", passive_embedding=16, precision=precision)
     worlds.train(made, pair(), at=at, optimizer=ADAM)
     assert sent(at, "representation") == (1, share * costs.apc(30, 16).bytes_sent)
 
 
-def test_split_learning_sends_what_7_says_and_less_than_8():
+def test_split_learning_sends_the_bytes_of_equation_7():
     """Embeddings are sent as in (7); gradients have the same number of bytes, for any size of the last layer."""
     at, made = Table(), method("standard", embedding=16)
     worlds.train(made, pair(), at=at, epochs=3, batch_size=8)
@@ -95,7 +95,7 @@ def test_split_learning_sends_what_7_says_and_less_than_8():
 
 
 @pytest.mark.parametrize("rank", [2, 32])
-def test_vfedtrans_sends_what_is_said_of_it(rank):
+def test_vfedtrans_sends_the_expected_bytes(rank):
     at = Table()
     worlds.train(method("vfedtrans", embedding=rank), pair(), at=at, optimizer=ADAM)
     assert sent(at, "width", "key", "masked", "factor") == (3, vfedtrans_sent(30, 3, 3, rank, apart=False))
@@ -114,7 +114,7 @@ def test_a_large_exchange_is_smaller_than_the_formula():
 @pytest.mark.parametrize(
     ("precision", "size"), [("uint8", 30 * 16 + 2 * 4 * 16), ("uint4", 30 * 8 + 2 * 4 * 16)], ids=["uint8", "uint4"]
 )
-def test_a_quantised_exchange_is_a_quarter_or_an_eighth_and_its_scales(precision, size):
+def test_a_quantised_exchange_is_a_quarter_or_an_eighth_plus_scales(precision, size):
     at, made = Table(), method("apc", passive_embedding=16, precision=precision)
     worlds.train(made, pair(), at=at, optimizer=ADAM)
     assert sent(at, "representation") == (1, size)

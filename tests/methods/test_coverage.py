@@ -28,7 +28,7 @@ def strange(labelled=40, **more):
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_a_party_that_no_labelled_row_has_takes_no_part(name):
+def test_a_party_without_a_labelled_row_does_not_take_part(name):
     of, made = strange(), method(name, embedding=4)
     trained = worlds.train(made, of, epochs=2)
     states = worlds.states_of(trained)
@@ -41,7 +41,7 @@ def test_a_party_that_no_labelled_row_has_takes_no_part(name):
 
 
 @pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
-def test_nor_where_label_holders_host_their_own_heads(name):
+def test_an_unreached_party_does_not_take_part_with_several_hosts(name):
     """Rows that only the unreached party has get no number; answers for other rows do not use it."""
     of, alone = strange(labelers=(0, 1)), ["a", "b"]
     made = method(name, embedding=4, hosting="labelers")
@@ -53,7 +53,7 @@ def test_nor_where_label_holders_host_their_own_heads(name):
 
 
 @pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
-def test_nor_does_a_label_holders_head_that_none_of_its_own_labels_has_trained(name):
+def test_an_untrained_head_of_a_label_holder_does_not_take_part(name):
     """b has labels, but not of rows that it holds, so its own head stays untrained."""
     there = torch.zeros(N, 2, dtype=torch.bool)
     there[:40, 0] = there[30:, 1] = True
@@ -102,7 +102,7 @@ def untaught():
 
 
 @pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
-def test_a_host_answers_for_its_rows_although_the_active_partys_labels_reach_none_of_them(name):
+def test_a_host_predicts_rows_that_the_active_partys_labels_do_not_reach(name):
     of, made = apart(), method(name, embedding=4, hosting="labelers")
     states = worlds.states_of(worlds.train(made, of, epochs=2))
     assert [states[who].modules["taught"].missed for who in "ab"] == [[1], [0]]
@@ -117,7 +117,7 @@ def test_a_host_answers_for_its_rows_although_the_active_partys_labels_reach_non
 
 @pytest.mark.parametrize("draw", [apart, roundabout, untaught])
 @pytest.mark.parametrize(("name", "more"), [("local", {}), ("ensemble", {"vote": "soft"}), ("laser", {})])
-def test_who_took_part_is_whose_columns_move_the_answer(name, more, draw):
+def test_took_part_names_the_parties_whose_columns_change_the_answer(name, more, draw):
     """Change the columns of one party after another."""
     of, made = draw(), method(name, embedding=4, hosting="labelers", **more)
     states = worlds.states_of(worlds.train(made, of, epochs=2))
@@ -129,7 +129,7 @@ def test_who_took_part_is_whose_columns_move_the_answer(name, more, draw):
         assert torch.equal(moved, said.took_part[:, k]), party
 
 
-def test_a_party_that_another_host_was_to_hear_takes_no_part_without_that_host():
+def test_a_party_read_only_by_a_silent_host_does_not_take_part():
     of, made = roundabout(), method("laser", embedding=4, hosting="labelers")
     states = worlds.states_of(worlds.train(made, of, epochs=2))
     for said in (worlds.predict(made, of, states), worlds.predict(made, of, states, leaves=["b"])):
@@ -137,7 +137,7 @@ def test_a_party_that_another_host_was_to_hear_takes_no_part_without_that_host()
         assert said.reasons == dict.fromkeys(range(55, N), NOBODY)  # c was reached, but not its own head
 
 
-def test_a_set_that_no_labelled_row_has_gives_no_number():
+def test_a_set_of_parties_without_a_labelled_row_gives_no_prediction():
     """Both parties have labelled rows, but no labelled row is at both."""
     there = torch.zeros(N, 2, dtype=torch.bool)
     there[:30, 0] = there[30:50, 1] = there[50:] = True
@@ -152,7 +152,7 @@ def test_a_set_that_no_labelled_row_has_gives_no_number():
     assert worlds.predict(made, of, states, asked=of.roster.blocks[:1]).answered[50:].all()
 
 
-def test_pseudo_labels_reach_a_party_that_no_labelled_row_has():
+def test_pseudo_labels_train_a_party_without_a_labelled_row():
     of, made = strange(), method("laser", embedding=4, unlabelled="pseudo", sure=0.0)
     assert isinstance(made, PseudoLabelled)
     states = worlds.states_of(worlds.train(made, of, epochs=2, training=torch.ones(N, dtype=torch.bool)))
@@ -160,7 +160,7 @@ def test_pseudo_labels_reach_a_party_that_no_labelled_row_has():
 
 
 @pytest.mark.parametrize("name", ["laser", "local", "ensemble", "plug"])
-def test_a_party_that_nothing_has_reached_gives_no_pseudo_label(name):
+def test_an_untrained_party_gives_no_pseudo_labels(name):
     """c is confident about its rows only because of its initial weights, so they must not be trained on."""
     there = torch.zeros(N, 2, dtype=torch.bool)
     there[:40, 0] = there[40:, 1] = True
@@ -173,7 +173,7 @@ def test_a_party_that_nothing_has_reached_gives_no_pseudo_label(name):
     assert [record["pseudo_labels"] for record in history if record["stage"] == "pseudo"] == [0.0, 0.0]
 
 
-def test_what_is_reached_is_saved_with_the_heads():
+def test_trained_parties_are_saved_with_the_heads():
     one, other = TrainedParties(3), TrainedParties(3)
     one.note(torch.tensor([[True, False, False], [True, True, False]]))
     assert one.missed == [2]

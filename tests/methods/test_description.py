@@ -89,18 +89,18 @@ CODE = MessageSpec(tag="code", frm="block", to="active", holds="codes", learns="
         (nn.Parameter(torch.zeros(2)), "Parameter torch.float32 [2]"), (torch.float64, "torch.float64"),
     ],
 )  # fmt: skip
-def test_values_as_data(value, kept):
+def test_values_are_described_as_data(value, kept):
     told = described(Any(value))["value"]
     assert told == kept
     assert tomllib.loads(tomli_w.dumps({"value": told})) == json.loads(json.dumps({"value": told})) == {"value": told}
 
 
-def test_numbers_of_tensors_and_arrays_are_told_apart():
+def test_tensors_and_arrays_with_different_values_differ():
     for one, other in ((torch.arange(3), torch.arange(3) + 1), (np.zeros(2), np.ones(2))):
         assert described(Any(one)) == described(Any(one + 0)) != described(Any(other))
 
 
-def test_nothing_of_a_process_is_kept():
+def test_descriptions_hold_no_memory_addresses():
     """Descriptions hold no addresses, even if an object prints them, and end for an object that contains itself."""
 
     class Shows:
@@ -119,7 +119,7 @@ def test_nothing_of_a_process_is_kept():
     assert repr(made).count("[") < DEEPEST + 4
 
 
-def test_a_class_that_came_from_another_process_by_its_code_is_told_as_any_other():
+def test_a_class_sent_by_value_is_described_as_any_other():
     """joblib sends classes of notebooks and scripts as code; their MISSING is not that of dataclasses."""
 
     @dataclass(frozen=True)
@@ -136,11 +136,11 @@ def test_a_class_that_came_from_another_process_by_its_code_is_told_as_any_other
     assert described(Sent(0.5), whole=False) == {"class": "Sent", "a": 0.5}
 
 
-def test_what_says_that_it_changes_nothing_is_not_kept():
+def test_fields_declared_without_effect_are_not_described():
     assert not {"told", "shown"} & described(Mine(told="x", shown="y")).keys()
 
 
-def test_a_field_that_is_new_may_stand_at_its_default():
+def test_a_new_field_with_its_default_makes_no_difference():
     kept = described(MADE)
     del kept["rule"]["temperature"]
     assert differences(kept, replace(MADE, rule=Mine())) == {}
@@ -156,7 +156,7 @@ class Stops(Callback):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_run_is_not_gone_on_with_by_another(federation, tmp_path, name):
+def test_a_run_cannot_be_resumed_with_another_method(federation, tmp_path, name):
     how = {"epochs": 2, "folder": tmp_path / "run", "checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):
         federation.train(MADE, watch=Stops(), **how)
@@ -169,7 +169,7 @@ def test_a_run_is_not_gone_on_with_by_another(federation, tmp_path, name):
     assert worlds.same_bits(weights(resumed), weights(whole))
 
 
-def test_a_run_that_keeps_nothing_of_its_method_is_known_by_the_title(federation, tmp_path):
+def test_a_run_without_a_description_is_matched_by_title(federation, tmp_path):
     """An earlier version did not save a description; a resumed run saves it."""
     how = {"epochs": 2, "folder": tmp_path / "run", "checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):
@@ -192,7 +192,7 @@ ENCODERS = {"bank": linear}
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_model_is_not_loaded_with_another(run, name):
+def test_a_model_cannot_be_loaded_with_another_method(run, name):
     with pytest.raises(ModelError, match=rf"differs from the one that was trained: {name} was .*; pass that one"):
         Model.load(run, method=OTHERS[name], encoders=ENCODERS)
 
@@ -206,12 +206,12 @@ def test_a_model_is_not_loaded_with_another(run, name):
         ("laser", "expected a method, such as .*, got 'laser'"),
     ],
 )
-def test_nor_with_one_of_another_class(run, other, said):
+def test_a_model_cannot_be_loaded_with_a_method_of_another_class(run, other, said):
     with pytest.raises(ModelError, match=said):
         Model.load(run, method=other, encoders=ENCODERS)
 
 
-def test_the_same_method_is_taken_also_under_a_schedule(run):
+def test_a_model_can_be_loaded_with_its_method_under_a_schedule(run):
     first = Model.load(run, method=MADE, encoders=ENCODERS)
     again = Model.load(run, method=Scheduled(split=MADE, schedule=Flex()), encoders=ENCODERS)
     assert worlds.same_bits(worlds.answers_of(first.predict(tables())), worlds.answers_of(again.predict(tables())))
@@ -219,7 +219,7 @@ def test_the_same_method_is_taken_also_under_a_schedule(run):
     again.save(run)  # the model is the same
 
 
-def test_a_shipped_model_takes_no_other_method(federation, tmp_path):
+def test_a_model_of_a_built_in_method_accepts_no_other_method(federation, tmp_path):
     federation.train("laser", epochs=1).save(tmp_path / "model")
     assert "own" not in json.loads((tmp_path / "model" / "model.json").read_text())
     assert Model.load(tmp_path / "model", method=method("laser")).named["name"] == "laser"
@@ -230,7 +230,7 @@ def test_a_shipped_model_takes_no_other_method(federation, tmp_path):
         Model.load(tmp_path / "model", method=method("laser", embedding=3))
 
 
-def test_a_run_is_scored_and_predicts_with_what_is_given(run):
+def test_a_run_is_evaluated_with_the_given_method_and_encoders(run):
     given = {"method": MADE, "encoders": ENCODERS}
     kept = json.loads((run / "record.json").read_text())["evaluation"]["overall"]
     assert evaluate_run(run, **given).to_json()["overall"] == kept
@@ -239,7 +239,7 @@ def test_a_run_is_scored_and_predicts_with_what_is_given(run):
 
 
 @pytest.mark.parametrize("ask", [evaluate_run, predict_run, model_for_run, Model.load])
-def test_what_is_not_given_is_asked_for_where_it_is_taken(run, ask):
+def test_a_missing_method_or_encoder_is_requested(run, ask):
     with pytest.raises(NotGiven, match=r"user-defined method; .*method=\.\.\.\), also to evaluate_run"):
         ask(run, encoders=ENCODERS)
     with pytest.raises(NotGiven, match=r"party 'bank' was trained with a .*encoders=\{'bank': \.\.\.\}\), also to"):
@@ -249,7 +249,7 @@ def test_what_is_not_given_is_asked_for_where_it_is_taken(run, ask):
         Model.load(run, method=MADE, encoders=ENCODERS).evaluate()
 
 
-def test_an_encoder_that_is_given_is_not_imported(federation, tmp_path):
+def test_a_given_encoder_is_not_imported(federation, tmp_path):
     federation.train("laser", epochs=1, test=0.3, folder=tmp_path / "run", encoder={"bank": linear})
     path = tmp_path / "run" / "config.toml"
     path.write_text(path.read_text().replace(f"{__name__}:linear", "gone:linear"))
@@ -260,7 +260,7 @@ def test_an_encoder_that_is_given_is_not_imported(federation, tmp_path):
     assert evaluate_run(tmp_path / "run", encoders=ENCODERS).overall["rows"] > 20
 
 
-def test_a_record_keeps_what_the_method_declares(run, federation, tmp_path):
+def test_a_record_stores_the_declared_messages(run, federation, tmp_path):
     declared = json.loads((run / "record.json").read_text())["declared"]
     assert [each["tag"] for each in declared] == [each.tag for each in MADE.can.messages]
     assert all(each.keys() == {"tag", "frm", "to", "holds", "learns", "when"} for each in declared)
@@ -271,7 +271,7 @@ def test_a_record_keeps_what_the_method_declares(run, federation, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gates:Attention", "own: Attention"])
-def test_a_name_that_is_code_says_how_code_is_given(name):
+def test_a_code_path_as_a_method_name_causes_a_helpful_error(name):
     said = r"no method .*; a method of your own is factory = 'module:name', or given in Python, train\(METHOD\)"
     with pytest.raises(ConfigError, match=said):
         method(name)

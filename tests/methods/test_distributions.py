@@ -13,13 +13,13 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_log_prob_is_torchs():
+def test_log_prob_equals_that_of_torch():
     mean, std, x = draw(4, 5, 3), draw(4, 5, 3, seed=1).exp(), draw(5, 3, seed=2)
     assert torch.allclose(Gaussian(mean, std).log_prob(x), Independent(Normal(mean, std), 1).log_prob(x), atol=1e-5)
     assert torch.allclose(standard(x), MultivariateNormal(torch.zeros(3), torch.eye(3)).log_prob(x), atol=1e-6)
 
 
-def test_samples_have_their_mean_and_deviation():
+def test_samples_have_the_given_mean_and_deviation():
     found = Gaussian(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])).at(draw(50_000, 2))
     assert found.mean(0).tolist() == pytest.approx([1.0, -2.0], abs=0.05)
     assert found.std(0).tolist() == pytest.approx([0.5, 3.0], rel=0.02)
@@ -32,7 +32,7 @@ def test_deviations_never_fall_below_the_floor():
         assert 0.25 <= found.std.item() < 60
 
 
-def test_the_log_density_of_outputs_has_the_value_and_gradient_that_autograd_finds():
+def test_the_log_density_and_its_gradient_equal_autograd():
     """This includes deviations at the floor, large deviations, and different weights of rows."""
     generator = torch.Generator().manual_seed(3)
     outputs = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 1, 1, 1, 8, 30])
@@ -45,7 +45,7 @@ def test_the_log_density_of_outputs_has_the_value_and_gradient_that_autograd_fin
     assert torch.allclose(fast.grad, slow.grad, rtol=1e-9)
 
 
-def test_the_log_density_of_the_numbers_that_are_known():
+def test_the_log_density_uses_only_known_columns():
     """The value and gradient use the known columns only, for any values in the others."""
     generator = torch.Generator().manual_seed(3)
     outputs = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64)
@@ -79,7 +79,7 @@ class TestAggregate:
             ([False, True, False], [3.0, 4.0], [2.0, 4.0]),
         ],
     )
-    def test_by_hand(self, observed, mean, precision):
+    def test_aggregation_equals_values_computed_by_hand(self, observed, mean, precision):
         found = aggregate(self.mean, self.variance, torch.tensor([observed]))
         assert found.mean[0].tolist() == pytest.approx(mean)
         assert found.std[0].pow(-2).tolist() == pytest.approx(precision)
@@ -94,12 +94,12 @@ class TestAggregate:
         variance = (p * (grid - center) ** 2).sum() / p.sum()
         assert found.std[0, 0].item() ** 2 == pytest.approx(variance.item(), rel=1e-5)
 
-    def test_more_parties_are_surer(self):
+    def test_more_parties_reduce_the_deviation(self):
         stds = [aggregate(self.mean, self.variance, torch.arange(3).unsqueeze(0) < n).std for n in (1, 2, 3)]
         assert (stds[0] > stds[1]).all()
         assert (stds[1] > stds[2]).all()
 
-    def test_what_is_not_observed_does_not_matter(self):
+    def test_unobserved_parties_do_not_change_the_aggregate(self):
         observed = torch.tensor([[True, False, True]])
         garbage = torch.where(observed.unsqueeze(2), self.mean, torch.nan).requires_grad_()
         wild = torch.where(observed.unsqueeze(2), self.variance, torch.nan).requires_grad_()
@@ -111,7 +111,7 @@ class TestAggregate:
         assert not garbage.grad[0, 1].any()
         assert not wild.grad[0, 1].any()
 
-    def test_a_row_that_nobody_has_is_standard_normal(self):
+    def test_a_row_that_no_party_has_is_standard_normal(self):
         found = aggregate(self.mean, self.variance, torch.zeros(1, 3, dtype=torch.bool))
         assert found.mean.tolist() == [[0.0, 0.0]]
         assert found.std.tolist() == [[1.0, 1.0]]

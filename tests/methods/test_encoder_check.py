@@ -17,7 +17,7 @@ def rows(n=200, d=4):
     return x, (x[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int)
 
 
-def test_the_scores_are_scikit_learns():
+def test_scores_equal_those_of_scikit_learn():
     x, y = rows()
     folds = StratifiedKFold(5, shuffle=True, random_state=3)
     expected = cross_val_score(LogisticRegression(max_iter=1000), x, y, cv=folds, scoring="f1")
@@ -28,7 +28,7 @@ def test_the_scores_are_scikit_learns():
 
 
 @pytest.mark.parametrize(("names", "given"), [(("0", "1"), False), (("no", "yes"), False), (("no", "yes"), True)])
-def test_weights_of_classes_go_by_name(names, given):
+def test_class_weights_are_matched_by_name(names, given):
     """Labels may be class names, or positions with a list of names."""
     x, y = rows()
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
@@ -41,7 +41,7 @@ def test_weights_of_classes_go_by_name(names, given):
     assert np.allclose(found, expected)
 
 
-def test_noise_is_not_alike_and_a_rotation_is():
+def test_noise_loses_information_and_a_rotation_does_not():
     x, y = rows()
     rng = np.random.default_rng(1)
     noise = compare(x, rng.normal(size=(200, 8)), y)
@@ -51,7 +51,7 @@ def test_noise_is_not_alike_and_a_rotation_is():
     assert turned.alike(0.01)
 
 
-def test_scores_after_every_epoch_of_an_encoder():
+def test_scores_are_reported_after_every_epoch():
     x, y = rows()
     epochs = list(inspect(x, y, embedding=8, epochs=4, batch_size=16, folds=3))
     assert [epoch.epoch for epoch in epochs] == [1, 2, 3, 4]
@@ -61,7 +61,7 @@ def test_scores_after_every_epoch_of_an_encoder():
     assert [epoch.loss for epoch in again] == [epoch.loss for epoch in epochs[:2]]
 
 
-def test_the_learning_rate_falls_as_the_optimizer_says():
+def test_the_learning_rate_follows_the_optimizers_schedule():
     """With a factor near 0, the embeddings do not change after the first epoch."""
     x, y = rows()
     falls = Optimizer(lr=0.01, schedule="step", milestones=(1,), gamma=1e-12)
@@ -73,7 +73,7 @@ def test_the_learning_rate_falls_as_the_optimizer_says():
     assert steady[2].loss < 0.999 * steady[1].loss
 
 
-def test_an_encoder_that_draws_gives_the_same_scores_twice():
+def test_a_stochastic_encoder_gives_reproducible_scores():
     x, y = rows()
     drawn = MLP(hidden=(16,), dropout=0.5)
     one, two = (list(inspect(x, y, encoder=drawn, embedding=8, epochs=2, batch_size=16, folds=3, seed=3)) for _ in "ab")
@@ -81,7 +81,7 @@ def test_an_encoder_that_draws_gives_the_same_scores_twice():
     assert np.array_equal(one[-1].scores.embedded, two[-1].scores.embedded)
 
 
-def test_scores_are_of_embeddings_without_dropout(monkeypatch):
+def test_scores_use_embeddings_without_dropout(monkeypatch):
     x, y = rows()
     modes, encode = [], Autoencoder.encode
     monkeypatch.setattr(Autoencoder, "encode", lambda net, rows: modes.append(net.training) or encode(net, rows))
@@ -110,14 +110,14 @@ def test_scores_are_of_embeddings_without_dropout(monkeypatch):
         ([0, 1] * 100, {"classifier": "Forest"}, ConfigError, "no classifier 'Forest'"),
     ],
 )
-def test_refusals(y, settings, kind, said):
+def test_invalid_arguments_are_refused(y, settings, kind, said):
     x, _ = rows()
     with pytest.raises(kind, match=said):
         compare(x, x, y, **settings)
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_encoder_that_diverges_is_said_in_a_sentence():
+def test_a_diverging_encoder_causes_a_clear_error():
     x, y = rows()
     fast = Optimizer(name="sgd", lr=1e9)
     with pytest.raises(Diverged, match=r"no longer numbers after epoch \d: lower the learning rate \(1e\+09\)"):

@@ -17,7 +17,7 @@ def rows(n=50, width=7):
 
 @pytest.mark.parametrize("width", [1, 6, 7])
 @pytest.mark.parametrize("precision", exchange_once.PRECISIONS)
-def test_what_comes_back_is_near(precision, width):
+def test_decoded_values_are_close_to_the_originals(precision, width):
     z = rows(width=width)
     sent = exchange_once.encode_embeddings(z, precision)
     back = exchange_once.decode_embeddings(sent, width, precision)
@@ -28,7 +28,7 @@ def test_what_comes_back_is_near(precision, width):
     assert precision == "float32" or off.max() > 0
 
 
-def test_four_bits_by_hand():
+def test_four_bit_codes_equal_those_computed_by_hand():
     """One column has 0, 5, 15 of 15, the next is constant, one column pads: the first byte is 5 + 16 * 0."""
     sent = exchange_once.encode_embeddings(torch.tensor([[1.0, 7.0, 0.0], [6.0, 7.0, 30.0], [16.0, 7.0, 2.0]]), "uint4")
     assert sent["z"].tolist() == [[0, 0], [5, 15], [15, 1]]
@@ -36,7 +36,7 @@ def test_four_bits_by_hand():
 
 
 @pytest.mark.parametrize("precision", exchange_once.PRECISIONS)
-def test_sizes_and_shapes_are_those_that_cross(precision):
+def test_declared_sizes_and_shapes_equal_those_sent(precision):
     sent, expected = (
         exchange_once.encode_embeddings(rows(), precision),
         exchange_once.expected_tensors(50, 7, precision),
@@ -48,12 +48,12 @@ def test_sizes_and_shapes_are_those_that_cross(precision):
     assert sum(each.numel() * each.element_size() for each in sent.values()) == whole
 
 
-def test_a_row_by_itself_has_no_steps_of_its_own():
+def test_quantisation_of_single_rows_is_refused():
     with pytest.raises(ConfigError, match=r"apc: precision 'uint8' computes its quantization steps .*; use 'float16'"):
         Apc(classify_on="joint", precision="uint8")
 
 
-def test_a_code_of_numbers_far_too_large_is_refused_and_named():
+def test_codes_with_extreme_scales_are_refused():
     of, made = pair(), Apc(embedding=6, active_embedding=4, passive_embedding=5, joint_hidden=(7,), precision="uint8")
     states = worlds.begin(made, of, optimizer=ADAM)
     stage, batch = worlds.stage_of(made, of.seat("a"), "share"), worlds.batch_of(torch.arange(30), stage="share")

@@ -27,7 +27,7 @@ def tables(link):
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
 @pytest.mark.filterwarnings("ignore:far shares no row")
-def test_a_party_that_shares_no_rows_answers_nothing(name, tmp_path):
+def test_a_party_without_shared_rows_gives_no_predictions(name, tmp_path):
     given, ends = tables(link=False), Ends()
     trained = Federation.from_tables(given, label="y").train(name, parameters=SMALL, epochs=2, test=0.0, watch=ends)
     assert (
@@ -47,7 +47,7 @@ def test_a_party_that_shares_no_rows_answers_nothing(name, tmp_path):
             assert with_far["p(yes)"].to_list() == pytest.approx(without["p(yes)"].to_list(), abs=1e-6)
 
 
-def test_a_label_may_reach_a_party_by_way_of_another():
+def test_labels_reach_a_party_through_another_one():
     given, ends = tables(link=True), Ends()
     model = Federation.from_tables(given, label="y").train(
         "false-vfl-1", parameters=SMALL, epochs=2, test=0.0, watch=ends
@@ -56,7 +56,7 @@ def test_a_label_may_reach_a_party_by_way_of_another():
     assert model.predict({"far": given["far"]}).answered.all()
 
 
-def test_whom_labels_reach():
+def test_parties_without_a_path_to_labels_are_found():
     observed = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
     first, none = torch.tensor([True, False, False, False]), torch.zeros(4, dtype=torch.bool)
     assert untied(shared(observed), first) == [3]

@@ -31,7 +31,7 @@ def over(x, expect, monkeypatch, most=5):
 
 @pytest.mark.parametrize(("m", "lengths"), [(0, [0]), (4, [4]), (5, [5, 0]), (12, [5, 5, 2])])
 @pytest.mark.parametrize("rows_are_known", [True, False])
-def test_what_is_sent_arrives(m, lengths, rows_are_known, monkeypatch):
+def test_sent_rows_arrive_in_all_chunk_sizes(m, lengths, rows_are_known, monkeypatch):
     x = torch.arange(3.0 * m).view(m, 3)
     got, sent = over(x, TensorSpec((m if rows_are_known else -1, -1)), monkeypatch)
     assert got.equal(x)
@@ -39,12 +39,12 @@ def test_what_is_sent_arrives(m, lengths, rows_are_known, monkeypatch):
 
 
 @pytest.mark.parametrize("m", [3, 5, 11, 14])
-def test_other_rows_than_expected_are_refused(m, monkeypatch):
+def test_an_unexpected_number_of_rows_is_refused(m, monkeypatch):
     with pytest.raises(MessageError, match="message 'masked' from 'a' to 'b': 'x' should have 12 rows, got"):
         over(torch.zeros(m, 3), TensorSpec((12, 3)), monkeypatch)
 
 
-def test_more_rows_than_a_lot_holds_are_refused(monkeypatch):
+def test_more_rows_than_a_chunk_holds_are_refused(monkeypatch):
     monkeypatch.setattr(fedsvd, "LOT_BYTES", 5 * 3 * 4)
 
     async def give(net):
@@ -57,7 +57,7 @@ def test_more_rows_than_a_lot_holds_are_refused(monkeypatch):
         memory.play({"a": give, "b": take})
 
 
-def test_a_decomposition_is_the_same_in_lots(monkeypatch):
+def test_a_decomposition_in_chunks_is_the_same(monkeypatch):
     whole = decompose(*blocks(), APART)
     notes = []
     monkeypatch.setattr(fedsvd, "LOT_BYTES", 4096)
@@ -66,7 +66,7 @@ def test_a_decomposition_is_the_same_in_lots(monkeypatch):
     assert min(tags.count("masked"), tags.count("factor")) > 2
 
 
-def test_apc_learns_the_same_in_lots(monkeypatch):
+def test_apc_learns_the_same_in_chunks(monkeypatch):
     found = []
     for most in (fedsvd.LOT_BYTES, 8 * 5 * 4):
         monkeypatch.setattr(fedsvd, "LOT_BYTES", most)

@@ -38,7 +38,7 @@ def meetings(at: Table) -> Counter[str]:
     return Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and len(tensors["g"]))
 
 
-def test_an_epoch_has_as_many_meetings_as_batches():
+def test_an_epoch_has_as_many_rounds_as_batches():
     weights, history, at = run(vafl(), whole(N=40), encoder=OwnEncoder, batch_size=4, epochs=3)
     assert [epoch["rounds"] for epoch in history] == [10, 20, 30]
     assert 0 < history[0]["time_s"] < history[1]["time_s"]
@@ -47,14 +47,14 @@ def test_an_epoch_has_as_many_meetings_as_batches():
     assert min(met["b"], met["c"], int(weights["a/encoder/calls"])) >= 6  # all parties are equally fast here
 
 
-def test_who_is_fast_is_met_more_often():
+def test_a_faster_party_takes_more_turns():
     _, _, at = run(vafl(), whole(N=80, server=True), batch_size=4, epochs=2, at=steadily(a=0.002, b=0.002, c=0.05))
     met = meetings(at)
     assert sum(met.values()) == 40
     assert met["c"] < 0.5 * min(met["a"], met["b"])
 
 
-def test_those_on_their_way_are_sent_home_with_nothing():
+def test_late_messages_of_an_epoch_are_answered_without_gradients():
     _, _, at = run(vafl(), whole(N=40, server=True), batch_size=4, epochs=1)
     nothing = Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and not len(tensors["g"]))
     assert max(nothing.values()) == 1
@@ -70,20 +70,20 @@ def test_a_fast_party_may_go_through_all_batches():
     assert all("validation" in epoch for epoch in history)
 
 
-def test_alone_it_is_the_plain_step():
+def test_vafl_with_one_party_equals_the_plain_step():
     of = whole(K=1)
     assert worlds.same_bits(run(method("laser", embedding=5), of)[0], run(vafl(), of)[0])
 
 
 @pytest.mark.parametrize("of", ["laser", "standard"])
-def test_with_gaps_the_loss_falls(of):
+def test_the_loss_decreases_with_missing_blocks(of):
     there = torch.rand(160, 3, generator=torch.Generator().manual_seed(1)) > 0.25
     there[~there.any(1), 0] = True
     _, history, _ = run(vafl(of), world(observed=there, classes=2), epochs=25, batch_size=20, optimizer=ADAM)
     assert history[-1]["loss"] < 0.9 * max(epoch["loss"] for epoch in history[:3])
 
 
-def test_a_party_without_a_row_is_not_waited_for():
+def test_training_does_not_wait_for_a_party_without_rows():
     there = torch.ones(24, 3, dtype=torch.bool)
     there[:, 2] = False
     _, history, at = run(vafl(), world(observed=there), batch_size=4, epochs=2)
@@ -113,30 +113,30 @@ def play(of: World, made: Any, states: Any, meetings: int, leaves: str = "") -> 
     return losses, at
 
 
-def test_a_party_that_leaves_is_missed():
+def test_training_continues_without_a_party_that_leaves():
     of, made = whole(), vafl()
     losses, at = play(of, made, worlds.begin(made, of), 6, leaves="c")
     assert meetings(at)["b"] >= 2
     assert len([loss for loss in losses if loss is not None]) >= 4
 
 
-def test_it_costs_a_meeting_once_and_never_again():
+def test_a_departure_costs_at_most_one_round():
     of, made = whole(), vafl()
     losses, _ = play(of, made, worlds.begin(made, of), 12, leaves="c")
     assert losses.count(None) <= 1
 
 
-def test_before_all_were_met_a_method_that_needs_everybody_has_no_loss():
+def test_a_method_that_needs_all_parties_has_no_loss_at_first():
     of, made = whole(), vafl("standard")
     assert play(of, made, worlds.begin(made, of), 1)[0] == [None]
 
 
-def test_a_method_that_needs_everybody_stops_where_a_party_left():
+def test_a_method_that_needs_all_parties_stops_if_one_leaves():
     of, made = whole(), vafl("standard")
     with pytest.raises(PartyLost, match="party 'c' is gone: Standard VFL cannot train without it"):
         play(of, made, worlds.begin(made, of), 6, leaves="c")
 
 
-def test_a_run_that_diverges_leaves_nobody_waiting():
+def test_a_diverging_run_ends_at_all_parties():
     with pytest.raises(Diverged, match=r"no longer numbers|the loss is"):
         run(vafl(), whole(N=40), batch_size=4, epochs=30, optimizer=worlds.Optimizer(name="sgd", lr=1e30))

@@ -16,7 +16,7 @@ CLOCK = VirtualClock(
 )  # a is ready every 2.5 time units, b every 2, c every 5; only b and c need round trips
 
 
-def test_parties_meet_in_the_order_of_the_clock():
+def test_parties_take_turns_in_the_order_of_the_clock():
     """b is ready at 2, 4, 6, 8, 10 ..., a at 2.5, 5, 7.5, 10 ..., c at 5, 10 ...; a comes before c at the same time."""
     of, made, order = whole(), under("vafl", clock=CLOCK), []
     states = worlds.begin(made, of)
@@ -32,7 +32,7 @@ def test_parties_meet_in_the_order_of_the_clock():
     assert order == [("b", 2), ("a", 2.5), ("b", 4), ("a", 5), ("c", 5), ("b", 6), ("a", 7.5), ("b", 8)]
 
 
-def test_a_party_that_was_away_knows_who_is_next():
+def test_a_rejoined_party_knows_which_party_is_next():
     """c's clock is behind the others', but c takes part again from its own meeting on, at 5."""
     of, made = whole(), under("vafl", clock=CLOCK)
     states, met = worlds.begin(made, of), []
@@ -44,12 +44,12 @@ def test_a_party_that_was_away_knows_who_is_next():
     assert worlds.same_bits(*({k: v for k, v in states[n].kept.items() if k in {"ready", "round"}} for n in "ac"))
 
 
-def test_alone_it_is_the_plain_step():
+def test_vafl_with_one_party_equals_the_plain_step():
     of = whole(K=1)
     assert worlds.same_bits(run(method("laser", embedding=5), of)[0], run(under("vafl"), of)[0])
 
 
-def test_embeddings_of_the_others_are_those_last_seen_of_the_same_rows():
+def test_stale_embeddings_are_those_last_received_for_the_same_rows():
     of, at = whole(N=12), Table()
     trained = worlds.train(under("vafl", clock=CLOCK), of, epochs=4, batch_size=4, at=at)
     kept = trained["a"].state.kept
@@ -68,7 +68,7 @@ def second_visit(made, of, states, rows, at=None):
     return (at or Table()).play(of.roster, made.can.messages, parts)["a"]
 
 
-def test_a_meeting_equals_a_slow_version():
+def test_a_round_equals_a_slow_version():
     """The rows' second meeting, with b, uses the first embeddings of a and c, and the present encoder of b and head."""
     of, made = whole(), under("vafl", "standard", VirtualClock(iteration={"a": 9.0, "b": 1.0, "c": 9.0}, latency=1))
     states = worlds.begin(made, of, encoder=LINEAR)
@@ -87,7 +87,7 @@ def test_a_meeting_equals_a_slow_version():
         assert torch.allclose(one, other, atol=1e-6)
 
 
-def test_a_party_that_leaves_is_missed():
+def test_training_continues_without_a_party_that_leaves():
     of, made = world(), under("vafl", clock=CLOCK)
     states = worlds.begin(made, of)
     before = worlds.weights(states)
@@ -98,7 +98,7 @@ def test_a_party_that_leaves_is_missed():
 
 
 @pytest.mark.parametrize("name", ["laser", "plug"])
-def test_a_party_that_has_not_sent_its_rows_does_not_have_them(name):
+def test_a_party_that_has_not_sent_a_row_counts_as_lacking_it(name):
     """c was away in the first epoch, so the loss is that of a world in which c has no row."""
     clock, losses = VirtualClock(iteration={"a": 9.0, "b": 1.0, "c": 9.0}, latency=1), []
     there = worlds.all_patterns(28, 3)
@@ -115,7 +115,7 @@ def test_a_party_that_has_not_sent_its_rows_does_not_have_them(name):
 
 @pytest.mark.parametrize("absent", ["refuse", "zeros"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_method_that_needs_everybody_stops_where_a_party_left(number, absent):
+def test_a_method_that_needs_all_parties_stops_if_one_leaves(number, absent):
     """As under P-BCD; the first meeting is with b, the second with c."""
     clock = VirtualClock(iteration={"a": 9.0, "b": 1.0, "c": 1.5}, latency=1)
     of, made = whole(), under("vafl", "standard", clock, parameters={"absent": absent})
@@ -126,7 +126,7 @@ def test_a_method_that_needs_everybody_stops_where_a_party_left(number, absent):
         worlds.step(made, of, states, of.places(), number=number, leaves={"c"})
 
 
-def test_meetings_with_a_party_that_has_no_row_are_counted():
+def test_rounds_with_a_party_without_rows_are_counted():
     """c is ready at 5, as the last of the first five meetings, and again at 10."""
     there = torch.ones(12, 3, dtype=torch.bool)
     there[:, 2] = False
@@ -136,7 +136,7 @@ def test_meetings_with_a_party_that_has_no_row_are_counted():
     assert history[-1]["rounds"] == 8
 
 
-def test_with_a_server_and_gaps_the_loss_falls():
+def test_the_loss_decreases_with_a_server_and_missing_blocks():
     there = torch.rand(120, 3, generator=torch.Generator().manual_seed(1)) > 0.3
     there[~there.any(1), 0] = True
     of = world(observed=there, classes=2, server=True)
@@ -144,7 +144,7 @@ def test_with_a_server_and_gaps_the_loss_falls():
     assert history[-1]["loss"] < 0.85 * history[0]["loss"]
 
 
-def test_refuses_what_it_cannot():
+def test_unsupported_options_are_refused():
     with pytest.raises(ConfigError, match="labels = 'active'"):
         under("vafl", labels="shared")
     with pytest.raises(ConfigError, match="hosting = 'active'"):
