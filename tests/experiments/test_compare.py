@@ -79,7 +79,7 @@ def test_all_methods_and_rates_have_the_same_test_rows(comparison: Comparison) -
     assert len({record["test"] for record in comparison.records}) == 2
 
 
-def test_blocks_are_blanked_and_labels_stay(federation: Federation) -> None:
+def test_removing_blocks_keeps_all_labels(federation: Federation) -> None:
     half, rate = without_blocks(federation, 0.5, Seeds(3))
     more, _ = without_blocks(federation, 0.8, Seeds(3))
     assert half.alignment.ids is not None
@@ -176,7 +176,7 @@ def test_blanked_blocks_are_not_counted_as_training_rows(federation: Federation)
         assert half > 0
 
 
-def test_the_page_escapes_and_lists_everything(comparison: Comparison) -> None:
+def test_the_page_escapes_names_and_lists_all_runs(comparison: Comparison) -> None:
     assert comparison.folder is not None
     page = (comparison.folder / "index.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;own" in page
@@ -282,7 +282,7 @@ def test_mistakes_are_reported_before_training(
         anyparty.compare(federation, methods, **(QUICK | options))
 
 
-def test_a_failed_method_is_listed_and_the_others_go_on(federation: Federation) -> None:
+def test_a_failed_method_is_listed_and_the_others_are_compared(federation: Federation) -> None:
     found = anyparty.compare(federation, ["local", Broken()], seeds=1, missing=0, **QUICK)
     assert ["Broken" in name and "ZeroDivisionError" in why for name, why in found.failed.items()] == [True]
     assert found.frame(by="method")["method"].to_list() == ["local"]
@@ -298,7 +298,7 @@ class Broken(Mean):
 
 
 @pytest.mark.parametrize("ids", [("number",), ("number", "word")])
-def test_ids_that_are_not_one_text(ids: tuple[str, ...]) -> None:
+def test_ids_may_be_numbers_or_have_several_columns(ids: tuple[str, ...]) -> None:
     """The scores are those of the model, also if ids are numbers or have several columns, in any order of rows."""
     draw = np.random.default_rng(0)
     X = draw.normal(size=(60, 2))
@@ -311,7 +311,7 @@ def test_ids_that_are_not_one_text(ids: tuple[str, ...]) -> None:
     assert score_of(model, None)["accuracy"] == pytest.approx(model.evaluate().overall["accuracy"])
 
 
-def test_sets_of_many_parties() -> None:
+def test_sets_of_many_parties_are_sampled_without_repetition() -> None:
     names = [f"p{k}" for k in range(9)]
     sets = list(party_sets(names, 4))
     assert len(sets) == len(set(sets)) == 8

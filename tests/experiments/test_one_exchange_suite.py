@@ -76,7 +76,7 @@ def test_the_sentence_on_vfedtrans_matches_the_settings(name):
     assert f"layers of {own.student_hidden[0]} and embeddings of {own.embedding} are ours" in ours
 
 
-def test_a_method_may_depart_from_the_suites_training_in_its_own_run_alone():
+def test_training_settings_of_one_method_affect_only_its_runs():
     plain, weighed = (
         tiny(methods={"apc": {"title": "APC", "name": "apc", "parameters": NARROW, **more}})
         for more in ({}, {"train": {"balance": True}})
@@ -86,7 +86,7 @@ def test_a_method_may_depart_from_the_suites_training_in_its_own_run_alone():
         assert other.key != one_of.key
 
 
-def test_methods_without_other_parties_run_once_for_all_numbers_of_aligned_rows(done):
+def test_local_methods_run_once_for_all_numbers_of_aligned_rows(done):
     _, runs, _ = done
     assert len({run.key for run in runs}) == len(runs) == 2 * 2 * (1 + 2 * 2)
     assert {run.aligned for run in runs if run.method == "local"} == {0}
@@ -125,7 +125,7 @@ def test_every_fold_is_scored_and_messages_are_counted(done):
         assert [each["rounds"] for each in cost["sent"]] == [1]
 
 
-def test_the_same_rows_for_every_method_of_a_repeat_and_others_in_the_next(done):
+def test_all_methods_of_a_repeat_have_the_same_rows(done):
     _, runs, _ = done
     data = datasets.load("breast-cancer")
     values = {(run.method, run.seed): tuple(party_frames(run, data)[0]["active"]["mean texture"]) for run in runs}
@@ -133,7 +133,7 @@ def test_the_same_rows_for_every_method_of_a_repeat_and_others_in_the_next(done)
     assert values["apc", 0] != values["apc", 1]
 
 
-def test_tables(done, page):
+def test_tables_show_all_methods_and_numbers_of_rows(done, page):
     made, _, records = done
     cells = page.cells
     assert len(cells) == 2 * (1 + 2 + 2)
@@ -192,14 +192,14 @@ def test_one_repeat_has_no_spread(done):
 
 
 @pytest.mark.parametrize("shows", ["scores", "costs"])
-def test_plots(done, page, tmp_path, shows):
+def test_a_plot_is_written(done, page, tmp_path, shows):
     made = tiny(shows=shows)
     render(made, done[2], {}).plot(tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
-def test_claims_by_hand(done):
+def test_claims_equal_those_computed_by_hand(done):
     """A gain is the greatest over numbers of aligned rows, a loss between two of them, bytes a ratio of formulas."""
     made, _, records = done
     cells = render(made, records, {}).cells
@@ -215,7 +215,7 @@ def test_claims_by_hand(done):
     assert claimed(made, [], claim) is None
 
 
-def test_held_out_rows_and_the_papers_numbers(tmp_path):
+def test_table_2_scores_held_out_rows_and_shows_the_paper(tmp_path):
     """Table 2 scores rows that were not used in training, and shows the paper's row below ours."""
     joint = {key: value for key, value in NARROW.items() if key != "student_hidden"} | {"classify_on": "joint"}
     answers = {
@@ -253,7 +253,7 @@ def test_held_out_rows_and_the_papers_numbers(tmp_path):
      ({"aligned": [121]}, "121 aligned rows are more than the active party's 120 rows"),
      ({"widths": [3]}, r"widths \[3\] must be between 1 and 2")],
 )  # fmt: skip
-def test_a_suite_that_cannot_be(changes, said):
+def test_an_invalid_suite_is_refused(changes, said):
     with pytest.raises(ValidationError, match=said):
         tiny(datasets={"breast-cancer": ENTRY | changes})
 
@@ -263,14 +263,14 @@ def test_a_suite_that_cannot_be(changes, said):
     [({"columns": ["mean texture", "worst"]}, "data set 'breast-cancer' has no column 'worst'"),
      ({"rows": 600}, "data set 'breast-cancer' has 569 rows, the suite needs 600")],
 )  # fmt: skip
-def test_a_run_that_cannot_be_is_named(changes, said, tmp_path):
+def test_an_impossible_run_is_reported(changes, said, tmp_path):
     made = tiny(datasets={"breast-cancer": ENTRY | changes})
     runs = list(made.runs(Selection(seeds=1, methods=["local"])))
     result = runner.run_all(runs[:1], tmp_path)
     assert said in next(iter(result.failed.values()))
 
 
-def test_the_rest_of_the_columns_goes_to_one_party_alone():
+def test_only_one_party_may_hold_the_remaining_columns():
     data = datasets.load("breast-cancer")
     with pytest.raises(ConfigError, match=r"columns of the parties \['b', 'c'\] are not named"):
         party_tables.by_columns(data, np.arange(5), {"a": ["mean texture"]}, {"a": 5, "b": 5, "c": 5}, labels="a")

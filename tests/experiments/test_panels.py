@@ -17,7 +17,7 @@ def drawn(path: Path, names: list[list[str]], **how) -> str:
     return path.with_suffix(".svg").read_text()
 
 
-def test_a_name_is_once_in_the_legend_of_all_panels(tmp_path):
+def test_the_common_legend_lists_each_name_once(tmp_path):
     svg = drawn(tmp_path / "figure", [["Local"], ["Local", "Ensemble"], [], ["Plug"]])
     assert [svg.count(f">{name}<") for name in ("Local", "Ensemble", "Plug")] == [1, 1, 1]
 
@@ -42,7 +42,7 @@ def test_the_same_numbers_give_the_same_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("number", "across", "shape"), [(1, 3, (1, 1)), (3, 3, (3, 1)), (4, 3, (3, 2)), (6, 2, (2, 3))]
 )
-def test_panels_stand_in_rows(tmp_path, number, across, shape):
+def test_panels_are_arranged_in_rows(tmp_path, number, across, shape):
     with panels(number, tmp_path / "figure", across=across, size=(2.0, 1.0)) as axes:
         assert len(axes) == number
         assert {axis.get_subplotspec().get_gridspec().get_geometry() for axis in axes} == {(shape[1], shape[0])}

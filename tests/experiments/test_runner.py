@@ -50,7 +50,7 @@ def done(tmp_path_factory) -> tuple[Path, list[MissingBlocksRun], runner.SuiteRe
     return folder, runs, runner.run_all(runs, folder)
 
 
-def test_a_record_for_every_run(done):
+def test_every_run_writes_a_record(done):
     folder, runs, result = done
     assert not result.failed
     assert set(result.records) == {run.key for run in runs} == {path.name for path in folder.iterdir() if path.is_dir()}
@@ -68,7 +68,7 @@ def test_finished_runs_are_skipped_and_incomplete_ones_repeated(done):
     assert set(json.loads(records[0].read_text())["scores"]) == {"0.0", "0.5"}
 
 
-def test_a_failed_run_is_named_and_does_not_stop_the_others(done, tmp_path):
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(done, tmp_path):
     _, runs, _ = done
     whole = next(run for run in runs if run.seed == 0 and run.method == "laser")
     broken = replace(whole, settings={**whole.settings, "optimizer": {"lr": -1.0}})
@@ -136,7 +136,7 @@ def test_an_error_file_is_removed_when_the_run_succeeds(done, tmp_path, monkeypa
     assert [path.name for path in (tmp_path / run.key).iterdir()] == ["record.json"]
 
 
-def test_a_page_shows_quick_mode_and_versions_and_is_never_that_of_another_selection(done, tmp_path, monkeypatch):
+def test_a_page_shows_its_selection_quick_mode_and_versions(done, tmp_path, monkeypatch):
     _, runs, result = done
     for run in runs:
         record = result.records[run.key] | {"versions": {"anyparty": "0.0.1" if run.seed else "0.0.2"}}
@@ -177,7 +177,7 @@ def test_the_same_seed_draws_the_same_masks_for_every_method(done):
         assert len(masks) == 1
 
 
-def test_the_table_shows_ours_above_the_papers(done):
+def test_the_table_shows_our_scores_above_those_of_the_paper(done):
     _, _, result = done
     made = tiny()
     page = render(made, result.records, {"seeds": "2"})
@@ -208,7 +208,7 @@ def test_plots_are_written(done, tmp_path):
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
-def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(done, tmp_path):
+def test_several_numbers_of_parties_are_columns_of_the_table(done, tmp_path):
     made = tiny(parties=[2, 3])
     page = render(made, done[2].records, {})
     laser = next(cell for cell in page.cells if (cell["method"], cell["test"]) == ("laser", "0.5"))
@@ -223,7 +223,7 @@ def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(
     assert ">CPU seconds of an epoch</text>" in (tmp_path / "plot.svg").read_text()
 
 
-def test_a_missing_data_set(tmp_path):
+def test_a_missing_data_set_is_reported(tmp_path):
     """An existing page stays."""
     page = tmp_path / "runs" / "table.md"
     page.parent.mkdir()
@@ -250,7 +250,7 @@ def test_the_command_of_a_page_names_the_device():
     assert "--device" not in experiment._command("apc-fig5", Selection(), 2)
 
 
-def test_mechanisms_by_name():
+def test_missingness_mechanisms_are_found_by_name():
     assert str(party_tables.mechanism_of("0.25")) == str(party_tables.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         party_tables.mechanism_of("betta")
@@ -285,7 +285,7 @@ def test_a_dask_cluster_gives_the_same_numbers(done, tmp_path):
         assert record["scores"] == here.records[key]["scores"]
 
 
-def test_a_missing_back_end_is_named(done, tmp_path):
+def test_an_unknown_back_end_is_reported(done, tmp_path):
     _, runs, _ = done
     with pytest.raises(ConfigError, match="no back end 'dusk'; did you mean 'dask'"):
         runner.run_all(runs, tmp_path, backend="dusk")
@@ -324,7 +324,7 @@ def test_a_page_names_its_metric_and_the_rates_reached(done):
     assert f"0.5: {laser.mean('missing_at_test'):.1%}." in page.markdown
 
 
-def test_one_cell_is_run_alone():
+def test_a_single_missing_rate_can_be_selected():
     several = tiny(train_missing=["0.1", "0.5"], published={})
     assert {run.missing for run in several.runs()} == {"0.1", "0.5"}
     assert {run.missing for run in several.runs(Selection(missing=["0.5"]))} == {"0.5"}
@@ -333,7 +333,7 @@ def test_one_cell_is_run_alone():
 
 
 @pytest.mark.parametrize("suite", ["apc-fig5", "flex-table3"])
-def test_suites_of_another_kind_have_no_rates_and_take_no_own_methods(suite):
+def test_other_suites_refuse_missing_rates_and_user_defined_methods(suite):
     with pytest.raises(ConfigError, match=r"the suite has no mechanism of missing blocks '0\.1'"):
         list(suites.load(suite).runs(Selection(missing=["0.1"])))
     with pytest.raises(ConfigError, match=f"suite '{suite}' takes no method of your own") as refused:

@@ -84,7 +84,7 @@ def done(tmp_path_factory):
     return result
 
 
-def test_one_training_serves_all_test_mechanisms_and_all_methods_see_the_same_masks(done):
+def test_all_test_mechanisms_use_one_training_with_equal_masks(done):
     assert len(done.records) == 2 * len(METHODS)
     for missing in ("MCAR 2", "MNAR 7"):
         records = [record for record in done.records.values() if record["run"]["missing"] == missing]
@@ -93,7 +93,7 @@ def test_one_training_serves_all_test_mechanisms_and_all_methods_see_the_same_ma
         assert all(record["scores"]["MCAR 0"]["missing"] == 0 for record in records)
 
 
-def test_every_test_row_is_scored_whoever_has_the_labels(done):
+def test_every_test_row_is_scored_with_any_label_holder(done):
     test = len(datasets.load("breast-cancer").split(Seeds(0)).y_test)
     for record in done.records.values():
         for scores in record["scores"].values():
@@ -101,7 +101,7 @@ def test_every_test_row_is_scored_whoever_has_the_labels(done):
             assert scores["overall"]["coverage"] == 1.0
 
 
-def test_labels_are_as_scarce_as_the_suite_says():
+def test_the_number_of_labels_follows_the_suite():
     run = next(iter(tiny().runs(Selection(seeds=1))))
     rows = RunRows(datasets.load("breast-cancer").split(Seeds(0)), 3, run.settings, Seeds(0))
     drawn = rows.draw_train("MCAR 2")
@@ -149,7 +149,7 @@ def test_a_page_has_a_table_for_each_training_mechanism_and_the_gaps(done):
     assert "| *paper* | 4 | 3.2 | 3 of 4 |" in page.markdown  # 10, 0, -1 and 4
 
 
-def test_the_page_is_whole_with_some_runs_alone(done):
+def test_a_page_with_only_some_runs_is_complete(done):
     some = {key: record for key, record in done.records.items() if record["run"]["method"] == "false-vfl-1"}
     page = render(tiny(), some, {})
     assert "Mean over configurations" in page.markdown
@@ -199,7 +199,7 @@ def test_a_method_has_one_colour_in_every_panel(done):
     assert alone.items() <= many.items()
 
 
-def test_ratios_by_hand(done):
+def test_ratios_equal_those_computed_by_hand(done):
     made = tiny(layout="ratios", published_ratios={"breast-cancer": {"vanilla": [98.0, 97.0]}})
     cells = aggregate(made, done.records)
     means = {(c["method"], c["missing"], c["test"]): c.mean(SCORE) for c in cells}
@@ -217,7 +217,7 @@ def test_ratios_by_hand(done):
     assert lines["vanilla", "MAR 1"]["paper_ratio"] == "97.0"
 
 
-def test_a_plot_of_ratios_shows_the_tables_numbers(done, tmp_path, monkeypatch):
+def test_a_plot_of_ratios_shows_the_numbers_of_the_table(done, tmp_path, monkeypatch):
     made, drawn = tiny(layout="ratios"), []
 
     @contextmanager
@@ -247,7 +247,7 @@ def test_without_both_trainings_there_is_no_plot_of_ratios(done, tmp_path):
 class TestThePapersOwnNumbers:
     """Check the transcribed tables against other statements of the paper."""
 
-    def test_gaps_are_those_of_table_2(self):
+    def test_gaps_equal_those_of_table_2(self):
         made = suites.load("false-tables")
         found = gaps(made, published_means(made))
         table = {
@@ -263,7 +263,7 @@ class TestThePapersOwnNumbers:
         assert (len(found), sum(gap >= 0 for gap in found.values())) == (168, 160)
         assert fmean(found.values()) == pytest.approx(9.1, abs=0.05)
 
-    def test_ratios_are_those_of_the_tables(self):
+    def test_ratios_equal_those_of_the_tables(self):
         """Printed ratios are rounded; those of the baselines (marked with a star) differ by up to seven points."""
         made = suites.load("false-table18")
         means = published_means(made)
@@ -272,14 +272,14 @@ class TestThePapersOwnNumbers:
             own = made.datasets[dataset].methods[method].own
             assert ratio == pytest.approx(100 * high / low, abs=0.2 if own else 7.0)
 
-    def test_the_least_falls_are_counted_as_in_the_paper(self):
+    def test_the_smallest_decreases_are_counted_as_in_the_paper(self):
         made = suites.load("false-table18")
         cells = json.dumps(render(made, {}, {}).markdown)
         assert "23 of 28 in the paper" in cells
 
 
 class TestSentencesOfThePages:
-    def test_a_page_has_its_own_data_sets_sentences_alone(self):
+    def test_a_page_shows_only_the_differences_of_its_own_data_set(self):
         made = suites.load("laser-table1")
         pages = {
             name: (RESULTS / "laser-table1" / f"{name}.md").read_text(encoding="utf-8") for name in ("hapt", "credit")
@@ -289,7 +289,7 @@ class TestSentencesOfThePages:
                 assert all((f"- {line}\n" in page) == (other == name) for line in entry.differs)
             assert all(f"- {line}\n" in page for line in made.differs)
 
-    def test_networks_at_the_parties_are_ours(self):
+    def test_the_page_states_that_the_networks_are_our_choice(self):
         """The paper describes image networks in detail, but not those for tables, so these are our choice."""
         made = suites.load("false-tables")
         (said,) = (line for line in made.differs if "ResNet-18 and a transposed CNN" in line)
@@ -300,7 +300,7 @@ class TestSentencesOfThePages:
             heads = {of.parameters["head_hidden"][0] for of in entry.methods.values() if "head_hidden" in of.parameters}
             assert heads == {entry.embedding}
 
-    def test_the_rates_of_mar_are_those_above_the_tables(self):
+    def test_mar_rates_equal_those_stated_above_the_tables(self):
         made = suites.load("false-tables")
         (said,) = (line for line in made.differs if line.startswith("MAR 1"))
         table = (RESULTS / "false-tables" / "isolet.md").read_text(encoding="utf-8")
@@ -309,7 +309,7 @@ class TestSentencesOfThePages:
         assert "the number of blocks that the paper's mechanisms keep is not known" in said
         assert "Every table of `false-tables` begins with the shares of missing blocks" in said
 
-    def test_what_is_missing_and_left_over_in_figure_2_is_said_by_its_numbers_of_parties(self):
+    def test_figure_2_states_missing_runs_and_remainders_per_number_of_parties(self):
         made, page = suites.load("laser-fig2"), (RESULTS / "laser-fig2" / "hapt.md").read_text(encoding="utf-8")
         (said,) = (line for line in made.differs if "without any block" in line)
         assert f"- {said}\n" in page
@@ -321,7 +321,7 @@ class TestSentencesOfThePages:
         assert max(over.values()) == 3
 
 
-def test_table_18_looks_at_the_runs_of_the_tables():
+def test_table_18_reuses_the_runs_of_the_other_tables():
     whole, part = suites.load("false-tables"), suites.load("false-table18")
     ours = {run.key for run in part.runs(Selection(seeds=1))}
     assert ours < {run.key for run in whole.runs(Selection(seeds=1))}
@@ -329,7 +329,7 @@ def test_table_18_looks_at_the_runs_of_the_tables():
     assert (part.home, part.prefix) == ("false-tables", "false-table18-")
 
 
-def test_quick_runs_take_a_hundredth_of_both_stages():
+def test_quick_mode_divides_the_epochs_of_both_stages_by_100():
     made = suites.load("false-tables")
     (run, *_) = made.runs(Selection(datasets=["isolet"], methods=["false-vfl-1"], seeds=1, quick=True))
     assert (run.settings["epochs"], run.settings["parameters"]["pretrain_epochs"]) == (3, 3)
@@ -338,7 +338,7 @@ def test_quick_runs_take_a_hundredth_of_both_stages():
     assert (run.settings["batch_size"], run.settings["parameters"]["pretrain_batch_size"]) == (128, 512)
 
 
-def test_views_are_dealt_out_as_often_as_the_suite_says():
+def test_views_are_assigned_as_often_as_the_suite_states():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 255, size=(5, 4, 1, 2, 2)).astype(np.uint8)
     made = Dataset(name="objects", title="Objects", task="classification", X_train=X, y_train=np.arange(5),
@@ -352,7 +352,7 @@ def test_views_are_dealt_out_as_often_as_the_suite_says():
     assert len(rows.test[1]) == 4
 
 
-def test_some_rows_are_drawn_by_the_seed():
+def test_the_seed_determines_the_sampled_rows():
     made = datasets.load("breast-cancer").split(Seeds(0))
     rows = [RunRows(made, 3, {"cut": "columns", "rows": 50}, Seeds(seed)).train[0][0] for seed in (1, 1, 2)]
     assert rows[0].shape == (50, 10)

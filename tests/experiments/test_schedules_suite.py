@@ -69,7 +69,7 @@ class TestTwoSteps:
             ("flex", rates["flex"], 10.0, 1),
         ]  # fmt: skip
 
-    def test_some_of_the_methods(self, done):
+    def test_a_selection_of_methods_includes_the_reference(self, done):
         made, first = tiny(), done[1]
         assert {run.method for run in made.runs(Selection(methods=["flex"]))} == {"flex", "reference"}
         assert {run.method for run in made.later(first, Selection(methods=["flex"]))} == {"flex"}
@@ -87,7 +87,7 @@ class TestTwoSteps:
         assert len(report.cells) == 4
         assert (folder / "plot.png").stat().st_size > 5000
 
-    def test_one_that_takes_anothers_rate_searches_none(self, done):
+    def test_a_method_with_the_rate_of_another_needs_no_search(self, done):
         also = {"title": "Too", "schedule": {"name": "flex", **SHARED}, "epochs": 3, "rate_of": "flex"}
         made = tiny(algorithms=tiny().model_dump()["algorithms"] | {"flex-too": also})
         assert [run.method for run in made.runs(Selection(methods=["flex-too"], seeds=1))] == [
@@ -115,26 +115,26 @@ def named(*records):
 
 
 class TestChoice:
-    def test_is_the_lowest_training_loss_and_not_the_highest_score(self):
+    def test_the_chosen_rate_has_the_lowest_training_loss(self):
         records = named(record(rate=0.3, curve=[(0.1, 0.1), (0.9, 0.9)]), record(rate=0.1, curve=[(0.5, 0.2)]),
                         record(rate=0.01, curve=[(0.7, 0.95)]))  # fmt: skip
         (found,) = tiny().chosen_rates(records).values()
         assert (found.rate, found.at_an_end) == (0.1, False)
         assert found.losses == {0.3: 0.9, 0.1: 0.5, 0.01: 0.7}
 
-    def test_leaves_out_what_diverged_other_seeds_and_other_latencies(self):
+    def test_the_choice_ignores_diverged_runs_other_seeds_and_latencies(self):
         good = {"rate": 0.1, "curve": [(0.1, 0.9)]}
         records = named(record(rate=0.3, diverged="nan", curve=[(0.1, 0.9)]), record(rate=0.01, curve=[(0.7, 0.9)]),
                         record(seed=1, **good), record(latency=1.0, **good))  # fmt: skip
         (found,) = tiny().chosen_rates(records).values()
         assert (found.rate, found.losses[0.3], found.at_an_end) == (0.01, math.inf, True)
 
-    def test_is_none_where_every_rate_diverged(self):
+    def test_no_rate_is_chosen_if_every_rate_diverged(self):
         records = named(record(diverged="nan"))
         assert tiny().chosen_rates(records) == {}
         assert list(tiny().later(records)) == []
 
-    def test_targets_come_from_the_reference_alone(self):
+    def test_targets_are_computed_only_from_the_reference(self):
         records = named(record("reference", curve=[(1.0, 0.5), (1.0, 0.8)]), record(curve=[(0.1, 1.0)]),
                         record("reference", seed=1, curve=[(1.0, 0.6)]))  # fmt: skip
         assert tiny().targets(records) == {("breast-cancer", 2): pytest.approx(0.9 * 0.7)}
@@ -149,7 +149,7 @@ class TestChoice:
 
 
 class TestTimes:
-    def test_until_the_target(self):
+    def test_the_time_to_the_target_is_that_of_the_first_hit(self):
         made = record(curve=[(1.0, 0.2), (1.0, 0.6), (1.0, 0.4), (1.0, 0.9)])
         assert time_to_target(tiny(), made, 0.2, 10.0) == 14
         assert time_to_target(tiny(), made, 0.5, 10.0) == pytest.approx(14 + 14 * 0.3 / 0.4)
@@ -166,7 +166,7 @@ class TestTimes:
         assert times(made, at_10, 1.0) == [point["time"] for point in at_1["curve"]]
         assert [point["score"] for point in at_10["curve"]] == [point["score"] for point in at_1["curve"]]
 
-    def test_amounts_give_the_rate_of_the_idle_round(self):
+    def test_step_amounts_imply_the_rate_of_an_idle_round(self):
         """tau is 4 and 2; local momentum 0.5: wbar = 1.5 after two iterations."""
         clock = {"timeout": 4.0, "iteration": {"b": 2.0}, "use": {"a": (0.5,)}}
         found = flex_amounts(0.1, clock, {"a": 0.0, "b": 0.5})
@@ -203,7 +203,7 @@ class TestPage:
         assert "72.0 % with 2 parties: 0.9 of what the same networks reach without a schedule" in text
         assert page.csv.splitlines()[2].startswith("breast-cancer,k2,vafl,10.0,0.3,False,0.72")
 
-    def test_the_grid_is_shown(self, done):
+    def test_the_page_shows_the_grid_of_learning_rates(self, done):
         made, records = tiny(), done[3]
         text = render(made, records, {}).markdown
         (line,) = [line for line in text.splitlines() if line.startswith("| two parties: Flex-VFL |")]
@@ -216,7 +216,7 @@ class TestPage:
 
 
 @pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), SchedulesSuite)])
-def test_shipped_suites_name_what_exists(name):
+def test_shipped_suites_name_existing_methods_and_data_sets(name):
     made = suites.load(name)
     assert made.beside in made.algorithms
     assert made.search_latency in made.latencies
@@ -283,11 +283,11 @@ class TestFigure:
         return [record(method, seed=seed, curve=curve, diverged="yes" if (method, seed) == ("flex", 1) else "")
                 for method, curve in (self.CURVES | changes).items() for seed in (0, 1)]  # fmt: skip
 
-    def test_the_axis_goes_to_where_the_last_one_reaches_the_target(self, monkeypatch, tmp_path):
+    def test_the_axis_ends_where_the_last_method_reaches_the_target(self, monkeypatch, tmp_path):
         axis = self.axes(self.records(), monkeypatch, tmp_path)
         assert axis.get_xlim()[1] >= 5 * 14  # not the median of the curves' ends, 2 * 14
 
-    def test_also_where_the_mean_of_seeds_does_later_than_the_mean_seed(self, monkeypatch, tmp_path):
+    def test_the_axis_includes_the_time_at_which_the_mean_reaches_the_target(self, monkeypatch, tmp_path):
         """One of two seeds reaches the target at once, the other never; their mean reaches it at the end."""
         slow = [(1.0, 0.1), (0.9, 0.2), (0.8, 0.3), (0.7, 0.4), (0.6, 0.89)]
         quick = [(1.0, 0.95)] * 5
@@ -295,7 +295,7 @@ class TestFigure:
         records += [record("late", seed=seed, curve=curve) for seed, curve in enumerate((quick, slow))]
         assert self.axes(records, monkeypatch, tmp_path).get_xlim()[1] >= 5 * 14
 
-    def test_bands_are_per_cents(self, monkeypatch, tmp_path):
+    def test_bands_are_shown_in_per_cent(self, monkeypatch, tmp_path):
         records = self.records()
         records[1]["curve"][-1]["score"] = 0.6  # from VAFL's second seed: 79.5 +- 27.6 %
         axis = self.axes(records, monkeypatch, tmp_path)

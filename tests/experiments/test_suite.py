@@ -11,7 +11,7 @@ from anyparty.methods.method_registry import METHODS, method
 
 
 @pytest.mark.parametrize("name", suites.names())
-def test_every_run_of_a_suite_could_be_made(name):
+def test_every_run_of_a_suite_is_valid(name):
     made = suites.load(name)
     for run in made.runs(Selection(seeds=1, datasets=list(made.datasets))):
         assert run.dataset in datasets.NAMES
@@ -40,7 +40,7 @@ def test_keys_differ_exactly_where_results_do():
     assert not {run.key for run in runs} & {run.key for run in quick}
 
 
-def test_changes_for_a_share_of_missing_blocks():
+def test_settings_may_change_with_the_missing_rate():
     made = suites.load("laser-table1")
     of = {run.missing: run.settings for run in made.runs(Selection(datasets=["hapt"], methods=["laser"], seeds=1))}
     assert of["0.1"]["optimizer"]["lr"] == 0.03

@@ -91,14 +91,14 @@ def test_random_and_tpe_sweeps_draw_from_ranges(write: Callable[..., Path], tmp_
         ({"optimizer.lr": "{low = 1, hihg = 2}"}, {}, "did you mean 'high'"),
     ],
 )
-def test_mistakes_in_a_sweep(
+def test_invalid_sweeps_are_refused(
     write: Callable[..., Path], space: dict[str, str], settings: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_sweep(write(space, **settings))
 
 
-def test_a_shard_is_a_part_of_a_whole(write: Callable[..., Path]) -> None:
+def test_an_invalid_shard_is_refused(write: Callable[..., Path]) -> None:
     with pytest.raises(ConfigError, match="1/4"):
         sweep(write(GRID), shard="5/4")
 
