@@ -20,14 +20,14 @@ runner = CliRunner()
         (["party", "start", "nowhere"], "nowhere"),
     ],
 )
-def test_a_sentence_and_no_stack_trace(words, said):
+def test_mistakes_cause_one_sentence_without_a_stack_trace(words, said):
     result = runner.invoke(app, words)
     assert result.exit_code == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_suite_without_its_data_names_every_run_that_failed(tmp_path):
+def test_a_suite_without_data_lists_every_failed_run(tmp_path):
     words = ["bench", "laser-table1", "--dataset", "hapt", "--method", "laser", "--seeds", "1", "--quick"]
     result = runner.invoke(app, [*words, "--folder", str(tmp_path / "runs"), "--data-dir", str(tmp_path)])
     assert result.exit_code == 2
@@ -36,7 +36,7 @@ def test_a_suite_without_its_data_names_every_run_that_failed(tmp_path):
     assert "all 3 runs failed" in result.stderr
 
 
-def test_the_table_of_what_is_done_so_far_is_made_without_a_run_also_while_runs_go_on(tmp_path):
+def test_so_far_shows_finished_runs_while_others_are_running(tmp_path):
     words = ["bench", "apc-kept", "--dataset", "breast-cancer", "--folder", str(tmp_path / "runs"), "--quick"]
     nothing = runner.invoke(app, [*words, "--so-far"])
     assert nothing.exit_code == 2

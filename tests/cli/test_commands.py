@@ -19,13 +19,13 @@ from anyparty.methods.split.split_method import Split
 from tests.conftest import Call, write_tables
 
 
-def test_version_and_help(call: Call) -> None:
+def test_version_and_help_are_printed(call: Call) -> None:
     assert call("--version").stdout == f"anyparty {anyparty.__version__}\n"
     assert "train" in call("--help").stdout
     assert "Usage" in call().output
 
 
-def test_methods_are_all_listed(call: Call) -> None:
+def test_all_methods_are_listed(call: Call) -> None:
     shown = call("methods")
     assert shown.exit_code == 0
     for name, rule in METHODS.items():
@@ -42,13 +42,13 @@ def test_one_method_shows_parameters_and_messages(call: Call, name: str) -> None
     assert all(message.tag in shown for message in METHODS[name]().can.messages)
 
 
-def test_every_parameter_has_a_meaning() -> None:
+def test_every_parameter_is_documented() -> None:
     for of in (*METHODS.values(), Split):
         names = console._default_parameters(of).keys()
         assert names == names & console._documented_attributes(of).keys()
 
 
-def test_a_method_of_ones_own_shows_what_settings_can_give_it(work: Path, call: Call) -> None:
+def test_a_user_defined_method_shows_its_parameters(work: Path, call: Call) -> None:
     (work / "own_rules.py").write_text(
         "from dataclasses import dataclass, field\n\nfrom anyparty.methods.split.plug import Plug\n\n\n"
         "@dataclass(frozen=True)\nclass Mine(Plug):\n"
@@ -73,7 +73,7 @@ def test_a_method_of_ones_own_shows_what_settings_can_give_it(work: Path, call: 
     assert "method 'make': missing a required argument: 'temperature'" in refused.stderr
 
 
-def test_align_shows_who_has_what(work: Path, call: Call) -> None:
+def test_align_shows_the_rows_of_each_party(work: Path, call: Call) -> None:
     shown = call("align", "credit.toml")
     assert shown.exit_code == 0
     assert "all 2" in shown.stdout
@@ -93,9 +93,7 @@ def test_align_shows_who_has_what(work: Path, call: Call) -> None:
         (["--set", "federation.task=regression"], "task: regression, numbers from 0 to 7\n"),
     ],
 )
-def test_whole_numbers_as_labels_may_be_asked_for_as_either(
-    work: Path, call: Call, settings: list[str], said: str
-) -> None:
+def test_integer_labels_may_be_classes_or_numbers(work: Path, call: Call, settings: list[str], said: str) -> None:
     bank = pl.read_csv("bank.csv")
     bank.with_columns(pl.Series("default", [row % 8 for row in range(len(bank))])).write_csv("bank.csv")
     for command in ("align", "train"):
@@ -128,7 +126,7 @@ def test_train_shows_overlap_and_scores(work: Path, call: Call) -> None:
     assert Model.load(work / "runs" / "credit-laser-seed1").roster.active == "bank"
 
 
-def test_train_without_test_rows_says_so(work: Path, call: Call) -> None:
+def test_train_without_test_rows_reports_that_none_were_scored(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml", "--set", "train.test=0", "--run", "here")
     assert shown.exit_code == 0, shown.stderr
     assert "No rows were held out (train.test = 0 of 100 labelled rows): score others with" in shown.stdout
@@ -138,13 +136,13 @@ def test_train_without_test_rows_says_so(work: Path, call: Call) -> None:
     assert "no labelled rows were held out for the test (train.test = 0 of 100 labelled rows)" in page
 
 
-def test_train_quietly(work: Path, call: Call) -> None:
+def test_quiet_training_prints_nothing(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml", "-q", "--set", "method.name=local")
     assert shown.output == ""
     assert (work / "runs" / "credit-local-seed1" / "model.json").exists()
 
 
-def test_train_with_one_party(work: Path, call: Call) -> None:
+def test_training_works_with_one_party(work: Path, call: Call) -> None:
     text = (work / "credit.toml").read_text(encoding="utf-8")
     (work / "alone.toml").write_text(text.replace('[parties.shop]\ntable = "shop.csv"', ""), encoding="utf-8")
     assert call("train", "alone.toml", "-q").exit_code == 0
@@ -164,12 +162,14 @@ def test_evaluate_scores_the_rows_that_training_held_out(work: Path, call: Call)
     assert call("evaluate", "run").exit_code == 0
 
 
-def test_evaluate_from_another_folder(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_evaluate_works_from_another_folder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert "accuracy" in call("evaluate", run).stdout
 
 
-def test_a_run_of_relative_paths_is_found_from_anywhere(
+def test_a_run_with_relative_paths_is_evaluated_from_another_folder(
     work: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
@@ -177,7 +177,7 @@ def test_a_run_of_relative_paths_is_found_from_anywhere(
     assert call("evaluate", work / "runs" / "credit-laser-seed1").exit_code == 0
 
 
-def test_evaluate_other_tables(run: Path, tmp_path: Path, call: Call) -> None:
+def test_evaluate_scores_other_tables(run: Path, tmp_path: Path, call: Call) -> None:
     write_tables(tmp_path, rows=90)
     tables = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
     assert evaluate_run(run, tables).overall["rows"] == 70
@@ -189,7 +189,7 @@ def test_evaluate_other_tables(run: Path, tmp_path: Path, call: Call) -> None:
     assert shown.stderr == ""
 
 
-def test_evaluate_the_tables_that_a_run_was_trained_on(run: Path, tmp_path: Path, call: Call) -> None:
+def test_evaluating_training_tables_scores_only_held_out_rows(run: Path, tmp_path: Path, call: Call) -> None:
     """Only the run's held-out rows are scored, wherever the tables are, with a warning."""
     write_tables(tmp_path)
     tables = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
@@ -204,7 +204,7 @@ def test_evaluate_the_tables_that_a_run_was_trained_on(run: Path, tmp_path: Path
         assert call("evaluate", run, f"--table=bank={tables['bank']}").stderr == f"{said}\n"
 
 
-def test_evaluate_one_table_that_a_run_was_trained_on_beside_another(run: Path, tmp_path: Path) -> None:
+def test_evaluating_one_training_table_causes_a_warning(run: Path, tmp_path: Path) -> None:
     write_tables(tmp_path)
     pl.read_csv(tmp_path / "shop.csv").head(50).write_csv(tmp_path / "shop.csv")
     said = "the table of party 'bank' is the one that the model was trained on, so the model has seen most of"
@@ -212,7 +212,7 @@ def test_evaluate_one_table_that_a_run_was_trained_on_beside_another(run: Path, 
         assert evaluate_run(run, {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}).overall["rows"] == 100
 
 
-def test_a_run_whose_leading_party_holds_labels_alone_is_evaluated_again(work: Path, call: Call) -> None:
+def test_a_run_with_a_label_only_active_party_can_be_evaluated(work: Path, call: Call) -> None:
     plain = ["credit.toml", "-q", "--set", "run.folder=run", "--set", "parties.bank.columns=false"]
     assert call("train", *plain).exit_code == 0
     kept = json.loads((work / "run" / "record.json").read_text())["evaluation"]
@@ -242,7 +242,7 @@ def test_a_run_may_be_moved_with_its_tables(tmp_path: Path, call: Call) -> None:
     assert call("evaluate", run).exit_code == 0  # from now on, it knows where they lie
 
 
-def test_evaluate_some_parties(run: Path, call: Call) -> None:
+def test_evaluate_may_use_only_some_parties(run: Path, call: Call) -> None:
     alone = evaluate_run(run, parties=["shop"])
     assert alone.asked == ("shop",)
     assert alone.overall["coverage"] < 1
@@ -262,7 +262,7 @@ def test_predict_writes_every_row(run: Path, tmp_path: Path, call: Call, suffix:
 
 
 @pytest.mark.parametrize(("parties", "rows"), [("bank", 100), ("shop", 90), ("bank,shop", 120), ("shop, bank", 120)])
-def test_predict_with_some_parties(run: Path, tmp_path: Path, call: Call, parties: str, rows: int) -> None:
+def test_predict_may_use_only_some_parties(run: Path, tmp_path: Path, call: Call, parties: str, rows: int) -> None:
     out = tmp_path / "answers.parquet"
     assert call("predict", run, "--parties", parties, "--out", out).exit_code == 0
     answers = pl.read_parquet(out)
@@ -270,14 +270,14 @@ def test_predict_with_some_parties(run: Path, tmp_path: Path, call: Call, partie
     assert answers.filter(pl.col("prediction").is_null())["reason"].null_count() == 0
 
 
-def test_predict_with_a_party_missing(run: Path, trained: Path, call: Call) -> None:
+def test_predict_works_without_the_table_of_a_party(run: Path, trained: Path, call: Call) -> None:
     shown = call("predict", run, "--table", f"shop={trained / 'shop.csv'}")
     assert shown.exit_code == 0
     assert "90 rows, asked: shop" in shown.stdout
     assert "The first 8 rows" in shown.stdout
 
 
-def test_predict_without_the_file_of_a_party_that_is_not_asked(run: Path, trained: Path, call: Call) -> None:
+def test_predict_does_not_need_tables_of_unused_parties(run: Path, trained: Path, call: Call) -> None:
     away = (trained / "bank.csv").rename(trained / "away.csv")
     try:
         shown = call("predict", run, "--parties", "shop")
@@ -290,7 +290,7 @@ def test_predict_without_the_file_of_a_party_that_is_not_asked(run: Path, traine
     assert "bank.csv" in all_of_them.stderr
 
 
-def test_predict_does_not_write_over_a_table(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+def test_predict_does_not_overwrite_a_table(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
     new = tmp_path / "new.csv"
     new.write_bytes((trained / "shop.csv").read_bytes())
     for shown in (call("predict", run, "--table", f"shop={new}", "--out", new),
@@ -311,7 +311,7 @@ def test_predict_matches_columns_by_name(run: Path, trained: Path, tmp_path: Pat
     assert "'visits'" in less.stderr
 
 
-def test_an_encoder_of_ones_own(work: Path, call: Call) -> None:
+def test_a_user_defined_encoder_trains(work: Path, call: Call) -> None:
     (work / "mynet.py").write_text(
         "from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    return nn.Linear(inputs, outputs)\n",
         encoding="utf-8",
@@ -326,14 +326,14 @@ def test_an_encoder_of_ones_own(work: Path, call: Call) -> None:
     assert call("predict", "runs/own-laser-seed1", "--allow-code", "mynet").exit_code == 0
 
 
-def test_a_party_with_a_name_like_markup(work: Path, call: Call) -> None:
+def test_a_party_name_that_looks_like_markup_is_printed(work: Path, call: Call) -> None:
     text = (work / "credit.toml").read_text(encoding="utf-8")
     (work / "odd.toml").write_text(text.replace("[parties.shop]", '[parties."[red] shop"]'), encoding="utf-8")
     shown = call("align", "odd.toml")
     assert "[red] shop" in shown.stdout
 
 
-def test_run_twice_is_the_same_to_the_bit(work: Path, tmp_path: Path, call: Call) -> None:
+def test_two_equal_runs_give_bit_identical_weights(work: Path, tmp_path: Path, call: Call) -> None:
     write_tables(tmp_path / "copy")
     weights = []
     for folder in (work, tmp_path / "copy"):
@@ -343,13 +343,13 @@ def test_run_twice_is_the_same_to_the_bit(work: Path, tmp_path: Path, call: Call
     assert weights[0] == weights[1]
 
 
-def test_regression_runs_too(work: Path, call: Call) -> None:
+def test_train_supports_regression(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml", "--set", "federation.label=income")
     assert shown.exit_code == 0, shown.output
     assert re.search(r"rmse", shown.stdout)
 
 
-def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_values_is_printed_literally(capsys: pytest.CaptureFixture[str]) -> None:
     """Rich would read :ab: as an emoji and [red] as a colour: a fingerprint, an id or a folder may hold either."""
     fingerprint = "SHA256:AB:CD:01"
     screen().print(fingerprint)

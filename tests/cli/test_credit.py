@@ -76,7 +76,7 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_learns_and_answers_from_the_shell(credit: Path) -> None:
+def test_commands_train_and_predict_on_credit_data(credit: Path) -> None:
     assert "22,500 rows, asked: bills" in anyparty(
         "predict", credit / "run", "--table", f"bills={credit / 'bills.csv'}"
     )
@@ -89,7 +89,7 @@ def test_it_learns_and_answers_from_the_shell(credit: Path) -> None:
 @pytest.mark.parametrize(
     "parties", [set_ for size in (1, 2, 3, 4) for set_ in combinations(PARTIES, size)], ids="-".join
 )
-def test_any_parties_predict(credit: Path, call: Call, parties: tuple[str, ...]) -> None:
+def test_any_set_of_parties_can_predict(credit: Path, call: Call, parties: tuple[str, ...]) -> None:
     out = credit / f"{'-'.join(parties)}.parquet"
     shown = call("predict", credit / "run", "--parties", ",".join(parties), "--out", out)
     assert shown.exit_code == 0, shown.output

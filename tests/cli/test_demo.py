@@ -31,33 +31,33 @@ def test_half_of_each_partys_rows_are_absent(folder: Path) -> None:
     assert len(set.intersection(*ids.values())) > 50
 
 
-def test_all_have_the_test_rows_and_nobody_trains_on_them(folder: Path) -> None:
+def test_all_parties_hold_the_test_rows_and_none_trains_on_them(folder: Path) -> None:
     tests = [set(table(folder, f"test/{name}")["image"]) for name in demo_data.PARTIES]
     assert all(held == tests[0] for held in tests)
     assert len(tests[0]) == 599
     assert all(not set(table(folder, name)["image"]) & tests[0] for name in demo_data.PARTIES)
 
 
-def test_tables_are_in_orders_of_their_own(folder: Path) -> None:
+def test_each_table_has_its_own_order_of_rows(folder: Path) -> None:
     orders = [table(folder, f"test/{name}")["image"].to_list() for name in demo_data.PARTIES]
     assert orders[0] != orders[1] != orders[2]
     assert sorted(orders[0]) != orders[0]
 
 
-def test_only_the_lead_knows_labels(folder: Path) -> None:
+def test_only_the_active_party_holds_labels(folder: Path) -> None:
     federation = Federation.from_config(config.load(folder / "federation.toml"))
     assert federation.roster.active == "top_left"
     assert int(federation.labeled.sum()) == 599
     assert [name for name, held in federation.tables.items() if held.label is not None] == ["top_left"]
 
 
-def test_files_are_the_same_every_time(folder: Path, tmp_path: Path) -> None:
+def test_demo_files_are_reproducible(folder: Path, tmp_path: Path) -> None:
     demo_data.write(tmp_path / "again")
     for path in folder.rglob("*.csv"):
         assert path.read_bytes() == (tmp_path / "again" / path.relative_to(folder)).read_bytes()
 
 
-def test_it_writes_over_its_own_files_only(folder: Path, tmp_path: Path) -> None:
+def test_the_demo_overwrites_only_its_own_files(folder: Path, tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine", encoding="utf-8")
     demo_data.write(folder)
     (folder / "top_left.csv").write_text("mine", encoding="utf-8")
@@ -72,7 +72,7 @@ def test_it_writes_over_its_own_files_only(folder: Path, tmp_path: Path) -> None
         demo_data.write(tmp_path / "other" / "notes.txt")
 
 
-def test_its_settings_train_from_the_shell(folder: Path, call: Call) -> None:
+def test_the_demo_settings_can_be_trained(folder: Path, call: Call) -> None:
     trained = call("train", folder / "federation.toml", "--set", "train.epochs=1")
     assert trained.exit_code == 0
     assert "Scores on test rows" in trained.stdout
@@ -83,7 +83,7 @@ def test_its_settings_train_from_the_shell(folder: Path, call: Call) -> None:
 
 
 @pytest.mark.slow
-def test_a_small_demo_and_its_repetition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_demo_runs_and_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_data, "SETTINGS", demo_data.SETTINGS.replace("epochs = 40", "epochs = 2"))
     console = Console(record=True, width=100)
     comparison = demo.run(tmp_path / "demo", seeds=1, jobs=1, console=console)
@@ -115,7 +115,7 @@ def made_up(accuracies: dict[str, list[float | None]]) -> Comparison:
     return Comparison(records=records, methods=list(accuracies), metric="accuracy")
 
 
-def test_the_verdicts_say_who_leads_who_is_level_and_who_cannot_answer() -> None:
+def test_verdicts_name_the_best_equal_and_unable_methods() -> None:
     study = made_up({"Standard VFL": [0.7, None], "PlugVFL": [0.9, 0.6], "LASER-VFL": [0.9001, 0.8]})
     assert list(demo.verdicts(study)) == [
         "LASER-VFL has the highest mean with all 2 present and 1 away.",

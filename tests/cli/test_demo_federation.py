@@ -17,7 +17,7 @@ from tests.conftest import Call
 
 @pytest.mark.net
 @pytest.mark.filterwarnings("ignore:.* cells far from all others")  # a few payments are far above all others
-def test_credit_cut_in_four(tmp_path: Path, call: Call) -> None:
+def test_the_demo_federation_trains_on_credit_data(tmp_path: Path, call: Call) -> None:
     if "ANYPARTY_DATA" not in os.environ:
         pytest.skip("the Credit data are not here: ANYPARTY_DATA names no folder of data sets")
     pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -48,7 +48,7 @@ def test_a_small_table_trains_long_enough(tmp_path: Path, seed: int) -> None:
     )
 
 
-def test_the_share_of_the_most_frequent_class(tmp_path: Path) -> None:
+def test_the_share_of_the_most_frequent_class_ignores_missing_labels(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("id,label\na,1\nb,0\nc,1\nd,\n")
     assert demo_federation.most_frequent_share(tmp_path / "table.csv") == pytest.approx(2 / 3)
 

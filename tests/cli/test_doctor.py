@@ -21,7 +21,7 @@ def only(findings):
     return finding
 
 
-def test_versions(monkeypatch):
+def test_versions_are_checked(monkeypatch):
     fine = only(doctor.check_versions())
     assert fine.level == "fine"
     assert f"torch {version('torch')}" in fine.result
@@ -42,7 +42,7 @@ def test_requirements_are_those_of_the_distribution():
     assert not always & {each.name for each in doctor.requirements("serve")}
 
 
-def test_extras(monkeypatch):
+def test_missing_extras_are_reported(monkeypatch):
     monkeypatch.setattr(doctor, "EXTRAS", {"one": "its use", "two": "another", "three": "a third"})
     wanted = ["numpy; extra == 'one'", "no-such-package; extra == 'two'", "no-such; extra == 'three'",
               "numpy>=99; extra == 'three'"]  # fmt: skip
@@ -59,7 +59,7 @@ def test_every_extra_for_users_is_checked():
     assert named - {"dev", "docs"} <= doctor.EXTRAS.keys()
 
 
-def test_threads(monkeypatch):
+def test_the_number_of_threads_is_checked(monkeypatch):
     monkeypatch.setattr(doctor, "cores", lambda: 4)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     assert levels(doctor.check_torch())["threads"] == "fine"
@@ -76,7 +76,7 @@ def test_threads(monkeypatch):
         (False, None, "fine", "cpu"),
     ],
 )
-def test_device(monkeypatch, there, built, level, said):
+def test_the_device_is_checked(monkeypatch, there, built, level, said):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
     monkeypatch.setattr(torch.version, "cuda", built)
@@ -86,7 +86,7 @@ def test_device(monkeypatch, there, built, level, said):
     assert bool(device.advice) == (level != "fine")
 
 
-def test_ports():
+def test_ports_in_use_are_reported():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -99,7 +99,7 @@ def test_ports():
 
 
 @pytest.mark.parametrize(("free", "level"), [(5e8, "fix"), (5e9, "note"), (5e10, "fine")])
-def test_disk(monkeypatch, tmp_path, free, level):
+def test_free_disk_space_is_checked(monkeypatch, tmp_path, free, level):
     usage = collections.namedtuple("usage", "total used free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(1e12, 0, free))
     found = only(doctor.check_disk(tmp_path))
@@ -108,14 +108,14 @@ def test_disk(monkeypatch, tmp_path, free, level):
     assert bool(found.advice) == (level != "fine")
 
 
-def test_a_folder_that_cannot_be_written_to(monkeypatch, tmp_path):
+def test_an_unwritable_folder_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.os, "access", lambda _, mode: mode != doctor.os.W_OK)
     found = only(doctor.check_disk(tmp_path))
     assert found.level == "fix"
     assert "cannot be written to" in found.result
 
 
-def test_data_sets(monkeypatch, tmp_path):
+def test_the_data_set_folder_and_cache_are_checked(monkeypatch, tmp_path):
     monkeypatch.setenv("ANYPARTY_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ANYPARTY_DATA", raising=False)
     assert levels(doctor.check_data_sets()) == {"data sets": "note", "cache": "fine"}
@@ -131,7 +131,7 @@ def test_data_sets(monkeypatch, tmp_path):
     assert levels(doctor.check_data_sets())["cache"] == "fix"
 
 
-def test_the_command(call, monkeypatch, tmp_path):
+def test_the_doctor_command_prints_all_checks(call, monkeypatch, tmp_path):
     monkeypatch.setenv("ANYPARTY_CACHE", str(tmp_path))
     monkeypatch.setenv("ANYPARTY_DATA", str(tmp_path))
     monkeypatch.setattr(doctor, "cores", lambda: 4096)
@@ -145,7 +145,7 @@ def test_the_command(call, monkeypatch, tmp_path):
     assert "1 to fix." in shown.stdout
 
 
-def test_a_place_that_is_neither_folder_nor_kit(call, tmp_path):
+def test_a_path_that_is_neither_a_federation_nor_a_kit_is_refused(call, tmp_path):
     with pytest.raises(ConfigError, match="neither a federation's folder"):
         doctor.examine(tmp_path)
     shown = call("doctor", tmp_path)

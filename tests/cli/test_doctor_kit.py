@@ -26,7 +26,7 @@ def shop(home):
     return home / "ours" / "kits" / "shop"
 
 
-def test_settings(shop):
+def test_the_site_settings_are_checked(shop):
     absent = only(doctor.check_settings(shop))
     assert (absent.level, absent.advice) == ("fix", 'write table = "file.csv" there')
     path = shop / "local" / "anyparty.toml"
@@ -41,21 +41,21 @@ def test_settings(shop):
 
 
 @pytest.mark.parametrize(("days", "level"), [(-1, "fix"), (5, "note"), (300, "fine")])
-def test_certificate(home, days, level):
+def test_the_expiry_of_the_certificate_is_checked(home, days, level):
     kit = reissue(home / "ours", "shop", NOW - timedelta(days=30), NOW + timedelta(days=days))
     found = only(doctor.check_kit_certificate(kit))
     assert found.level == level
     assert f"{NOW + timedelta(days=days):%Y-%m-%d}" in found.result
 
 
-def test_a_certificate_of_another_party(home):
+def test_a_certificate_of_another_party_is_reported(home):
     kit = reissue(home / "ours", "shop", NOW - timedelta(days=1), NOW + timedelta(days=300), name="clinic")
     found = only(doctor.check_kit_certificate(kit))
     assert found.level == "fix"
     assert "the certificate names" in found.result
 
 
-def test_a_private_key_that_others_can_read(shop):
+def test_a_private_key_readable_by_others_is_reported(shop):
     assert only(doctor.check_private_key(shop)).level == "fine"
     shop.chmod(0o755)
     (shop / "startup" / "client.key").chmod(0o644)
@@ -64,7 +64,7 @@ def test_a_private_key_that_others_can_read(shop):
     assert f"chmod -R go= {shop}" in found.result
 
 
-def test_the_port_of_the_active_party(bank):
+def test_the_port_of_the_active_party_is_checked(bank):
     gate = doctor.ServerAddress.of(bank)
     assert only(doctor.check_connection(bank)).level == "fine"
     with kits.listening(port=gate.port):
@@ -73,7 +73,7 @@ def test_the_port_of_the_active_party(bank):
     assert f"port {gate.port} cannot be used" in found.result
 
 
-def test_the_server_from_a_passive_party(bank, shop):
+def test_a_passive_party_checks_the_server(bank, shop):
     port = doctor.ServerAddress.of(shop).port
     found = only(doctor.check_connection(shop))
     assert found.level == "note"
@@ -84,7 +84,7 @@ def test_the_server_from_a_passive_party(bank, shop):
         assert only(doctor.check_connection(shop)).level == "fix"
 
 
-def test_clocks(bank, shop):
+def test_clock_differences_are_checked(bank, shop):
     assert list(doctor.check_clocks(shop)) == []  # they are kept where the server is
     assert only(doctor.check_clocks(bank)).level == "note"
     kept = {"shop": {"behind_s": 0.4, "at": "2026-01-01T00:00:00+00:00"}}
@@ -101,7 +101,7 @@ def test_a_damaged_file_of_clocks_is_reported(bank, kept):
     assert "is damaged" in only(doctor.check_clocks(bank)).result
 
 
-def test_a_folder_with_a_damaged_kit(home):
+def test_a_damaged_kit_in_a_federation_folder_is_reported(home):
     (home / "ours" / "kits" / "shop" / "startup" / "fed_client.json").unlink()
     found = {each.check: each for each in doctor.examine(home / "ours")}
     assert found["shop: certificate"].level == found["shop: server"].level == "fix"
@@ -117,13 +117,13 @@ def test_a_kit_without_settings_is_checked(home):
     assert {what.partition(":")[0] for what in found if ":" in what} == {"bank", "shop"}
 
 
-def test_one_kit_alone(shop):
+def test_a_single_kit_can_be_checked(shop):
     whats = {each.check for each in doctor.examine(shop)}
     assert {"shop: certificate", "shop: settings", "shop: server", "versions"} <= whats
     assert not any("bank" in what for what in whats)
 
 
-def test_kits_without_flare(home, monkeypatch):
+def test_checking_a_kit_without_flare_advises_its_installation(home, monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda _: None)
     found = [each for each in doctor.examine(home / "ours") if each.check == "kits"]
     assert [(each.level, each.advice) for each in found] == [("fix", 'pip install "anyparty[flare]"')]

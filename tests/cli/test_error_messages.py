@@ -61,11 +61,11 @@ def change(path: Path, old: str, new: str) -> None:
         ("train.test=0.9", "leave no rows to train on"),
     ],
 )
-def test_settings_that_are_wrong(work: Path, call: Call, setting: str, said: str) -> None:
+def test_invalid_settings_are_refused(work: Path, call: Call, setting: str, said: str) -> None:
     assert said in refused(call("train", "credit.toml", "--set", setting))
 
 
-def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call: Call) -> None:
+def test_a_setting_that_is_wrong_at_all_parties_is_reported_for_each(work: Path, call: Call) -> None:
     result = call("train", "credit.toml", "--set", "federation.id=custmer")
     assert result.exit_code == 2
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
@@ -95,7 +95,7 @@ def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call
     ],
 )
 @pytest.mark.parametrize("group", ["encoder", "parties.shop.encoder"])
-def test_encoders_of_ones_own_that_cannot_be_imported(work: Path, call: Call, name: str, said: str, group: str) -> None:
+def test_encoders_that_cannot_be_imported_are_refused(work: Path, call: Call, name: str, said: str, group: str) -> None:
     for file, text in {
         "good": "WIDTH = 3\n\ndef make(inputs, outputs):\n    pass\n", "torn": "\nmake(\n", "lacks": "import nix\n",
         "ends": "import sys\n\nsys.exit(3)\n", "breaks": "WIDTH = 0\nHALF = 1 / WIDTH\n",
@@ -119,7 +119,7 @@ def test_encoders_of_ones_own_that_cannot_be_imported(work: Path, call: Call, na
         ("return nn.Linear(inputs=inputs)", "fails.py:5: TypeError: "),
     ],
 )
-def test_an_encoder_of_ones_own_that_fails_as_it_is_made(work: Path, call: Call, line: str, said: str) -> None:
+def test_an_encoder_that_fails_on_creation_is_reported(work: Path, call: Call, line: str, said: str) -> None:
     text = f"from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    {line}\n"
     (work / "fails.py").write_text(text, encoding="utf-8")
     sys.modules.pop("fails", None)
@@ -130,33 +130,33 @@ def test_an_encoder_of_ones_own_that_fails_as_it_is_made(work: Path, call: Call,
     assert f"{work}/{said}" in shown
 
 
-def test_no_settings_file(work: Path, call: Call) -> None:
+def test_a_missing_settings_file_is_reported(work: Path, call: Call) -> None:
     assert "no such settings file" in refused(call("train", "creditt.toml"))
     assert "no such settings file" in refused(call("align", "creditt.toml"))
 
 
-def test_settings_that_are_not_toml(work: Path, call: Call) -> None:
+def test_settings_that_are_not_toml_are_refused(work: Path, call: Call) -> None:
     (work / "credit.toml").write_text("[federation", encoding="utf-8")
     assert "this is not TOML" in refused(call("train", "credit.toml"))
 
 
-def test_an_unknown_method_to_show(call: Call) -> None:
+def test_an_unknown_method_gets_a_suggestion(call: Call) -> None:
     assert refused(call("methods", "ensembel")) == "no method 'ensembel'; did you mean 'ensemble'?"
 
 
-def test_a_run_that_is_there(work: Path, call: Call) -> None:
+def test_an_existing_run_is_not_overwritten(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     assert (work / "runs" / "credit-laser-seed1" / "config.toml").stat().st_mode & 0o777 == 0o600
     assert "holds a run already" in refused(call("train", "credit.toml", "-q"))
     assert call("train", "credit.toml", "-q", "--resume").exit_code == 0
 
 
-def test_a_run_that_failed_at_once_is_no_run(work: Path, call: Call) -> None:
+def test_a_run_that_failed_at_once_can_be_repeated(work: Path, call: Call) -> None:
     assert "train.device" in refused(call("train", "credit.toml", "--set", "train.device=gpu"))
     assert call("train", "credit.toml", "-q").exit_code == 0
 
 
-def test_a_run_has_a_folder_with_a_name(work: Path, call: Call) -> None:
+def test_an_empty_run_folder_name_is_refused(work: Path, call: Call) -> None:
     """An unset variable in --run "$FOLDER" must not write the run into the current folder."""
     before = {path.name for path in work.iterdir()}
     done = call("train", "credit.toml", "-q", "--run", "")
@@ -167,9 +167,7 @@ def test_a_run_has_a_folder_with_a_name(work: Path, call: Call) -> None:
 
 @pytest.mark.parametrize("config", ["config.toml", "credit.toml"])
 @pytest.mark.parametrize("words", [["--run", "."], ["--set", "run.folder=."]])
-def test_a_run_does_not_write_over_settings_that_are_no_run_s(
-    work: Path, call: Call, config: str, words: list[str]
-) -> None:
+def test_a_run_does_not_overwrite_a_foreign_config_file(work: Path, call: Call, config: str, words: list[str]) -> None:
     shutil.copy("credit.toml", "config.toml")
     said = refused(call("train", config, *words))
     assert "config.toml: " in said
@@ -178,7 +176,7 @@ def test_a_run_does_not_write_over_settings_that_are_no_run_s(
     assert not (work / "record.json").exists()
 
 
-def test_a_place_that_cannot_be_written_is_named_with_what_to_do(work: Path, call: Call, run: Path) -> None:
+def test_unwritable_paths_are_reported_with_a_remedy(work: Path, call: Call, run: Path) -> None:
     (work / "file").write_text("")
     there = "free space, change its permissions, or name another place"
     said = refused(call("report", run, "--out", "file/page"))
@@ -188,7 +186,7 @@ def test_a_place_that_cannot_be_written_is_named_with_what_to_do(work: Path, cal
 
 
 @pytest.mark.parametrize("lacking", ["record.json", "config.toml"])
-def test_a_run_that_was_killed_before_its_folder_was_whole(work: Path, call: Call, lacking: str) -> None:
+def test_a_run_killed_while_it_created_its_folder_can_be_repeated(work: Path, call: Call, lacking: str) -> None:
     """record.json is written first, so a lone config.toml does not belong to a run."""
     assert "'rmse' is for a regression" in refused(
         call("train", "credit.toml", "--run", "run", "--set", "train.metric=rmse")
@@ -200,17 +198,17 @@ def test_a_run_that_was_killed_before_its_folder_was_whole(work: Path, call: Cal
     assert call("train", "run/config.toml", "-q", "--run", "run", "--resume").exit_code == 0
 
 
-def test_resume_what_never_began(work: Path, call: Call) -> None:
+def test_resuming_without_a_run_is_refused(work: Path, call: Call) -> None:
     assert "holds no run to resume" in refused(call("train", "credit.toml", "-q", "--resume"))
 
 
-def test_resume_with_other_settings(work: Path, call: Call) -> None:
+def test_resuming_with_other_settings_is_refused(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     said = refused(call("train", "credit.toml", "-q", "--resume", "--set", "optimizer.lr=0.5"))
     assert "optimizer.lr: was 0.001, is 0.5" in said
 
 
-def test_resume_with_the_parties_in_another_order(work: Path, call: Call) -> None:
+def test_resuming_with_the_parties_in_another_order_is_refused(work: Path, call: Call) -> None:
     """Networks belong to a party's position: another order would exchange the heads."""
     assert call("train", "credit.toml", "-q").exit_code == 0
     bank, shop = '[parties.bank]\ntable = "bank.csv"\n', '[parties.shop]\ntable = "shop.csv"\n'
@@ -219,7 +217,7 @@ def test_resume_with_the_parties_in_another_order(work: Path, call: Call) -> Non
     assert "the settings list the parties in another order: it was bank, shop, is shop, bank; restore" in said
 
 
-def test_resume_with_other_tables(work: Path, call: Call) -> None:
+def test_resuming_with_other_tables_is_refused(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     change(work / "shop.csv", "Ulm", "Rom")
     assert "the tables changed" in refused(call("train", "credit.toml", "-q", "--resume"))
@@ -233,7 +231,7 @@ def test_a_run_whose_tables_changed_is_not_scored(work: Path, call: Call) -> Non
     assert "there is no file" in refused(call("evaluate", "runs/credit-laser-seed1"))
 
 
-def test_a_run_that_has_not_finished(work: Path, call: Call) -> None:
+def test_an_unfinished_run_cannot_predict(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     (work / "runs" / "credit-laser-seed1" / "model.json").unlink()
     assert "has not finished" in refused(call("predict", "runs/credit-laser-seed1"))
@@ -249,24 +247,24 @@ def test_a_run_that_has_not_finished(work: Path, call: Call) -> None:
         (b"", "bank.csv is empty"),
     ],
 )
-def test_a_table_that_is_no_csv(work: Path, call: Call, command: str, content: bytes, said: str) -> None:
+def test_a_table_that_is_not_csv_is_refused(work: Path, call: Call, command: str, content: bytes, said: str) -> None:
     (work / "bank.csv").write_bytes(content)
     assert said in refused(call(command, "credit.toml"))
 
 
 @pytest.mark.parametrize("command", ["align", "train"])
 @pytest.mark.parametrize("name", ["bank.csv.gz", "bank.parquet"])
-def test_a_table_that_is_damaged(work: Path, call: Call, command: str, name: str) -> None:
+def test_a_damaged_table_is_refused(work: Path, call: Call, command: str, name: str) -> None:
     (work / name).write_bytes(b"\x1f\x8b\x08 cut" if name.endswith("gz") else b"PAR1 cut")
     assert f"{name} cannot be read" in refused(call(command, "credit.toml", "--set", f"parties.bank.table={name}"))
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
-def test_no_such_run(work: Path, call: Call, command: str) -> None:
+def test_a_missing_run_is_reported(work: Path, call: Call, command: str) -> None:
     assert "not the folder of a run" in refused(call(command, "runs"))
 
 
-def test_no_test_rows(work: Path, call: Call) -> None:
+def test_evaluate_without_test_rows_is_refused(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q", "--set", "train.test=0").exit_code == 0
     assert "no labelled row to score" in refused(call("evaluate", "runs/credit-laser-seed1"))
 
@@ -284,7 +282,9 @@ def test_no_test_rows(work: Path, call: Call) -> None:
         (["--table", "shop={}/bank.csv"], "the model was trained on"),
     ],
 )
-def test_tables_and_parties_that_do_not_fit(run: Path, trained: Path, call: Call, words: list[str], said: str) -> None:
+def test_tables_and_parties_that_do_not_fit_the_run_are_refused(
+    run: Path, trained: Path, call: Call, words: list[str], said: str
+) -> None:
     assert said in refused(call("predict", run, *(word.format(trained) for word in words)))
 
 
@@ -292,7 +292,7 @@ def test_scores_need_the_labels(run: Path, trained: Path, call: Call) -> None:
     assert "labels are at 'bank'" in refused(call("evaluate", run, "--table", f"shop={trained / 'shop.csv'}"))
 
 
-def test_answers_that_cannot_be_written(run: Path, work: Path, call: Call) -> None:
+def test_invalid_output_files_of_predict_are_refused(run: Path, work: Path, call: Call) -> None:
     assert "ends in .parquet or .csv" in refused(call("predict", run, "--out", "answers.xlsx"))
     (work / "file").touch()
     assert "file/answers.csv: cannot be written" in refused(call("predict", run, "--out", "file/answers.csv"))
@@ -300,7 +300,7 @@ def test_answers_that_cannot_be_written(run: Path, work: Path, call: Call) -> No
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ComputeError("No space left")])
-def test_answers_for_which_there_is_no_room(
+def test_predict_reports_a_full_disk(
     run: Path, work: Path, call: Call, monkeypatch: pytest.MonkeyPatch, kind: str, error: Exception
 ) -> None:
     out = work / f"answers.{kind}"
@@ -318,7 +318,7 @@ def test_answers_for_which_there_is_no_room(
     assert sorted(work.iterdir()) == there
 
 
-def test_a_truncated_model(work: Path, call: Call) -> None:
+def test_a_truncated_model_is_refused(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     weights = work / "runs" / "credit-laser-seed1" / "parties" / "bank" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
@@ -335,7 +335,9 @@ def test_a_run_from_data_frames_needs_tables(work: Path, call: Call) -> None:
         assert evaluate_run("run", frames).overall["rows"] == 20
 
 
-def test_a_run_from_a_machine_with_another_device(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+def test_a_run_from_a_machine_with_another_device_predicts_on_the_cpu(
+    run: Path, trained: Path, tmp_path: Path, call: Call
+) -> None:
     """It predicts on the CPU unless a device is named."""
     there = Path(shutil.copytree(run, tmp_path / "run"))
     settings = (there / "config.toml").read_text(encoding="utf-8")
@@ -351,7 +353,7 @@ def test_a_run_from_a_machine_with_another_device(run: Path, trained: Path, tmp_
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_a_sentence(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+def test_a_warning_is_printed_as_a_sentence(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
     towns = (trained / "shop.csv").read_text(encoding="utf-8").replace("Ulm", "ulm").replace("Bonn", "bonn")
     (tmp_path / "shop.csv").write_text(towns, encoding="utf-8")
     result = call("predict", run, "--table", f"shop={tmp_path / 'shop.csv'}")
@@ -360,7 +362,7 @@ def test_a_warning_is_a_sentence(run: Path, trained: Path, tmp_path: Path, call:
     assert result.stderr.count("\n") == 1, result.stderr
 
 
-def test_a_warning_of_somebody_else_is_python_s_to_show(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_of_other_packages_are_left_to_python(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def deprecated(*_: object, **__: object) -> None:
         warnings.warn("this will go", DeprecationWarning, stacklevel=1)
         raise ModelError("this is why it stops")
@@ -370,13 +372,13 @@ def test_a_warning_of_somebody_else_is_python_s_to_show(run: Path, call: Call, m
         assert refused(call("predict", run)) == "this is why it stops"
 
 
-def test_the_stack_trace_is_there_on_demand(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stack_trace_is_shown_on_request(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYPARTY_DEBUG", "1")
     result = call("train", "nowhere.toml")
     assert "no such settings file" in str(result.exception)
 
 
-def test_in_a_real_shell(work: Path) -> None:
+def test_an_error_in_a_real_shell_has_exit_code_2(work: Path) -> None:
     words = [sys.executable, "-m", "anyparty", "methods", "lazer"]
     shown = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
     assert (shown.returncode, shown.stdout) == (2, "")

@@ -35,7 +35,7 @@ def test_init_asks_in_a_terminal(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     assert (federation.label, federation.active) == ("town", "shop")
 
 
-def test_train_without_a_settings_file(call: Call) -> None:
+def test_train_works_without_a_settings_file(call: Call) -> None:
     trained = call("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1", "-q")
     assert trained.exit_code == 0, trained.output
     settings = config.load("runs/bank-shop-laser-seed0/config.toml")
@@ -61,7 +61,7 @@ def test_rows_for_training_are_selected_without_a_settings_file(call: Call) -> N
         (("nothing",), "no such settings file"),
     ],
 )
-def test_mistakes_in_the_words(call: Call, words: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_are_refused(call: Call, words: tuple[str, ...], message: str) -> None:
     shown = call("train", *words)
     assert shown.exit_code == 2
     assert message in shown.output

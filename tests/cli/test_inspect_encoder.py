@@ -21,7 +21,7 @@ def settings(tmp_path, monkeypatch):
     return "credit.toml"
 
 
-def test_scores_and_a_plot(settings, call, tmp_path):
+def test_scores_are_printed_and_a_plot_is_written(settings, call, tmp_path):
     shown = call("inspect-encoder", settings, "--epochs", 4, "--every", 2, "--folds", 3, "--out", "plots/seen.png")
     assert shown.exit_code == 0, shown.output
     epochs = list(inspect_encoder(config.load(settings), epochs=4, every=2, folds=3))
@@ -36,14 +36,14 @@ def test_scores_and_a_plot(settings, call, tmp_path):
     assert "<svg" in (tmp_path / "seen.svg").read_text()
 
 
-def test_it_is_the_encoder_of_the_settings(settings):
+def test_the_inspected_encoder_follows_the_settings(settings):
     narrow = config.load(settings, ["encoder.hidden=[1]", "method.embedding=1"])
     wide = config.load(settings, ["encoder.hidden=[32]", "method.embedding=8"])
     losses = [list(inspect_encoder(each, epochs=30, every=30, folds=3))[-1].loss for each in (narrow, wide)]
     assert losses[1] < 0.7 * losses[0]
 
 
-def test_weights_of_classes_go_by_name(settings):
+def test_class_weights_are_matched_by_name(settings):
     of = config.load(settings)
     names = sorted(pl.read_csv("bank.csv", infer_schema=False)["default"].drop_nulls().unique())
     how = {"epochs": 1, "folds": 3, "metric": "balanced_accuracy"}
@@ -55,7 +55,7 @@ def test_weights_of_classes_go_by_name(settings):
 
 
 @pytest.mark.filterwarnings("ignore:.* standard deviations from their mean")
-def test_rows_that_test_are_left_out(settings):
+def test_test_rows_are_left_out(settings):
     """Their cells do not change the scores, because test rows are drawn before anything is fitted."""
     of = config.load(settings)
     federation = Federation.from_config(of)
@@ -103,13 +103,13 @@ def test_rows_without_a_cell_are_left_out(settings):
         (["--set", "federation.label=income"], "the label 'income' is a number, and the encoder check scores classes"),
     ],
 )
-def test_refusals(settings, call, words, said):
+def test_invalid_arguments_are_refused(settings, call, words, said):
     shown = call("inspect-encoder", settings, "--epochs", 1, *words)
     assert shown.exit_code == 2, shown.output
     assert said in shown.stderr
     assert "Traceback" not in shown.stderr
 
 
-def test_widths_below_one(settings):
+def test_sizes_below_one_are_refused(settings):
     with pytest.raises(ConfigError, match="epochs, every, batch_size and embedding must be at least 1, got 0, 1"):
         list(inspect_encoder(config.load(settings), epochs=0))

@@ -61,7 +61,7 @@ def commands(of: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
             yield " ".join((*words, name)), child
 
 
-def test_every_command_that_prints_a_table_has_it() -> None:
+def test_every_command_that_prints_a_table_has_a_json_option() -> None:
     known = dict(commands(typer.main.get_command(app)))
     having = {name for name, each in known.items() if any("--json" in option.opts for option in each.params)}
     assert having == set(known) - WITHOUT - ALWAYS
@@ -84,19 +84,19 @@ def test_every_command_that_prints_a_table_has_it() -> None:
     ],
     ids=" ".join,
 )
-def test_its_keys_are_the_documented_ones(work: Path, run: Path, call: Call, words: list[str]) -> None:
+def test_json_keys_equal_the_documented_ones(work: Path, run: Path, call: Call, words: list[str]) -> None:
     shown = call(*(run if word == "RUN" else word for word in words), "--json")
     check(words[0], shown.stdout)
 
 
-def test_of_one_method(call: Call) -> None:
+def test_a_single_method_is_printed_as_json(call: Call) -> None:
     found = check("methods NAME", call("methods", "laser", "--json").stdout)
     assert found["name"] == "laser"
     assert "embedding" in {each["name"] for each in found["parameters"]}
     assert all(each["meaning"] for each in found["parameters"])
 
 
-def test_values_are_those_of_the_table(run: Path, tmp_path: Path, call: Call) -> None:
+def test_json_values_equal_those_of_the_table(run: Path, tmp_path: Path, call: Call) -> None:
     found = check("predict", call("predict", run, "--parties", "bank", "--json").stdout)
     call("predict", run, "--parties", "bank", "--out", tmp_path / "answers.parquet")
     frame = pl.read_parquet(tmp_path / "answers.parquet")
@@ -114,14 +114,14 @@ def test_an_error_leaves_stdout_empty(work: Path, call: Call) -> None:
         assert shown.stderr
 
 
-def test_compare(work: Path, call: Call) -> None:
+def test_compare_prints_json(work: Path, call: Call) -> None:
     words = ["credit.toml", "--methods", "local,ensemble", "--seeds", 2, "--missing", 0, "--set", "train.epochs=1"]
     found = check("compare", call("compare", *words, "--json").stdout)
     assert [row["method"] for row in found["differences"]] == ["ensemble"]
     assert {row["method"] for row in found["scores"]} == {"local", "ensemble"}
 
 
-def test_sweep(work: Path, call: Call) -> None:
+def test_sweep_prints_json(work: Path, call: Call) -> None:
     pytest.importorskip("optuna")
     (work / "sweep.toml").write_text("settings = 'credit.toml'\n[space]\n\"optimizer.lr\" = [0.001, 0.01]\n"
                                      "\"train.epochs\" = [1]\n")  # fmt: skip
@@ -130,7 +130,7 @@ def test_sweep(work: Path, call: Call) -> None:
     assert {"run", "optimizer.lr"} <= set(found["runs"][0])
 
 
-def test_imputed_rows_and_likelihoods(work: Path, call: Call) -> None:
+def test_impute_and_likelihood_print_json(work: Path, call: Call) -> None:
     changes = [word for change in ("method.name=false-vfl-1", "train.epochs=1", "run.folder=runs/false")
                for word in ("--set", change)]  # fmt: skip
     call("train", "credit.toml", "--quiet", *changes)
@@ -140,19 +140,19 @@ def test_imputed_rows_and_likelihoods(work: Path, call: Call) -> None:
     assert set(likely["rows"][0]) == {"id", "log_likelihood", "parties"}
 
 
-def test_bench(tmp_path: Path, call: Call) -> None:
+def test_bench_prints_json(tmp_path: Path, call: Call) -> None:
     words = ["apc-kept", "--dataset", "breast-cancer", "--method", "local", "--seeds", 1, "--quick"]
     found = check("bench", call("bench", *words, "--folder", tmp_path / "runs", "--json").stdout)
     assert {cell["facts"]["dataset"] for cell in found["cells"]} == {"breast-cancer"}
 
 
-def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_demo_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.setattr(local_demo, "run", lambda *_, **__: made_up({"Local": [0.9, 0.8], "Standard VFL": [0.7, None]}))
     found = check("demo", call("demo", tmp_path, "--json").stdout)
     assert "Standard VFL cannot answer if a party is away." in found["verdicts"]
 
 
-def test_parties_apart(work: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_federate_commands_print_json(work: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     answers = work / "answers.parquet"
     pl.DataFrame({"customer": ["c001"], "prediction": ["yes"]}).write_parquet(answers)
     outcomes = {

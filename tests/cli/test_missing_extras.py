@@ -34,7 +34,7 @@ def without(extra: str, commands: list[list[str]], folder: Path) -> list[tuple[i
 
 
 @pytest.mark.slow
-def test_parties_apart_say_what_to_install(tmp_path):
+def test_federate_commands_name_the_missing_extra(tmp_path):
     pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
     from anyparty.deployment import coordinator  # noqa: PLC0415 - an extra
 
@@ -61,7 +61,7 @@ def test_parties_apart_say_what_to_install(tmp_path):
 
 
 @pytest.mark.slow
-def test_all_else_does_without(tmp_path):
+def test_other_commands_work_without_extras(tmp_path):
     write_tables(tmp_path)
     commands = [["train", "credit.toml", "--quiet"], ["evaluate", "runs/credit-laser-seed1"], ["methods"], ["doctor"],
                 ["report", "runs/credit-laser-seed1"]]  # fmt: skip
@@ -70,18 +70,18 @@ def test_all_else_does_without(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_service_says_what_to_install(tmp_path):
+def test_the_service_names_the_missing_extra(tmp_path):
     ((code, said, _),) = without("serve", [["serve", "runs/none"]], tmp_path)
     assert (code, said) == (2, "the prediction service needs an extra: pip install 'anyparty[serve]'\n")
 
 
-def test_a_package_that_is_no_extras_is_not_taken_for_one():
+def test_a_missing_package_outside_extras_raises_the_original_error():
     with pytest.raises(ModuleNotFoundError, match="no_such") as raised, needing("flare", "this"):
         import no_such  # noqa: F401, PLC0415
     assert not isinstance(raised.value, ConfigError)
 
 
-def test_what_is_missing_within_is_said_once():
+def test_nested_missing_extras_are_reported_once():
     with pytest.raises(MissingExtra, match=r"^inner needs"), needing("serve", "outer"), needing("flare", "inner"):
         raise ModuleNotFoundError(name="nacl.bindings")
 
@@ -106,7 +106,7 @@ app()
     ],
     ids=["stdout", "another"],
 )
-def test_a_reader_that_has_ended_is_no_error(does, read, code, said):
+def test_a_closed_output_pipe_is_not_an_error(does, read, code, said):
     ours, theirs = os.pipe()
     try:
         if not read:

@@ -62,7 +62,7 @@ def test_apc_sends_one_message_from_each_passive_party(three, call):
     alone(three, call)
 
 
-def test_apc_answers_from_what_crossed_and_says_so(three, call):
+def test_apc_predicts_from_exchanged_rows_and_reports_it(three, call):
     trained(call, "apc", "method.classify_on=either", "method.passive_embedding=5", "method.joint_hidden=[4]")
     (three / "shop.csv").unlink()
     (three / "phone.csv").unlink()
@@ -77,7 +77,7 @@ def test_apc_answers_from_what_crossed_and_says_so(three, call):
     [("apc", "APC-VFL", ()), ("apc", "APC-VFL", ("method.classify_on=either",)), ("vfedtrans", "VFedTrans", ())],
     ids=["apc", "either", "vfedtrans"],
 )
-def test_without_the_active_partys_table_no_row_gets_an_answer_and_every_row_a_reason(three, call, name, title, more):
+def test_without_the_active_table_every_row_gets_a_reason(three, call, name, title, more):
     trained(call, name, *more)
     shown = call("predict", "once", "--table", "shop=shop.csv", "--out", "answers.csv")
     assert shown.exit_code == 0, shown.output
@@ -100,7 +100,7 @@ def test_vfedtrans_decomposes_with_each_passive_party(three, call):
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("name", "title"), [("apc", "APC-VFL"), ("vfedtrans", "VFedTrans")])
-def test_no_passive_party_shares_a_row_with_the_active_one(three, call, name, title):
+def test_training_without_shared_rows_is_refused(three, call, name, title):
     bank, shop = (pl.read_csv(f"{party}.csv") for party in ("bank", "shop"))
     theirs = shop.filter(~pl.col("customer").is_in(bank["customer"].to_list()))
     theirs.write_csv("shop.csv")

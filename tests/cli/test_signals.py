@@ -57,7 +57,7 @@ def weights(run: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(run.glob("parties/*/model.safetensors"))]
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(work: Path, call: Call) -> None:
+def test_a_stopped_run_resumes_to_the_same_weights(work: Path, call: Call) -> None:
     code, said = interrupt(["train", "credit.toml", *LONG], lambda: epochs(work / "run") >= 7)
     assert code == 130
     assert "Traceback" not in said
@@ -71,7 +71,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(work: Path, call: Ca
 
 
 @pytest.mark.slow
-def test_a_party_alone_can_be_stopped(work: Path) -> None:
+def test_a_run_with_a_single_party_can_be_stopped(work: Path) -> None:
     text = (work / "credit.toml").read_text(encoding="utf-8")
     (work / "alone.toml").write_text(text.replace('[parties.shop]\ntable = "shop.csv"', ""), encoding="utf-8")
     long = [word.replace("=80", "=100000") for word in LONG]
@@ -81,7 +81,7 @@ def test_a_party_alone_can_be_stopped(work: Path) -> None:
 
 @pytest.mark.parametrize("ignoring", [False, True])
 @pytest.mark.slow
-def test_a_request_to_end_is_heard_as_ctrl_c(work: Path, *, ignoring: bool) -> None:
+def test_sigterm_is_handled_like_ctrl_c(work: Path, *, ignoring: bool) -> None:
     """Batch systems and containers send SIGTERM, also to background jobs, which ignore Ctrl-C."""
     long = [word.replace("=80", "=100000") for word in LONG]
     code, said = interrupt(["train", "credit.toml", "-q", *long], lambda: epochs(work / "run") >= 1, signal.SIGTERM,
@@ -91,7 +91,7 @@ def test_a_request_to_end_is_heard_as_ctrl_c(work: Path, *, ignoring: bool) -> N
 
 
 @pytest.mark.slow
-def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
+def test_a_stopped_suite_leaves_no_process_behind(tmp_path: Path) -> None:
     """Its runs have separate processes."""
     at_work: set[psutil.Process] = set()
     before = set(psutil.Process().children(recursive=True))  # other tests' suites leave theirs to be used again
@@ -112,7 +112,7 @@ def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_while_python_imports_it_ends_at_once(work: Path, how: signal.Signals) -> None:
+def test_a_signal_during_imports_ends_the_process_at_once(work: Path, how: signal.Signals) -> None:
     """Other code may catch an exception during imports."""
     slow = "import pathlib, time\npathlib.Path('imports').touch()\n"
     slow += "try:\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)\n"
@@ -122,7 +122,7 @@ def test_while_python_imports_it_ends_at_once(work: Path, how: signal.Signals) -
     assert (code, said) == (-how, "")
 
 
-def test_stopped_before_training_keeps_nothing(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stopped_before_training_leaves_no_files(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 

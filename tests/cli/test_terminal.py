@@ -132,11 +132,11 @@ def test_the_script_of_a_shell_calls_the_command(monkeypatch: pytest.MonkeyPatch
         (["trian"], 2), (["evaluate"], 2),
     ],
 )  # fmt: skip
-def test_exit_codes(work: Path, call: Call, words: list[str], code: int) -> None:
+def test_commands_return_the_documented_exit_codes(work: Path, call: Call, words: list[str], code: int) -> None:
     assert call(*words).exit_code == code
 
 
-def test_exit_codes_of_checks(work: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_checks_return_the_documented_exit_codes(work: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     for level, code in (("fine", 0), ("note", 0), ("fix", 2)):
         monkeypatch.setattr(
             checks, "examine", lambda _, level=level: [checks.Finding(check="disk", level=level, result="x")]
@@ -151,7 +151,7 @@ def test_exit_codes_of_checks(work: Path, monkeypatch: pytest.MonkeyPatch, call:
 @pytest.mark.parametrize(
     ("error", "code"), [(KeyboardInterrupt(), 130), (OSError("disk"), 2), (ZeroDivisionError(), 1)]
 )
-def test_exit_codes_of_exceptions(error: BaseException, code: int) -> None:
+def test_exceptions_map_to_exit_codes(error: BaseException, code: int) -> None:
     def command() -> None:
         raise error
 
