@@ -45,7 +45,9 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
-    text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    text = _cast_text(series).str.strip_chars()
+    if text.str.ends_with(".0").any():  # this test is much faster than the replacement
+        text = text.str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
         text = _without_exponent(text)
     if series.dtype.is_temporal():  # the cast appends zeros to seconds, up to the column's resolution
