@@ -38,6 +38,7 @@ class TestCase01OneClassSpelledTwoWays:
             (["False", "FALSE"], ["True", "true"], ("false", "true")),
             (["nein", "NEIN"], ["müde", "mu\u0308de"], ("müde", "nein")),
             (["good", "good\u00a0"], ["bad", "ｂａｄ"], ("bad", "good")),
+            (["👎"], ["👍", "👍\ufe0f"], ("👍", "👎")),
         ],
     )
     def test_is_one_class_with_a_remark_that_counts(self, trial, zero, one, names):
@@ -76,6 +77,34 @@ class TestCase01OneClassSpelledTwoWays:
             assert text.lower() in said.lower()
         trial.settings = {"federation": {"classes": {"no": zero, "yes": one}}}
         assert trial.classes() == {"no": CLEAN["0"], "yes": CLEAN["1"]}
+
+
+    @pytest.mark.parametrize(
+        ("zero", "one"),
+        [
+            (["<=50K", "<=50K."], [">50K"]),
+            (["bad"], ["good", "'good'"]),
+            (["0", "'0'"], ["1"]),
+            (["do"], ["don't", "don’t"]),
+            (["Weg"], ["Straße", "STRASSE"]),
+            (["0"], ["1", "1,0"]),
+            (["paid"], ["not-paid", "not_paid"]),
+            (["b"], ["a", "а"]),
+            (["low"], ["top", "τορ"]),
+        ],
+    )
+    def test_marks_that_may_have_no_meaning_stop(self, trial, zero, one):
+        trial.respell("bank", "default", {"0": zero, "1": one})
+        said = trial.align(fails=True)
+        assert "may be one class or two" in said
+        assert "federation.classes = {" in said
+        trial.settings = {"federation": {"classes": {"no": zero, "yes": one}}}
+        assert trial.classes() == {"no": CLEAN["0"], "yes": CLEAN["1"]}
+
+    @pytest.mark.parametrize("pair", [("A", "A+"), ("-1", "1"), ("<5", ">5"), ("C", "C#"), ("1-2", "12"), ("да", "нет")])
+    def test_marks_that_have_a_meaning_are_two_classes(self, trial, pair):
+        trial.respell("bank", "default", {"0": [pair[0]], "1": [pair[1]]})
+        assert sorted(trial.classes().values()) == sorted(CLEAN.values())
 
 
 class TestCase02MissingMarksAmongLabels:
