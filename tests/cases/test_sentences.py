@@ -70,6 +70,17 @@ class TestCase08PythonArguments:
         for word in words:
             assert word in str(stopped.value)
 
+    def test_a_subclass_of_a_pandas_frame_is_a_frame(self):
+        frame = type("GeoDataFrame", (pd.DataFrame,), {})(SHOP.to_pandas())
+        assert Federation.from_tables(clean() | {"shop": frame}, **GIVEN).overlap.by_all == 240
+
+    @pytest.mark.parametrize("start", [0, 1000])
+    def test_an_index_without_a_name_may_hold_the_ids(self, start):
+        frame = SHOP.to_pandas().drop(columns="customer").set_index(pd.RangeIndex(start, start + 240))
+        with pytest.raises(AnypartyError) as stopped:
+            Federation.from_tables(clean() | {"shop": frame}, **GIVEN)
+        assert ("rename_axis" in str(stopped.value)) == bool(start)
+
     def test_a_list_of_one_id_column_is_that_column(self):
         assert made(id=["customer"]).overlap.by_all == 240
 

@@ -146,8 +146,6 @@ class TrainSettings(Settings):
         return headline(task, self.metric)
 
 
-
-
 def _id_columns(value: Any) -> Any:
     """Reject a value that is neither the name of a column nor a list of different names."""
     names = [value] if isinstance(value, str) else value
