@@ -43,7 +43,7 @@ def user_path(named: Path | str) -> Path:
 
 
 def path_hint(path: Path) -> str:
-    """Return a reason why a path that does not exist may be meant in another way; "" if there is none."""
+    """Return a reason why a path that does not exist is wrong, such as a variable of a shell; "" if unknown."""
     if path.exists():
         return ""
     if os.sep == "/" and "\\" in str(path):
