@@ -178,6 +178,11 @@ class Stage:
     record: Callable[[State], Mapping[str, float]] | None = None
     continues: bool = False
 
+    @cached_property
+    def is_local(self) -> bool:
+        """True if the parties send no messages in the stage."""
+        return self.loss is not None or self.parties == "active"
+
 
 class Method(Protocol):
     """The interface that every method implements."""

@@ -10,7 +10,7 @@ was added to the class later may have its default value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -98,15 +98,15 @@ IDLE = (
 """All parameters that have no effect under some condition, listed by hand."""
 
 
-def check_effects(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
-    """Raise an error if a parameter in ``given`` has no effect with a method's settings.
+def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
+    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``made``.
 
-    ``parts`` are the objects that hold the method's settings. ``given`` has the parameters that the user set.
+    ``given`` has the parameters that the user set.
 
     Raises:
         ConfigError: a parameter has no effect; the message contains the parameter's name.
     """
-    for part in parts:
+    for part in _layers(made):
         for each in IDLE:
             if not isinstance(part, each.of) or not each.where(part):
                 continue
@@ -161,17 +161,9 @@ def method(name: str, **parameters: Any) -> Method:
             the other parameters.
     """
     made = made_again(name, **parameters)
-    check_idle(name, made, parameters)
+    if parameters:
+        check_idle(name, made, parameters)
     return made
-
-
-def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
-    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``made``.
-
-    Raises:
-        ConfigError: a parameter has no effect; the message contains the parameter's name.
-    """
-    check_effects(name, _layers(made), given)
 
 
 def made_again(name: str, **parameters: Any) -> Method:
@@ -205,11 +197,12 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
         if given and given.get(switch, "none") in {"none", "ignore"} and given.keys() - {switch}:
             raise ConfigError(f"method {name!r}: {some(sorted(given.keys() - {switch}))} would do nothing without "
                               f"{switch} = {on}")  # fmt: skip
-    first, then = SelfSupervised(**shared[1]), Pseudo(**shared[2])
+    first = SelfSupervised(**shared[1]) if shared[1] else None
+    then = Pseudo(**shared[2]) if shared[2] else None
     split = Split(rule=made, **shared[0])
-    if then.unlabelled == "pseudo":
+    if then is not None and then.unlabelled == "pseudo":
         split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
-    return split if first.pretrain == "none" else Pretrained(first=first, method=split)
+    return split if first is None or first.pretrain == "none" else Pretrained(first=first, method=split)
 
 
 def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -97,11 +97,6 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     return stages, state, progress, best
 
 
-def is_local(stage: Stage) -> bool:
-    """Return True if the parties send no messages in a stage."""
-    return stage.loss is not None or stage.parties == "active"
-
-
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
     """Return the last (stage, epoch) that all parties reached together before this party reached ``moment``.
 
@@ -111,9 +106,9 @@ def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
     """
     stage, epoch = moment
     first = stage
-    while first > 0 and (first == len(stages) or is_local(stages[first])) and is_local(stages[first - 1]):
+    while first > 0 and (first == len(stages) or stages[first].is_local) and stages[first - 1].is_local:
         first -= 1
-    local = first < len(stages) and is_local(stages[first])
+    local = first < len(stages) and stages[first].is_local
     return (first, 0) if local else (stage, epoch)
 
 
@@ -233,7 +228,7 @@ async def _decide(
         record |= await _validate(part, stage.name, progress.epoch, net, state, plan)
     elif stage.loss is not None and len(plan["validation"]):
         record |= _own_loss(stage, state, part, plan["validation"])
-    if not is_local(stage):
+    if not stage.is_local:
         return await verdict(part, net, progress, plan, record, validates=validates, last=last)
     if "validation" not in record:
         return EpochDecision()
@@ -355,8 +350,10 @@ async def _validate(
     if answered.reasons:
         check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
-    sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
-    return {of: metrics.selection(answered, y, which, shown) for of, which in sets.items()}
+    scores = {"validation": metrics.selection(answered, y, validation, shown)}
+    if len(plan["scored"]):
+        scores["training"] = metrics.selection(answered, y, ~validation, shown)
+    return scores
 
 
 def device_of(name: str, what: str = "train.device") -> torch.device:

@@ -189,8 +189,9 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
     assert known.observed is not None
     table = teaching(house.table, known.position, known.observed.numpy())
     seeds = Seeds(config.train.seed, house.hooks.secret)
-    use = assign(house.table, known.position, known.observed.numpy(), config.split_plan, seeds)
     asked = config.federation
+    plan = config.split.plan(config.train, asked.task)
+    use = assign(house.table, known.position, known.observed.numpy(), plan, seeds)
     task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
     if config.train.balance and task.kind == "regression":
         raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")

@@ -25,6 +25,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -119,14 +120,15 @@ class Bounds:
         return None
 
 
-def roles(roster: Roster, party: str) -> set[Role]:
+@lru_cache
+def roles(roster: Roster, party: str) -> frozenset[Role]:
     """Return the roles of a party in message declarations, such as "active" and "host" (see ``MessageSpec``)."""
     found: set[Role] = {"any", "active" if party == roster.active else "passive"}
     if party in roster.blocks:
         found.add("block")
     if party in roster.labelers:
         found.add("host")
-    return found
+    return frozenset(found)
 
 
 @dataclass

@@ -52,7 +52,7 @@ from anyparty.networks.encoders import Factory
 from anyparty.tables import summary
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
-from anyparty.training.loop import is_local, predict_rows
+from anyparty.training.loop import predict_rows
 from anyparty.training.party import PartyResult, agreed_on
 from anyparty.training.party_run import Attendance, RunHooks, door_of
 from anyparty.transport.contract import ContractChannel
@@ -182,7 +182,7 @@ async def _attendance(
     """
     run = home.run
     names = [name for name in run.roster.names if name not in {home.site.party, *unsaved}]
-    local = {stage.name for stage in run.method.stages(outcome.seat) if is_local(stage)}
+    local = {stage.name for stage in run.method.stages(outcome.seat) if stage.is_local}
     unfinished = await control_messages.unfinished(net, names)
     if any(ENDED in why for why in (*unsaved.values(), *unfinished.values())):
         raise Stopped(ENDED)
