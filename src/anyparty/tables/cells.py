@@ -208,7 +208,7 @@ def _cast_text(series: pl.Series) -> pl.Series:
 
 
 INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
+    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe0e\ufe0f\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
 SEARCHED = 5000  # in columns with more levels, spellings are not compared
 SHOWN = 6  # the largest number of groups of spellings in a note
