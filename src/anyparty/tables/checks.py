@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
-from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, dates_in, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import NOT_A_NUMBER
+from anyparty.tables.reading_rules import NOT_A_NUMBER, numbers_with_marks
 
 EMPTY = "are empty except for the id"
 
@@ -27,6 +27,7 @@ UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the colu
 FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
 VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
 FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
+LISTED = 12  # the largest number of texts that the advice on a column of categories lists
 MANY = 3  # the largest number of column names in a sentence
 
 
@@ -120,29 +121,55 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
                 f"this stands for missing, write {party_setting(where, 'missing', column.name, words)}"
             )
         elif notation := notation_of(numbers):
-            advice = f"{date_setting(column.name, where)}, " if notation.name == "dates" else notation.advice
+            advice = f"{date_setting(column.name, where, numbers)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
                 f"as {notation.examples[0]!r}: {advice}or keep them: "
                 f"{party_setting(where, 'types', column.name, 'categorical')}"
             )
-        elif others := _among_quantities(numbers, where, column.name):
+        elif others := _among_quantities(text.filter(~text.is_in(NOT_A_NUMBER)), where, column.name):
             notes.append(others)
     return tuple(notes)
 
 
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
-    """Return a report if at least half of the cells of a column of categories look like numbers, or dates; else ""."""
-    numbers, dates = text.cast(pl.Float64, strict=False).is_not_null(), text.str.contains(NOTATIONS["dates"][0])
-    for what, found, most in (("numbers", numbers, FEW_LEVELS), ("dates", dates, 1)):  # few numbers may be levels
-        if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > most:
-            rest = [each for each, _ in cells.value_counts(text.filter(~found))]
-            return (
-                f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
-                f"{int((~found).sum()):,} are not, such as {some(rest)}: if these mean an empty cell, write "
-                f"{party_setting(where, 'missing', name, rest[:5])}; if they are categories, write "
-                f"{party_setting(where, 'types', name, 'categorical')}"
-            )
+    """Return a report if some cells of a column of categories look like numbers or dates; else "".
+
+    The counted cells are, in this order:
+
+    - numbers, plain or with marks or units, if they are at least half of the cells, and more than ``FEW_LEVELS``
+      different ones, because few numbers may be levels;
+    - numbers with a percent sign or a currency, if there are at least two different ones;
+    - dates (``dates_in``), if there are at least two different ones.
+
+    Codes such as A-12, ranges such as 2-3 years, and few numbers such as 4 beside 5+ are not reported.
+
+    Args:
+        text: the cells that are not empty.
+        where: party and file, the beginning of the report.
+        name: the name of the column.
+    """
+    numbers, shares = numbers_with_marks(text)
+    numbers |= text.str.contains(NOTATIONS["numbers with a unit"][0])
+    many = 2 * int(numbers.sum()) >= len(text) and text.filter(numbers).n_unique() > FEW_LEVELS
+    looked_for = {
+        "numbers": (numbers, 1 if many else len(text) + 1),
+        "numbers with marks": (shares, 2),
+        "dates": (dates_in(text, strict=True), 2),
+    }
+    for what, (found, least) in looked_for.items():
+        if text.filter(found).n_unique() < least or found.all():
+            continue
+        rest = [each for each, _ in cells.value_counts(text.filter(~found))]
+        empty = (
+            f"write {party_setting(where, 'missing', name, rest)}" if len(rest) <= LISTED
+            else "leave them empty in the table"
+        )  # fmt: skip
+        return (
+            f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, such as "
+            f"{text.filter(found)[0]!r}, and {int((~found).sum()):,} are not, such as {some(rest)}: if these mean an "
+            f"empty cell, {empty}; if they are categories, write {party_setting(where, 'types', name, 'categorical')}"
+        )
     return ""
 
 
