@@ -6,7 +6,7 @@ argument ``where``, or text that the caller adds. No check raises an error, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,10 @@ EMPTY = "are empty except for the id"
 UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the column may be in another notation or unit
 FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
 VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
-FEW_ROWS = 5  # in a table of fewer rows, an empty column is not reported
+# In a table of fewer rows than FEW_ROWS, an empty column is not reported. In a table of at most SOME_ROWS rows, it is
+# reported only if at most the share HARDLY was empty in training. In other tables, a column is also reported if the
+# share of its empty cells has grown by more than MORE.
+FEW_ROWS, SOME_ROWS, HARDLY, MORE = 5, 10, 0.05, 0.5
 LISTED = 12  # the largest number of texts that the advice on a column of categories lists
 MANY = 3  # the largest number of column names in a sentence
 
@@ -237,20 +240,33 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
                f"could not learn from it and treats it as {value:g}{more}")  # fmt: skip
 
 
-def empty_now(frame: pl.DataFrame) -> Iterator[str]:
-    """Yield a warning about columns that are empty now; in training, each column had at least one cell with a value.
+def empty_now(columns: pl.DataFrame, shares: Mapping[str, float]) -> Iterator[str]:
+    """Yield a warning about columns that are mostly empty now, and were not in training.
 
-    A table in which all columns are empty is not reported here, because ``without_cells`` reports it.
+    Rows whose cells are all empty are not counted, because ``without_cells`` reports them. In the other n rows, a
+    column is reported in two cases:
+
+    - It is wholly empty, n is at least ``FEW_ROWS``, and this is not an accident: at most the share ``HARDLY`` was
+      empty in training, or in more than ``SOME_ROWS`` rows, n empty cells would have a probability below 0.1%.
+    - n is more than ``SOME_ROWS``, and the share of empty cells is more than ``MORE`` above the share in training.
 
     Args:
-        frame: the prepared columns.
+        columns: [n, d] the columns that the model requires, null for an empty cell.
+        shares: by column, the share of cells that were empty in training; a column that is not listed had some cells.
     """
-    empty = [column.name for column in frame.iter_columns() if column.null_count() == len(column)]
-    if len(frame) >= FEW_ROWS and 0 < len(empty) < frame.width:
-        plural = len(empty) > 1
-        yield (f"column{'s' * plural} {some(empty)} {'have' if plural else 'has'} no cell in any of {len(frame):,} rows"
-               f", and had cells in training: the model uses {'their' if plural else 'its'} fill value or the level of "
-               "missing cells")  # fmt: skip
+    columns = columns.filter(~pl.all_horizontal(pl.all().is_null())) if columns.width else columns
+    n, found = len(columns), list[str]()
+    for column in columns.iter_columns() if n >= FEW_ROWS else ():
+        count, then = column.null_count(), shares.get(column.name)
+        known = 0.0 if then is None else then
+        wholly = count == n and (known <= HARDLY or (n > SOME_ROWS and known**n < 0.001))
+        if wholly or (then is not None and n > SOME_ROWS and count > (then + MORE) * n):
+            found.append(f"column {column.name!r} in {count:,} of {n:,} rows"
+                         f"{'' if then is None else f' (in training in {then:.1%})'}")  # fmt: skip
+    if found:
+        more = f" and {len(found) - MANY} more columns" if len(found) > MANY else ""
+        yield (f"more cells are empty than in training: {', '.join(found[:MANY])}{more}: the model uses the fill value "
+               "or the level of missing cells")  # fmt: skip
 
 
 def far_from_training(
@@ -302,7 +318,7 @@ class RowRemarks:
 
     Attributes:
         party: the party.
-        always: remarks on columns that are empty in the whole table.
+        always: remarks on columns that are mostly empty in the whole table.
         columns: the columns in which some cells differ from the training rows.
     """
 
@@ -321,7 +337,7 @@ class RowRemarks:
 
 def row_remarks(
     party: str, frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ...]],
-    spreads: Mapping[str, tuple[float, float]],
+    spreads: Mapping[str, tuple[float, float]], empty: Iterable[str] = (),
 ) -> RowRemarks:  # fmt: skip
     """Compare each row of a table with the training rows.
 
@@ -330,6 +346,7 @@ def row_remarks(
         frame: [n, d] the prepared columns.
         levels: the levels of each categorical column in training; ``None`` is the level of missing cells.
         spreads: by numeric column, the mean and standard deviation of its numbers in the training rows.
+        empty: remarks on columns that are mostly empty in the whole table.
     """
     found = []
     for name, known in levels.items():
@@ -341,4 +358,4 @@ def row_remarks(
         found.append((frame[name], far, reason))
     masks = [(column, odd.fill_null(value=False), reason) for column, odd, reason in found]
     columns = tuple(OddColumn(column, odd.to_numpy(), reason) for column, odd, reason in masks if odd.any())
-    return RowRemarks(party, tuple(empty_now(frame)), columns)
+    return RowRemarks(party, tuple(empty), columns)
