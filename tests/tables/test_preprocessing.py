@@ -194,7 +194,7 @@ class TestApply:
     def test_missing_column(self):
         table = table_of({"agee": [1], "town": ["Ulm"], "sick": [True]})
         with pytest.raises(
-            TableError, match=r"'clinic', data frame: .* trained on 'age', .* did you mean 'agee'\?; add"
+            TableError, match=r"'clinic', data frame: .* trained on 'age', .* did you mean 'agee'\? Add"
         ):
             self.PREPARE.apply(table)
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
+from functools import reduce
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -22,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, continued, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, check_order, texts
@@ -95,7 +96,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
             said.append(
                 f"{where}: {message}" + ("" if isinstance(found["input"], dict) else f", got {found['input']!r}")
             )
-    return "; ".join(said)
+    return reduce(continued, said)
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:

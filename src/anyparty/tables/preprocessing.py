@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from anyparty.errors import ModelError, TableError, nearest, remark, some
+from anyparty.errors import ModelError, TableError, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers, key, party_in
 from anyparty.tables.column_types import KINDS, Kind
 from anyparty.tables.reading_rules import DateColumn
-from anyparty.tables.table import Table
+from anyparty.tables.table import Table, lacking
 
 if TYPE_CHECKING:
     from sklearn.preprocessing import OneHotEncoder
@@ -466,11 +466,7 @@ class Prepare(BaseModel):
         present = table.columns.columns
         missing = [name for name in self.kinds if name not in present]
         if missing:
-            raise TableError(
-                f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
-                f"{nearest(missing[0], [name for name in present if name not in self.kinds])}; add the column, empty "
-                "where it is not known"
-            )
+            raise lacking(missing, [name for name in present if name not in self.kinds], _where(table))
         read = {name: _as_kind(table, name, kind) for name, kind in self.kinds.items()}
         parts = [part for each in self.dates for part in each.transform(read[each.name])]
         others = [read[name] for name in (*self.categorical.columns, *self.words.columns)]

@@ -228,7 +228,7 @@ def two_digit_formats(text: pl.Series) -> tuple[str, ...]:
 
     The result is empty if a cell does not look like such a date. A format with the day first is the first one.
 
-    >>> two_digit_formats(pl.Series(["01.02.24", "13.02.24"])), two_digit_formats(pl.Series(["3-MAR-24"]))
+    >>> two_digit_formats(pl.Series(["01.02.24", "13.02.99"])), two_digit_formats(pl.Series(["3-MAR-24"]))
     (('%d.%m.%y',), ('%d-%b-%y',))
     """
     known = text.drop_nulls()

@@ -234,7 +234,7 @@ def _apart(far: pl.Series, numbers: pl.Series) -> pl.Series:
         distances = distances.filter(distances >= 0)
         gaps = distances.is_in(away.implode()) & (distances > APART * distances.shift(1, fill_value=0.0))
         found += far.filter(away >= distances[gaps.arg_true()[0]]).to_list() if gaps.any() else []
-    found += [end for end in (numbers.min(), numbers.max()) if end in NINES and (numbers == end).sum() > 1]
+    found += [end for end in numbers.sort()[[0, -1]] if end in NINES and (numbers == end).sum() > 1]
     return far.filter(far.is_in(found))
 
 
