@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import t
 
 from anyparty.api.runs import evaluate_run
-from anyparty.report import comparison, party_set_scores
+from anyparty.report import comparison, figures, party_set_scores
 from anyparty.report.recorded_runs import RunScores, find_runs
 from tests.report import trained
 
@@ -110,9 +110,10 @@ def test_many_runs_take_no_more_room_than_few(runs):
     assert len(section.details[0].tables[0].rows) == 60
 
 
-def test_scores_by_number_of_parties_are_means_over_seeds(runs):
+def test_scores_by_number_of_parties_are_means_over_seeds(runs, monkeypatch):
     """Recorded scores are by the parties that have the row, scores of models by the present parties."""
     found, scores = compared([runs["laser-1"], runs["laser-2"], runs["local-1"]])
+    monkeypatch.setattr(figures, "FEWEST_ROWS", 1)
     one, two, other = (run.evaluation["by_count"] for run in found)
     table = comparison.comparison_section(found, [RunScores.of(run) for run in found]).tables[1]
     assert table.headers == ["variant", "1", "2"]
@@ -126,6 +127,7 @@ def test_scores_by_number_of_parties_are_means_over_seeds(runs):
     assert table.caption == "Mean accuracy over seeds, by number of present parties."
     alone = np.mean([evaluate_run(runs["local-1"], parties=[name]).overall["accuracy"] for name in ("bank",)])
     assert table.rows[1][2] == f"{evaluate_run(runs['local-1']).overall['accuracy']:.3f}" == f"{alone:.3f}"
+    monkeypatch.undo()
     few = [replace(run, evaluation=run.evaluation | {"by_count": {"1": one["1"] | {"rows": 9}, "2": one["2"]}})
            for run in (found[0], found[2])]  # fmt: skip
     table = comparison.comparison_section(few, [RunScores.of(run) for run in few]).tables[-2]
