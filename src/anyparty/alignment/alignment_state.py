@@ -3,25 +3,23 @@
 Each party keeps its ids in a list, in a secret order. A token is an id's point on an elliptic curve, multiplied by the
 secrets of all parties, so that equal ids have equal tokens. A series is a sequence of alignments with the same secrets.
 
-The parties agree which entries of each list need tokens. Without stored states, all entries need tokens. If the parties
-have states of an earlier alignment in the same series (``continued``), only the entries after the last entry with a
-stored token need tokens. After an interruption, these entries are the rest of the list. In a later alignment, they are
-the new ids.
+At the start of an alignment, the parties compare their states:
 
-The stored states are used only if every party has a state of the same series, and if no list has fewer entries than the
-active party has stored tokens for it. A list can lose entries if a party restores a backup. If the states are not used,
-all parties draw new secrets.
+- If every party has a state of the same series, the parties continue the series. Only ids without a stored token are
+  processed: the remaining ids of an interrupted alignment, or new ids.
+- If a party has no such state, or has restored an old backup of its state, all parties draw new secrets and start a
+  new series. All ids are processed.
 
 The folder of a state contains
-    state.json    the party's root secret, the identifier of the series, and a hash of the salt and the roster
-    list.bin      [L, 16]: a keyed hash of each id that the party ever put into its list, in the secret order.
+    state.json    the party's root secret, the identifier of the series, and a hash of the salt and the roster.
+    list.bin      [L, 16]: a keyed hash of each of the L ids that the party ever put into its list, in the secret order.
     rows.bin      the table row of each entry of the list, and a keyed hash of all ids in their order.
-    tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the first entries of the K-th party's list
+    tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the first entries of the K-th party's list.
 
 New entries are only appended to a list. An id that is no longer in the table keeps its place in the list.
 
-The folder and its files are readable for their owner only. A reader of ``list.bin`` and the root secret can test
-whether a guessed id is in this party's list. The tokens reveal no id unless the secrets of all parties are known.
+Only the owner of the folder can read its files. A reader of ``list.bin`` and the root secret can test whether a guessed
+id is in this party's list. The tokens reveal no id unless the secrets of all parties are known.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class AlignmentState:
         series: [32] the random identifier of the series of alignments with the same secrets, which is equal at all
             parties; zeros if there is no usable state.
         root: [32] the party's root secret; zeros if there is no usable state.
-        entries: [L, 16] the keyed hashes of the list's ids.
+        entries: [L, 16] the keyed hashes of the L ids in the party's list.
     """
 
     folder: Path
@@ -83,10 +81,7 @@ class AlignmentState:
         return cls(folder, terms, series, root, _read(folder / "list.bin", ENTRY))
 
     def matched(self, ids: pl.Series) -> NDArray[np.int64]:
-        """Return, for each of the L entries of the list, the index of its id in ``ids``; -1 if the id is absent.
-
-        If ``ids`` begins with the ids of the last alignment, the stored indices are returned, which saves time.
-        """
+        """Return, for each entry of the list, the index of its id in ``ids``; -1 if the id is absent: [L]."""
         if not len(self.entries):
             return np.empty(0, np.int64)
         known = self._remembered(ids)
@@ -106,23 +101,23 @@ class AlignmentState:
         write_json(self.folder / "state.json", about)
 
     def extend(self, ids: pl.Series) -> None:
-        """Append keyed hashes of the new ``ids`` to the list on disk and in memory, in the order of ``ids``."""
+        """Append the keyed hashes of new ``ids`` to the list, on disk and in memory."""
         added = _hashes(ids, self.root)
         _append(self.folder / "list.bin", len(self.entries), added)
         self.entries = np.concatenate([self.entries, added])
 
     def remember(self, ids: pl.Series, rows: NDArray[np.int64]) -> None:
-        """Store ``rows`` [L] for the next alignment: for each entry of the list, its index in ``ids``."""
+        """Store the result ``rows`` [L] of ``matched``, so that the next alignment need not compute it again."""
         with writing(self.folder / "rows.bin") as temporary:
             temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
 
     def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
-        """Return the indices that ``remember`` stored; ``None`` unless ``ids`` begins with the ids of that call."""
+        """Return the stored rows; ``None`` if ``ids`` does not begin with the ids for which they were stored."""
         try:
             raw = (self.folder / "rows.bin").read_bytes()
         except OSError:
             return None
-        if len(raw) != SIZE + 8 * (1 + len(self.entries)):  # the list was extended after these rows were stored
+        if len(raw) != SIZE + 8 * (1 + len(self.entries)):  # outdated, because the list has grown
             return None
         count, rows = int(np.frombuffer(raw, np.int64, 1, SIZE)[0]), np.frombuffer(raw, np.int64, offset=SIZE + 8)
         if not 0 <= count <= len(ids) or self._digest(ids.head(count), rows) != raw[:SIZE]:
@@ -130,7 +125,6 @@ class AlignmentState:
         return rows
 
     def _digest(self, ids: pl.Series, rows: NDArray[np.int64]) -> bytes:
-        """Return one keyed hash [32] of ``ids`` in their order, the entries of the list, and ``rows``."""
         whole = hashlib.blake2b(digest_size=SIZE, key=self.root, person=b"anyparty.rows.1")
         lengths, joined = ids.str.len_bytes().to_numpy(), ids.str.join("").item() or ""
         for part in (lengths.tobytes(), joined.encode(), self.entries.tobytes(), rows.tobytes()):
@@ -149,7 +143,10 @@ class AlignmentState:
         return _read(self.folder / f"tokens-{place}.bin", SIZE)
 
     def add_tokens(self, place: int, before: int, points: NDArray[np.uint8]) -> None:
-        """Store tokens of the party with index ``place`` in the roster, after its first ``before`` stored tokens."""
+        """Write tokens of one party to its file, after the first ``before`` tokens; overwrite any later tokens.
+
+        ``place`` is the party's index in the roster.
+        """
         _append(self.folder / f"tokens-{place}.bin", before, points)
 
     def delete(self) -> None:
@@ -161,7 +158,9 @@ class AlignmentState:
 
 
 class TokenLists:
-    """The tokens of all parties' lists in one array, filled batch by batch; ``state``, if given, stores them on disk.
+    """The tokens of all parties' lists in one array, to which an alignment adds batch after batch.
+
+    If ``state`` is given, the tokens are also stored on disk.
 
     Attributes:
         points: [sum of all lengths, 32] uint8.
@@ -190,12 +189,11 @@ class TokenLists:
 
 
 def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
-    """Return the keyed hashes [n, 16] of n ids, 16 bytes each."""
     keyed = hashlib.blake2b(digest_size=ENTRY, key=root, person=b"anyparty.list.1")
     out = bytearray()
     for at in range(0, len(ids), CHUNK):
         for text in ids.slice(at, CHUNK).cast(pl.Binary).to_list():
-            each = keyed.copy()  # the copy already contains the key
+            each = keyed.copy()
             each.update(text)
             out += each.digest()
     return np.frombuffer(out, dtype=np.uint8).reshape(-1, ENTRY)
@@ -207,7 +205,7 @@ def _frame(entries: NDArray[np.uint8]) -> pl.DataFrame:
 
 
 def _read(path: Path, size: int) -> NDArray[np.uint8]:
-    """Return the complete entries of a file, with ``size`` bytes each; a missing file has no entries."""
+    """Read the entries of a file, with ``size`` bytes each; ignore an incomplete entry at its end."""
     try:
         raw = np.fromfile(path, dtype=np.uint8)
     except FileNotFoundError:
@@ -216,7 +214,7 @@ def _read(path: Path, size: int) -> NDArray[np.uint8]:
 
 
 def _append(path: Path, before: int, entries: NDArray[np.uint8]) -> None:
-    """Cut a file after its first ``before`` entries, append ``entries``, and wait until they are on the disk."""
+    """Overwrite a file from entry number ``before`` on with ``entries``, and flush it to disk."""
     with _storing(path), os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
         file.truncate(before * entries.shape[1])
         file.seek(0, os.SEEK_END)
@@ -257,7 +255,7 @@ MESSAGES = (
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ListPlan:
-    """One party's view of the parties' lists of ids, and of the entries in them that need tokens.
+    """One party's view of all parties' lists of ids, and of the list entries that need tokens.
 
     Attributes:
         secret: the party's secret scalars.
@@ -267,8 +265,8 @@ class ListPlan:
         start: for each party's list, the number of entries that have tokens.
         continued: True if an earlier alignment used the same secrets.
         tokens: at the active party, all parties' tokens, filled during the alignment; ``None`` at passive parties.
-        left_out: by party, the indices of list entries whose ids are no longer in that party's table. The active party
-            knows them for all parties, a passive party only for itself.
+        left_out: for each party, the indices of list entries whose ids are no longer in that party's table. The active
+            party knows them for all parties, a passive party only for itself.
     """
 
     secret: Secret
@@ -284,7 +282,7 @@ class ListPlan:
         return {name: length - self.start[name] for name, length in self.lengths.items()}
 
     def kept_tokens(self) -> NDArray[np.uint8]:
-        """Return the tokens of all entries that are not in ``left_out``, party by party: [sum of sizes, 32]."""
+        """Return the tokens [M, 32] of all ids that are still in a party's table, party by party."""
         assert self.tokens is not None
         mask, begin = np.ones(len(self.tokens.points), dtype=np.bool_), 0
         for name, length in self.lengths.items():
@@ -294,7 +292,7 @@ class ListPlan:
 
 
 async def plan_alone(net: Channel, roster: Roster, sizes: Mapping[str, int], root: bytes | None) -> ListPlan:
-    """Return the plan of an alignment without stored states, in which all ids of all parties need tokens."""
+    """Return the plan of an alignment that stores no state on disk. All ids need tokens."""
     secret = Secret.of(root)
     return ListPlan(
         secret=secret,
@@ -317,7 +315,7 @@ async def plan_with_state(
         ids: the party's ids.
         sizes: the number of ids of each party.
         state: the party's state.
-        root: the root from which new secrets are derived; ``None`` draws it at random.
+        root: the root from which new secrets are derived; a random one if ``None``.
 
     Raises:
         MessageError: a party reports numbers of ids or tokens that contradict each other.
@@ -358,8 +356,6 @@ async def plan_with_state(
 
 @dataclass(frozen=True)
 class _Report:
-    """The content of one party's message ``align-state``."""
-
     series: bytes
     nonce: bytes
     stored: int
@@ -373,7 +369,7 @@ class _Report:
 
 
 async def _exchange(net: Channel, roster: Roster, state: AlignmentState, stored: int, new: int) -> dict[str, _Report]:
-    """Send a report of this party's state to all other parties; return all parties' reports in the roster's order."""
+    """Send a report of this party's state to all other parties, and return the reports of all parties."""
     done = [state.token_count(place) if net.me == roster.active else 0 for place in range(len(roster.names))]
     own = _Report(state.series, secrets.token_bytes(SIZE), stored, stored + new, tuple(done))
     others = [name for name in roster.names if name != net.me]
@@ -400,11 +396,9 @@ async def _exchange(net: Channel, roster: Roster, state: AlignmentState, stored:
 async def _left_out(
     net: Channel, roster: Roster, sizes: Mapping[str, int], lengths: Mapping[str, int], own: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int64]]:
-    """Collect the indices of list entries whose ids are no longer in the owner's table; passive parties send theirs.
+    """Send the active party the list entries whose ids are no longer in this party's table.
 
-    Returns:
-        By party, the indices of such entries. The active party gets the indices of all parties. A passive party gets
-        only its own indices, ``own``.
+    The active party returns these entries of all parties' lists. A passive party returns only its own entries.
     """
     places = {net.me: own}
     if net.me != roster.active:

@@ -27,7 +27,7 @@ from anyparty.errors import MessageError
 CHUNK = 1024  # the number of points that a thread blinds in one task, which takes 30 ms
 
 BlindingProgress = Callable[[int, int], None]
-"""A function that is called with the number of points that this party has blinded so far, and the total number."""
+"""A callback whose arguments are the number of points that this party has blinded until now, and the total number."""
 
 
 def stops(roster: Roster, owner: str) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def stops(roster: Roster, owner: str) -> tuple[str, ...]:
 
 @dataclass
 class Rounds:
-    """The procedure by which one party takes part in the conversion of all parties' ids to tokens.
+    """One party's part in converting all parties' ids to tokens.
 
     Each party hashes its ids to points on an elliptic curve. It blinds the points, which means that it multiplies them
     by a secret scalar, and sends them from party to party. Every other party blinds them, too. A point that all parties
@@ -60,9 +60,9 @@ class Rounds:
         sizes: for each party, the number of ids that need tokens.
         batch: the number of ids in a message.
         pool: worker threads.
-        progress: called after each batch of a list that this party has blinded.
-        before: for each party, the number of ids with tokens from an interrupted alignment, which this one continues.
-        done: the number of points that this party has already blinded, including points of the interrupted alignment.
+        progress: a callback, called each time this party has blinded a batch.
+        before: for each party, the number of ids whose tokens an earlier alignment has computed and stored.
+        done: the number of points that this party has blinded, in this and in earlier alignments.
     """
 
     net: Channel
@@ -78,9 +78,9 @@ class Rounds:
     done: int = 0
 
     async def play(self, keep: Callable[[str, bytes], None]) -> None:
-        """Pass all lists from party to party; the active party calls ``keep`` with a party and a batch of its tokens.
+        """Pass all lists from party to party until every id has a token.
 
-        ``keep`` runs outside the event loop.
+        The active party calls ``keep`` in a thread, with a party's name and a batch of this party's tokens.
         """
         active, me = self.roster.active, self.net.me
         self.done = self._work(self.before)
@@ -98,13 +98,13 @@ class Rounds:
                 await self._depart(b + 1)
 
     async def _depart(self, b: int) -> None:
-        """Blind batch ``b`` of this party's list with the one-time scalar; send it to the first party on its route."""
+        """Blind batch ``b`` of this party's list with the one-time scalar, and send it to the next party."""
         first = self._stops(self.net.me)[1]
         if first != self.net.me:
             await self._send(first, "align-ids", await self._own(b, self.secret.once))
 
     async def _pass_on(self, b: int) -> None:
-        """Receive and blind batch ``b`` of each other party's list, and send it to the next party on its route."""
+        """Receive batch ``b`` of each other party's list, blind it, and send it to the next party."""
         for owner in self._others():
             route = self._stops(owner)
             at = route.index(self.net.me)
@@ -112,7 +112,7 @@ class Rounds:
             await self._send(route[at + 1], "align-ids", points)
 
     async def _receive_own(self, b: int) -> bytes:
-        """Receive batch ``b`` of this party's list after its route; replace the one-time scalar by the secret one."""
+        """Receive back batch ``b`` of this party's list, and replace the one-time scalar by the secret scalar."""
         last = self._stops(self.net.me)[-2]
         if last == self.net.me:  # no other party is on the route
             return await self._own(b, self.secret.scalar)
@@ -149,7 +149,6 @@ class Rounds:
             await self.net.send(to, tag, {"points": _tensor(points)})
 
     async def _on_all_cores(self, work: Sequence[Callable[[], bytes]]) -> bytes:
-        """Run the functions ``work`` on all cores, and return their results, joined in the order of ``work``."""
         loop = asyncio.get_running_loop()
         made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
         self.done += len(made) // SIZE
@@ -158,11 +157,11 @@ class Rounds:
         return made
 
     def _work(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of points that this party blinds if the parties' lists have the lengths ``sizes``."""
+        """Return the number of points that this party must blind for lists of the given sizes."""
         return sum(sizes.values()) + (sizes.get(self.net.me, 0) if len(self._stops(self.net.me)) > 2 else 0)
 
     def _others(self) -> list[str]:
-        """Return the names of the other parties, in the order in which their lists arrive."""
+        """Return the names of the other parties, in the order in which this party receives their lists."""
         at = self.roster.names.index(self.net.me)
         return [*reversed(self.roster.names[:at]), *reversed(self.roster.names[at + 1 :])]
 
@@ -173,7 +172,6 @@ class Rounds:
         return -(-max(self.sizes.values()) // self.batch)
 
     def _count(self, owner: str, b: int) -> int:
-        """Return the number of points in batch ``b`` of the owner's list."""
         return max(0, min(self.batch, self.sizes[owner] - b * self.batch))
 
 
@@ -191,8 +189,8 @@ class TokenUnion:
 
     Attributes:
         n: N, the number of different tokens, which are the rows.
-        rows: by party, [n_k]: the row index of each token in the party's list, in the list's order.
-        key: [N] int64, a number that identifies the row, made from later bytes of its token.
+        rows: for each party, [n_k]: the row index of each token in the party's list, in the list's order.
+        key: [N] int64, made from bytes 8 to 15 of the row's token; identifies the row.
     """
 
     n: int
@@ -237,7 +235,10 @@ class TokenUnion:
         return out
 
     def few(self) -> list[str]:
-        """Return the parties with few shared rows: under 1 % of the highest number that the lists' lengths allow."""
+        """Return the parties that share few rows with other parties.
+
+        These are parties with under 1 % of the largest possible number of shared rows, given the lengths of all lists.
+        """
         shared = self.present().sum(axis=1) > 1
         total = sum(map(len, self.rows.values()))
         most = {name: min(len(rows), total - len(rows)) for name, rows in self.rows.items()}
@@ -247,8 +248,8 @@ class TokenUnion:
 def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the permutation [M] that sorts M tokens by their bytes.
 
-    The first 64 bits decide the order of different tokens, except in about one of a million alignments of four million
-    tokens.
+    The first 8 bytes are almost always sufficient; all bytes are compared only if two different tokens have the same
+    first bytes.
     """
     order = np.argsort(words[:, 0].byteswap())
     ranked = words[order]
@@ -258,7 +259,6 @@ def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _differ(ranked: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask [M - 1] for all tokens except the first: True if the token differs from the preceding token."""
     out = np.zeros(max(0, len(ranked) - 1), dtype=np.bool_)
     for word in range(WORDS):
         out |= ranked[1:, word] != ranked[:-1, word]

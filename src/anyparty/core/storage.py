@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from anyparty.errors import ConfigError, ModelError, StorageError
 
-PART = ".part"  # the suffix of an incomplete file
+PART = ".part"  # the suffix of incomplete files
 
 
 def user_path(named: Path | str) -> Path:
@@ -44,7 +44,7 @@ def refuse_file(folder: Path) -> None:
 
 
 def inside(folder: Path, relative: Path | str) -> Path:
-    """Return the path ``folder / relative`` of a file in the folder of a run or a model.
+    """Return the path ``folder / relative``, and check that it is inside the folder.
 
     Raises:
         ModelError: a symbolic link leads out of the folder.
@@ -67,7 +67,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return a value with ``None`` in place of all numbers that are not finite, also inside lists and mappings."""
+    """Replace numbers that are not finite by ``None``, also inside lists and mappings."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -88,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
                          f"again") from None  # fmt: skip
-    except (ValueError, OSError) as error:  # the text is not JSON or not UTF-8, or a number has too many digits
+    except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number with too many digits
         raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder again") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -96,13 +96,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping read from JSON with its lists converted to tuples, because JSON stores tuples as lists."""
+    """Convert the lists of a mapping to tuples, which JSON stores as lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: yield a temporary path, and rename the file written there to ``path`` at the end.
+    """Write a file atomically: yield a temporary path, and rename the temporary file to ``path`` at the end.
 
     The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
     records contain a table's categories, and errors may contain ids.
@@ -150,9 +150,9 @@ def take(path: Path, otherwise: str) -> FileLock:
 
 
 def sweep(folder: Path, names: Collection[str]) -> None:
-    """Delete incomplete files, which killed processes left in a folder: the ``.part`` files of the given names.
+    """Delete incomplete files that killed processes left in a folder: the ``.part`` files of the given names.
 
-    No process may be writing these files.
+    No other process may be writing these files.
     """
     for left in folder.glob(f"*{PART}"):
         name, _, mark = left.stem.rpartition(".")

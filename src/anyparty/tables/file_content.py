@@ -1,6 +1,6 @@
 """Recognise the format of a table file by its content, decompress it, and reject files that are not tables.
 
-The user's settings (``FileSettings``) replace what is recognised.
+The user's settings (``FileSettings``) take precedence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Format = Literal["CSV", "Parquet", "Feather", "Excel"]
 
 HEAD = 65_536  # the number of bytes at the start of a file that are examined
 STANDARD_INPUT = Path("-")
-UTF_16 = 0.6  # a file is UTF-16 if a larger share of its even or odd bytes is zero
+UTF_16 = 0.6  # a file is UTF-16 if more than this share of its even or of its odd bytes is zero
 
 PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
 FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
@@ -121,7 +121,7 @@ def _input_of(stream: object) -> bytes:
 
 
 def _standard_input() -> bytes:
-    """Read standard input once; later calls return the same bytes."""
+    """Read standard input once, and return the same bytes in later calls."""
     return _input_of(sys.stdin.buffer)
 
 
@@ -137,7 +137,7 @@ def _is_workbook(packed: bytes) -> bool:
 
 
 def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
-    """Decompress a file's bytes, and return the result. A zip archive must have exactly one member."""
+    """Decompress a file's bytes; a zip archive must have exactly one member."""
     if packing == "gzip":
         return gzip.decompress(packed)
     if packing == "bz2":
@@ -154,7 +154,7 @@ def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
 
 
 def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
-    """Return the format if the first bytes show it; ``None`` for text and all other content."""
+    """Return the format that the first bytes show; ``None`` for text and all other content."""
     for magic, name in FORMATS:
         if head.startswith(magic):
             return name
@@ -165,7 +165,7 @@ def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
 
 
 def _not_a_table(head: bytes) -> tuple[str, str] | None:
-    """Return the name of content that is not a table, and a remedy; ``None`` for text that may be CSV."""
+    """Describe content that is not a table, and a remedy; return ``None`` for text that may be CSV."""
     for magic, what, remedy in NOT_TABLES:
         if head.startswith(magic):
             return what, remedy
@@ -180,7 +180,7 @@ def _not_a_table(head: bytes) -> tuple[str, str] | None:
 
 
 def utf_16(head: bytes) -> str | None:
-    """Return the encoding that a byte order mark shows, or UTF-16 if most bytes at even or at odd places are zero."""
+    """Return UTF-16 or UTF-32 if a byte order mark or many zero bytes show this encoding, else ``None``."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -20,9 +20,9 @@ Duplicates = Literal["error", "first", "last", "mean"]
 JOINT = "\x1f"  # the character between the columns of a composite id
 SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
-_SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
-_DIGITS = 15  # the number of digits that a spreadsheet keeps
-# In a table of at least _FEWEST rows, ids of a rare type (at most the share _RARE of all ids) are reported.
+_SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number in a spreadsheet's notation, such as 1.23E+15
+_DIGITS = 15  # the largest number of digits that spreadsheets store
+# A remark reports a rare type of ids (at most the share _RARE) in tables of at least _FEWEST rows.
 _RARE, _FEWEST = 0.05, 20
 
 
@@ -81,7 +81,7 @@ def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
 
 
 def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
-    """Apply changes to ids, and return the changed ids. A composite id is changed column by column.
+    """Apply changes to ids; each column of a composite id is changed separately.
 
     >>> normalized(pl.Series(["03EF-922a", "000 12"]), ["lower-case", "strip-hyphens", "strip-zeros"]).to_list()
     ['3ef922a', ' 12']
@@ -99,7 +99,7 @@ def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
 
 
 def shown(text: str) -> str:
-    """Return an id as messages show it: with a slash between the columns of a composite id."""
+    """Return an id for messages, with slashes between the columns of a composite id."""
     return text.replace(JOINT, " / ")
 
 
@@ -121,7 +121,7 @@ def read_ids(
     """Read and check the id columns.
 
     Returns:
-        The ids as one text [n]; the id columns with the types of the source, texts trimmed; and remarks.
+        The ids as text [n], columns of a composite id joined; the id columns with the types of the source; and remarks.
 
     Raises:
         TableError: an id is missing, has control characters, or was shortened by a spreadsheet or by a float column.
@@ -144,7 +144,7 @@ def read_ids(
 
 
 def _column(column: pl.Series, where: str) -> pl.Series:
-    """Return one id column as text, after checking its cells."""
+    """Check the cells of one id column, and return them as text."""
     timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
     if not (cells.is_text(column) or cells.is_number(column) or timestamps):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
@@ -175,7 +175,7 @@ def _column(column: pl.Series, where: str) -> pl.Series:
 
 
 def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
-    """Yield remarks on ids that may be damaged, or that are of another type than most ids of the column."""
+    """Yield remarks on ids that may be damaged, or whose type differs from most ids."""
     where = f"{where}: id column {ids.name!r}"
     long = ids.filter(ids.str.contains(rf"^\d{{{_DIGITS + 1},}}$"))
     if len(long) >= SHOWN and long.str.contains(rf"^\d{{{_DIGITS}}}0+$").all():
@@ -192,7 +192,7 @@ def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
 
 
 def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:
-    """Return the error for ids that occur more than once. It quotes up to five ids, and up to five rows of each."""
+    """Return the error for ids that occur more than once, with a few of them as examples."""
     twice = ids.is_duplicated()
     named = f"column {names[0]!r}" if len(names) == 1 else f"columns {some(names)}"
     how = f" after id_normalize = {list(normalize)}" if normalize else " (as text, trimmed)"
@@ -224,8 +224,8 @@ def combined(
         where: party and file, the beginning of the remark.
 
     Returns:
-        The indices [m] of the rows that are kept, in ascending order ("mean" keeps the index of the first row of each
-        id); the features [m, d]; the labels [m] or ``None``; and a remark.
+        The indices [m] of the rows that are kept, in ascending order (with "mean", the first row of each id); the
+        features [m, d]; the labels [m] or ``None``; and a remark.
 
     Raises:
         TableError: with "mean", rows with the same id have different labels that are whole numbers.
@@ -263,7 +263,7 @@ def _mean(column: pl.Series) -> pl.Expr:
 
 
 def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
-    """Reject different whole numbers as labels of one id, because classes do not have a mean."""
+    """Raise an error if rows with the same id have different classes as labels, because classes have no mean."""
     numbers = label.cast(pl.Float64, strict=False).drop_nulls().drop_nans()
     if len(numbers) < label.count() or (numbers != numbers.floor()).any():
         return

@@ -51,7 +51,7 @@ _state = {"threads before the fork": False, "forked": False}
 
 
 def check_not_forked() -> None:
-    """Check that polars can work in this process.
+    """Raise an error if polars cannot work in this process.
 
     Raises:
         ConfigError: the process was forked after polars had started its threads.
@@ -71,11 +71,11 @@ def _in_child() -> None:
 
 
 def _polars_runs() -> bool:
-    """Return True if polars has started its threads, or if the system does not list the threads of this process."""
+    """Return True if polars has started its threads, or if this is unknown."""
     if not _THREADS.is_dir():
         return True
     for thread in _THREADS.iterdir():
-        with suppress(OSError):  # a thread's file is gone if the thread ended during this loop
+        with suppress(OSError):  # the thread may have ended
             name = (thread / "comm").read_text(encoding="utf-8").strip()
             if name.startswith("polars-") and name.removeprefix("polars-").isdecimal():
                 return True
@@ -89,7 +89,7 @@ if hasattr(os, "register_at_fork"):
 def read_header(
     content: FileContent, settings: FileSettings, party: str
 ) -> tuple[fastexcel.ExcelReader, str, list[str]]:
-    """Return an open workbook, the chosen sheet and its column names; "" for a column without a name.
+    """Open a workbook, and return it with the chosen sheet and its column names; "" for a column without a name.
 
     Raises:
         TableError: it is not clear which sheet to read, the sheet does not exist, or a column name repeats.
@@ -154,7 +154,7 @@ def _listed(names: list[str]) -> str:
     return " and ".join(map(repr, names)) if len(names) == 2 else some(names)
 
 
-_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged Parquet files
+_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # on some damaged files, polars panics
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)
 _PACKED_NAMES = {"gzip": (".gz",), "bz2": (".bz2",), "zstd": (".zst", ".zstd"), "zip": (".zip",), "": ()}
 _PATTERN = frozenset("*?[")
@@ -204,9 +204,9 @@ def read(
     if isinstance(source, str | Path):
         return _from_files(user_path(source), party, settings, drop, only)
     if isinstance(source, pl.DataFrame):
-        return RawTable(named(source), source, "polars data frame")
+        return RawTable("data frame", source, "polars data frame")
     if data_frames.is_pandas(source):
-        return RawTable(named(source), data_frames.from_pandas(source, party), "pandas data frame")
+        return RawTable("data frame", data_frames.from_pandas(source, party), "pandas data frame")
     if data_frames.is_structured(source):
         return RawTable("array", data_frames.from_structured(source, party), "numpy structured array")
     if data_frames.is_arrow(source):
@@ -218,9 +218,9 @@ def read(
 
 
 def has_unnamed_index(source: Source) -> bool:
-    """Return whether a source is a pandas frame with an unnamed index that is not a range.
+    """Return whether a source is a pandas frame whose index has no name and is not a range.
 
-    Such an index does not become a column, although it may hold the ids.
+    Such an index may hold the ids, but is not read as a column.
     """
     return data_frames.is_pandas(source) and type(source.index).__name__ != "RangeIndex" and not any(source.index.names)
 
@@ -257,7 +257,7 @@ def named(source: Source) -> str:
 
 
 def located(path: Path, folder: Path | None = None) -> Path:
-    """Return a table's path, resolved in ``folder`` or else in the current directory; "-" remains standard input."""
+    """Return a table's absolute path; ``folder`` is the start of a relative path, by default the current folder."""
     if path == STANDARD_INPUT:
         return path
     path = path.expanduser()
@@ -265,7 +265,7 @@ def located(path: Path, folder: Path | None = None) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a table's file exists, or at least one file that matches its pattern; True for standard input."""
+    """Return whether a table's file, or a file that matches its pattern, exists; True for standard input."""
     return path == STANDARD_INPUT or path.exists() or (_is_pattern(path) and bool(_matches(path)))
 
 
@@ -290,7 +290,7 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _parts(path: Path, party: str) -> list[Path]:
-    """Return the files of a table in the order of their names: one file, or all files of a folder or a pattern."""
+    """Return the files of a table in the order of their names."""
     if path == STANDARD_INPUT or path.is_file():
         return [path]
     if path.is_dir():
@@ -336,7 +336,6 @@ def _from_files(
 def _from_file(
     path: Path, party: str, settings: FileSettings, drop: Collection[str], only: Collection[str] | None
 ) -> RawTable:  # fmt: skip
-    """Return the cells of one table file, whatever its format."""
     with _read_errors(path, party) as reading:
         content = reading.open()
         packed = f"{content.format} compressed with {content.packing}" if content.packing else content.format
@@ -361,7 +360,6 @@ def _from_file(
 
 
 def _unneeded(columns: Sequence[str], drop: Collection[str], only: Collection[str] | None) -> Collection[str]:
-    """Return the columns to leave out: ``drop``, and all named columns that are not in ``only``."""
     return drop if only is None else {name for name in columns if name and (name in drop or name not in only)}
 
 
@@ -375,7 +373,7 @@ def _from_csv(
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        # recognise the encoding again: the file is not UTF-8 after its first bytes
+        # only the first bytes were UTF-8: recognise the encoding from the whole file
         file = CsvFile.of(content, settings, party, whole=True)
         cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
@@ -385,7 +383,7 @@ def _from_csv(
 
 @dataclass
 class _Reading:
-    """A file that is being read. After ``open``, ``content`` has the recognised format, for error messages."""
+    """A file that is being read; its format, known after ``open``, is used in error messages."""
 
     path: Path
     party: str
@@ -399,7 +397,7 @@ class _Reading:
 
 @contextmanager
 def _read_errors(path: Path, party: str) -> Iterator[_Reading]:
-    """Convert all errors that occur while a file is read to :class:`TableError`."""
+    """Convert all errors of reading a file to :class:`TableError`."""
     reading = _Reading(path, party)
     try:
         yield reading
