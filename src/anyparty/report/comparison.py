@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import Any
 
 from anyparty.artifacts.record import MAY_DIFFER
+from anyparty.core.figure_style import NARROW
 from anyparty.errors import some
 from anyparty.metrics import METRICS
 from anyparty.metrics.paired import PairedDifference
@@ -89,7 +90,7 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
         missing = dict.fromkeys(each.reason or "the records have none" for each in scores)
         text += [f"There are no test scores: {reason}." for reason in missing]
     text += [*_left_out_of_figure(runs, scores), *_left_out_of_differences(runs, scores)]
-    tables += [each for metric in every if (each := _count_table(runs, scores, metric))]
+    tables += filter(None, (_count_table(runs, scores, metric) for metric in every))
     each_run = _run_table(runs, scores, metrics, recorded)
     if len(runs) > MAX_OPEN_RUNS:
         details.insert(0, Section(id="each-run", title=f"Scores of all {len(runs)} runs", tables=[each_run]))
@@ -100,7 +101,7 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
         text = []
     return Section(id="compare", title="Scores and differences", text=text, figures=drawn,
                    tables=tables, details=details,
-                   beside=all(each.figure.get_figwidth() <= figures.NARROW for each in drawn))  # fmt: skip
+                   beside=all(each.figure.get_figwidth() <= NARROW for each in drawn))  # fmt: skip
 
 
 def _run_table(
