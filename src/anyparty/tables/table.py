@@ -267,7 +267,7 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
         except TableError as error:
             wrong.append(str(error))
     if wrong:
-        raise TableError("\n".join(wrong))
+        raise TableError("\n".join(dict.fromkeys(wrong)))
     return tables
 
 
@@ -300,6 +300,7 @@ def _check_named(
             hint = "; rows are scored by their labels" if role == "label" and scored else ""
             if role == "id" and readers.has_unnamed_index(source):
                 hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            hint += readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
             raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
