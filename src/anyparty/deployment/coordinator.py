@@ -45,8 +45,8 @@ class JobResult:
         status: FLARE's status of the job.
         outcomes: the job's outcome by party, with the fields of ``JobOutcome``; only for parties whose kit is on this
             machine.
-        absent: by party, the number of epochs of this training that the party missed; empty if the active party's kit
-            is not on this machine.
+        absent: for each party, the number of epochs of this training that the party missed; empty if the active party's
+            kit is not on this machine.
         epochs: the number of epochs of this training.
 
     """
@@ -127,7 +127,7 @@ def train(
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
         _check_untrained(folder, lead / FILE)
-    away = {*resolved.parties, *_unnamed(folder, resolved)} - _there(folder)
+    away = {*resolved.parties, *_unnamed(folder, resolved)} - _connected(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
     if lead is None and resolved.track != TrackSettings():
@@ -173,7 +173,7 @@ def predict(
     check_parties(parties or (), resolved.parties, "parties")
     if parties is None:
         _unnamed(folder, resolved)
-    asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
+    asked = {"asked": None if parties is None else list(parties), "there": sorted(_connected(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
     lead = flare.keeps(folder, flare.about(folder)["active"])
     file = None if lead is None else lead / ANSWERS
@@ -198,7 +198,7 @@ def _unnamed(folder: Path, resolved: Config) -> list[str]:
     return more
 
 
-def _there(folder: Path) -> set[str]:
+def _connected(folder: Path) -> set[str]:
     """Return the connected parties, including the active party, which runs the server."""
     return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
 
@@ -216,7 +216,8 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits for the submission: only then can the job be aborted
+            # ``exception`` waits until the job is submitted, because only then can it be aborted.
+            if submitting.exception() is None:
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
@@ -283,17 +284,17 @@ class _Reported:
             self.aligned = True
         stages, history = said.get("stages", {}), said.get("history", [])
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
-        if same < len(self.epochs):  # a resumed run has trained some epochs again
+        if same < len(self.epochs):  # the run was resumed, and has repeated some epochs
             self.epochs, self.stage = self.epochs[:same], ""
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
             scores = {name: _numbers(each[name]) for name in SCORES if name in each}
-            self.watch.on_epoch_end({**each, **scores, **self._came(each)})
+            self.watch.on_epoch_end({**each, **scores, **self._rejoined(each)})
             self.epochs.append(each)
         for latest in list(stages)[-1:]:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
-    def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
+    def _rejoined(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
         """Return the parties that rejoined before an epoch, as ``{"back": parties}``; without such parties, ``{}``.
 
         A party that was absent when the run stopped, and present when the run was resumed, has rejoined, too.
@@ -308,7 +309,7 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # the record with the description of this stage may be lost
+        self.stage = stage if stage in stages else ""  # empty if the record has lost the description of this stage
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 
@@ -323,6 +324,6 @@ def _numbers(value: Any) -> Any:
 def _said(record: Path, job: str) -> dict[str, Any]:
     try:
         said = read_json(record)
-    except ModelError:  # no record: the run has not begun, or runs elsewhere
+    except ModelError:  # the run has not begun, or its record is on another machine
         return {}
     return said if said.get("job") == job else {}

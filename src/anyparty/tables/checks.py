@@ -23,9 +23,9 @@ from anyparty.tables.reading_rules import NOT_A_NUMBER, numbers_with_marks
 
 EMPTY = "are empty except for the id"
 
-UNSEEN_SHARE = 0.5  # if a larger share of cells differs from training, the column may be in another notation or unit
-FAR = 10  # a number is far if it lies more than this many standard deviations from the training mean
-VERY_FAR = 50  # even a single number is reported if it lies this many standard deviations from the training mean
+UNSEEN_SHARE = 0.5  # a warning is issued if a larger share of a column's cells differs from training
+FAR = 10  # a number is far if it is more than this many standard deviations from the training mean
+VERY_FAR = 50  # a warning is issued for a single number at this distance, in standard deviations
 # In a table of fewer rows than FEW_ROWS, an empty column is not reported. In a table of at most SOME_ROWS rows, it is
 # reported only if at most the share HARDLY was empty in training. In other tables, a column is also reported if the
 # share of its empty cells has grown by more than MORE.
@@ -35,13 +35,13 @@ MANY = 3  # the largest number of column names in a sentence
 
 
 def inferred_kinds(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return sentences on columns whose inferred kind may be wrong, from three checks."""
+    """Check columns whose kind was inferred, and return sentences on kinds that may be wrong."""
     return tuple(note for check in (leading_zeros, grouped_points, quantities)
                  for note in check(inferred, columns, where))  # fmt: skip
 
 
 def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return a sentence on text columns that were read as numbers although some cells begin with a zero, as codes do.
+    """Return a sentence on columns that were read as numbers although cells begin with a zero, as codes do.
 
     Args:
         inferred: the columns whose kind the user did not declare, with the cells as in the file.
@@ -66,10 +66,9 @@ def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> 
 
 
 def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return a sentence on text columns in which a point was read as decimal, but may separate thousands.
+    """Return a sentence on columns in which a point was read as decimal, but may separate thousands, as in 1.234.
 
-    A column is reported if it contains whole numbers, and every point may separate thousands, as in 1.234. Such a point
-    has three digits after it and one to three digits before it, and the first digit is not zero.
+    A column is reported if it contains whole numbers, and if every point may separate thousands.
     """
     notes = []
     for column in inferred.iter_columns():
@@ -88,9 +87,9 @@ def grouped_points(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) ->
 
 
 def points_between_thousands(columns: Sequence[pl.Series], where: str) -> tuple[str, ...]:
-    """Return a sentence on text columns in which every point was read as a mark between thousands, as in 27.940.
+    """Return a sentence on columns in which points were read as marks between thousands, but may be decimal points.
 
-    The file's numbers have a decimal comma, but these columns have no comma. Their points may be decimal points.
+    These are columns without a comma in a file with decimal commas.
     """
     notes = []
     for column in columns:
@@ -107,10 +106,7 @@ def points_between_thousands(columns: Sequence[pl.Series], where: str) -> tuple[
 
 
 def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Return a sentence on columns that were read as categories although cells look like numbers, dates or times.
-
-    Words that usually mean a missing value, such as refused, are ignored when a column is examined.
-    """
+    """Return a sentence on columns that were read as categories although cells look like numbers, dates or times."""
     notes = []
     for column in inferred.iter_columns():
         if columns[column.name].dtype != pl.String or cells.is_category(column):
@@ -228,7 +224,7 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        constants: by column, the value that the column had in all training rows.
+        constants: for each column, the value that the column had in all training rows.
     """
     counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
     changed = [(name, count) for name, count in counts.items() if count]
@@ -276,7 +272,7 @@ def far_from_training(
 
     Args:
         frame: the prepared columns, Float64 for numbers.
-        spreads: by column, the mean and standard deviation of its numbers in the training rows.
+        spreads: for each column, the mean and standard deviation of its numbers in the training rows.
         few: also report columns in which only a few numbers lie very far from the mean.
     """
     far = [
@@ -299,7 +295,7 @@ def far_from_training(
 
 
 class OddColumn(NamedTuple):
-    """A column in which some cells differ from the cells of the training rows.
+    """A column with cells that differ from the training rows.
 
     Attributes:
         cells: [n] the prepared column.
@@ -319,7 +315,7 @@ class RowRemarks:
     Attributes:
         party: the party.
         always: remarks on columns that are mostly empty in the whole table.
-        columns: the columns in which some cells differ from the training rows.
+        columns: the columns with cells that differ from the training rows.
     """
 
     party: str
@@ -345,7 +341,7 @@ def row_remarks(
         party: the party that holds the table.
         frame: [n, d] the prepared columns.
         levels: the levels of each categorical column in training; ``None`` is the level of missing cells.
-        spreads: by numeric column, the mean and standard deviation of its numbers in the training rows.
+        spreads: for each numeric column, the mean and standard deviation of its numbers in the training rows.
         empty: remarks on columns that are mostly empty in the whole table.
     """
     found = []

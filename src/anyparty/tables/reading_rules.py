@@ -38,7 +38,7 @@ BODY: dict[Decimal, str] = {
     ".": rf"^(\d+|[1-9]\d{{0,2}}(,\d{{3}})+|[1-9]\d?(,\d\d)*,\d{{3}}|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(\.\d+)?$",
     ",": rf"^(\d+|[1-9]\d{{0,2}}(\.\d{{3}})+|[1-9]\d{{0,2}}({SPACE}\d{{3}})+)?(,\d+)?$",
 }
-NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # texts that mark a missing cell among numbers
+NOT_A_NUMBER = ("-", "\u2013", "\u2014", ".", "*", "\\N")  # texts that mark missing cells in a column of numbers
 LIMIT = r"^(?P<side><=?|>=?|≤|≥|~)\s*(?P<limit>[+-]?\d+(?:\.\d+)?)$"
 RANGE = r"^(?P<low>\d+(?:\.\d+)?)\s*(?:-|–|to|\.\.)\s*(?P<high>\d+(?:\.\d+)?)$"
 
@@ -97,9 +97,9 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     negative = parts.select(pl.coalesce("sign", "other").is_in(["-", "\u2212"]).fill_null(value=False)).to_series()
     numbers = plain.set(~known, None).cast(pl.Float64, strict=False)
     numbers = numbers.zip_with(~negative, -numbers)
-    if format.unit in SHARES:  # a cell without %, such as 0.5, may mean 0.5 % or 50 %: not a number
+    if format.unit in SHARES:  # 0.5 without % may mean 0.5 % or 50 %
         numbers = numbers.set((units == "") & (numbers != 0).fill_null(value=False), None)
-    # Read numbers such as 1e5 here, because the pattern CELL does not match them.
+    # numbers such as 1e5, which the pattern CELL does not match
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
     return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
@@ -119,14 +119,14 @@ def numbers_with_marks(text: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 
 def _unit(text: pl.Series) -> str:
-    """Return the most frequent unit of the cells; "" if no cell has one."""
+    """Return the most frequent unit of the cells, or ""."""
     parts = text.str.extract_groups(CELL).struct.unnest()
     units = parts.select(pl.coalesce("before", "after")).to_series().drop_nulls()
     return cells.value_counts(units)[0][0] if len(units) else ""
 
 
 def _is_ambiguous(text: pl.Series, read: Collection[MarkedNumbers]) -> bool:
-    """Return whether both decimal marks are possible, and the cells do not show which mark is meant.
+    """Return whether the decimal mark is ambiguous.
 
     1.234 is ambiguous in a column that also contains 12,345. 1.234 with a unit is ambiguous too, because prices rarely
     have three decimals.
@@ -240,11 +240,6 @@ def two_digit_formats(text: pl.Series) -> tuple[str, ...]:
     return tuple(each for each in formats if 10 * with_order(known, each).bad.sum() <= len(known))
 
 
-def is_moment(series: pl.Series) -> bool:
-    """Return whether the column's type is a date, or a date with a time."""
-    return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
-
-
 def of_type(series: pl.Series) -> Moments:
     """Convert a column of type Date or Datetime to ``Moments``. Times with a time zone are converted to UTC."""
     zone = series.dtype.time_zone if isinstance(series.dtype, pl.Datetime) else None
@@ -268,10 +263,10 @@ def with_order(text: pl.Series, order: str) -> Moments:
 
 
 def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
-    """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has the groups of the pattern ``DATE_CELL``."""
+    """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has their parts as matched by ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
-    if order != "year-first":  # in every order, dates with the year first are also read: they have only one meaning
+    if order != "year-first":  # dates with the year first are read in every order
         day, month, year = [first, *day], [second, *month], ["last", *year]
     named = pl.coalesce("m", "named").str.to_lowercase().str.slice(0, 3).replace_strict(
         MONTHS, default=None, return_dtype=pl.Int64)  # fmt: skip
@@ -289,10 +284,10 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
 
 
 def orders_of(text: pl.Series) -> dict[Order, Moments]:
-    """Read the cells as dates in each possible order, and return the results; the best order is first.
+    """Read the cells as dates in each possible order of day, month and year; the order with most dates is first.
 
-    An order is possible if it makes at least nine of ten cells dates. Orders that give the same dates as a better order
-    are left out.
+    An order is possible if at least nine of ten cells are then dates. An order that gives the same dates as a better
+    one is left out.
     """
     known = text.drop_nulls()
     if not known.head(100).str.contains(DATE_CELL).any() and not known.str.contains(DATE_CELL).any():
@@ -348,7 +343,7 @@ class DateColumn(BaseModel):
         """
         moments = column.cast(pl.Datetime("us"))
         days = (moments - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
-        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # polars counts a time of day in nanoseconds
+        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # from nanoseconds
         numbers = (days, moments.dt.year(), moments.dt.month(), moments.dt.weekday(), hour)
         return [each.cast(pl.Float64).alias(name) for name, each in zip(self.parts, numbers, strict=False)]
 
@@ -363,17 +358,18 @@ class ReadingRules(BaseModel):
     """The rules by which the cells of one party's table are read.
 
     Attributes:
-        missing: by column, the texts and numbers that mark a missing cell, in addition to the usual ones such as NA.
+        missing: for each column, the texts and numbers that mark a missing cell, in addition to the usual ones such as
+            NA.
         task: the requested kind of task. For "regression", all labels are numbers.
-        classes: by class, the label texts that stand for the class, without regard to case; if ``None``, the classes
+        classes: for each class, the label texts that stand for it, without regard to case; if ``None``, the classes
             are recognized.
-        limits: by column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
-        dates: by column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
+        limits: for each column, how limits such as <25 and ranges such as 10-20 are read: "half", "value" or "missing".
+        dates: for each column, the order of dates such as "day-first", or their format such as "%d.%m.%y".
         decimal: the decimal mark of numbers in text; if ``None``, the mark of each column is recognized.
         merge_spellings: whether categories that differ only in their spelling are one category.
-        formats: by column, the format of numbers with marks, as recognized in training.
-        date_formats: by column, how dates are written, as recognized in training.
-        literals: by column, texts such as NA that usually mark a missing cell, but were levels in training.
+        formats: for each column, the format of numbers with marks, as recognized in training.
+        date_formats: for each column, how dates are written, as recognized in training.
+        literals: for each column, texts such as NA that usually mark a missing cell, but were levels in training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -398,12 +394,14 @@ AS_WRITTEN = ReadingRules()
 
 
 def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
-    """Convert one or more values of a setting to texts, as cells are converted: 1.0 and 1 to "1", True to "true".
+    """Convert one or more values of a setting to text in the form that cells get.
 
     >>> texts([1.0, True, "refused", -999])
     ('1', 'true', 'refused', '-999')
     """
     listed = [values] if isinstance(values, str | int | float) else list(values)
+    if nested := [value for value in listed if isinstance(value, list | tuple | Mapping)]:
+        raise ValueError(f"expected texts and numbers, not {nested[0]!r} among them")
     return tuple(
         str(value).lower() if isinstance(value, bool)
         else str(int(value)) if isinstance(value, float) and value.is_integer()
@@ -415,11 +413,27 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 def classes(values: Any) -> Any:
     """Convert the setting ``classes`` to a mapping from each class to its label texts; the setting may be a list.
 
-    >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
-    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})
+    >>> classes(["no", "yes"]), classes({"yes": ["true", 1], "no": 0})
+    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1'), 'no': ('0',)})
+
+    Raises:
+        ValueError: there are fewer than two classes, a class has no text, or two classes have the same text.
     """
     if isinstance(values, Mapping):
-        return {texts([name])[0]: texts(each) for name, each in values.items()}
-    if isinstance(values, list | tuple):
-        return {name: (name,) for name in texts(values)}
-    return values
+        found = {texts([name])[0]: texts(each) for name, each in values.items()}
+    elif isinstance(values, list | tuple):
+        found = {name: (name,) for name in texts(values)}
+    elif values is None:
+        return None
+    else:
+        raise ValueError('expected a list of classes, such as ["no", "yes"], or the texts of each class, such as '
+                         '{yes = ["true", 1], no = ["0"]}')  # fmt: skip
+    if len(found) < 2 or not all(found.values()):
+        raise ValueError("expected at least two classes, each with at least one text")
+    classes_of: dict[str, str] = {}
+    for name, each in found.items():
+        for text in each:
+            if classes_of.setdefault(text, name) != name:
+                raise ValueError(f"the text {text!r} belongs to two classes, {classes_of[text]!r} and {name!r}; remove "
+                                 "it from one of them")  # fmt: skip
+    return found

@@ -189,8 +189,9 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
     assert known.observed is not None
     table = teaching(house.table, known.position, known.observed.numpy())
     seeds = Seeds(config.train.seed, house.hooks.secret)
-    use = assign(house.table, known.position, known.observed.numpy(), config.split_plan, seeds)
     asked = config.federation
+    plan = config.split.plan(config.train, asked.task)
+    use = assign(house.table, known.position, known.observed.numpy(), plan, seeds)
     task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
     if config.train.balance and task.kind == "regression":
         raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
@@ -236,7 +237,7 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
     """Send the setup again to a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        # The party sends its mask of labelled rows again.  The active party has this mask already, and drops it.
+        # The rejoining party sends its mask of labelled rows again. The active party already has this mask.
         await labelled_at(net, name, len(setup[0]))
 
 
@@ -254,7 +255,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return, by name and as text, the groups of settings that all parties must share; ``n`` is the number of rows."""
+    """Return the groups of settings that all parties must share, as text by name; ``n`` is the number of rows."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

@@ -131,7 +131,7 @@ class VaflHost:
         return loss, gradients[whose]
 
     def _fusible(self, there: Gathered) -> bool:
-        """Return whether the rule trains on at least one row, given the known embeddings of each row in ``there``."""
+        """Return True if the rule can train on at least one row with the embeddings in ``there``."""
         return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
 
 
@@ -147,7 +147,7 @@ class VaflParty(VaflHost):
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method needs for training.
+            PartyLost: a party left, and the method cannot train without it.
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)
@@ -282,7 +282,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # no loss, because no party has rows in the mini-batches that the active party has reached
+            return None  # no party has rows in the mini-batches that the active party has reached
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1
@@ -315,13 +315,13 @@ class RealVaflParty(VaflHost):
             if name != me and name not in now.on_the_way and self._has_next(name, rows):
                 now.on_the_way[name] = asyncio.create_task(self._awaited(net, state, name, rows))
         await asyncio.sleep(0)  # let the tasks receive messages that have arrived
-        await self._came(0.0)
+        await self._await_first(0.0)
         if me in self.seat.roster.blocks and me not in now.ready and self._has_next(me, rows):
             now.ready.append(me)
         if not now.ready:
-            await self._came(None)
+            await self._await_first(None)
 
-    async def _came(self, within: float | None) -> None:
+    async def _await_first(self, within: float | None) -> None:
         """Wait for the first embeddings to arrive, and add their parties to ``epoch.ready``.
 
         The wait lasts at most ``within`` seconds; ``None`` means no limit.
@@ -333,10 +333,7 @@ class RealVaflParty(VaflHost):
             now.ready.extend(sorted(waited[task] for task in done))
 
     def _has_next(self, name: str, rows: Rows) -> bool:
-        """Advance a party's entry in ``epoch.next`` to the next mini-batch in which the party has rows.
-
-        Return True if the active party has reached this mini-batch and the party has not left.
-        """
+        """Return True if the party has not left and has a next mini-batch; store its index in ``epoch.next``."""
         assert rows.observed is not None
         now, k = self.epoch, self.seat.roster.blocks.index(name)
         at = now.next.setdefault(name, 0)
