@@ -217,8 +217,7 @@ class Model:
             y: the labels [n], if ``tables`` are arrays.
 
         Returns:
-            The metrics of all labelled rows, of the rows with each number of present parties, and of the rows with each
-            set of present parties.
+            The metrics of all labelled rows, and metrics grouped by the number and by the set of present parties.
 
         Raises:
             PredictionError: there are no labelled rows or no tables, or ``unseen`` is neither "refuse" nor "wrong".

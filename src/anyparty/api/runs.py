@@ -257,8 +257,7 @@ def evaluate_run(
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Returns:
-        The metrics of all scored rows, of the rows with each number of present parties, and of the rows with each set
-        of present parties.
+        The metrics of all scored rows, and metrics grouped by the number and by the set of present parties.
 
     Raises:
         ModelError: the run does not exist or is unfinished, its files cannot be used, or its tables cannot be read
@@ -288,7 +287,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return True if ``source`` is the table that the party had in training, by its fingerprint."""
+    """Return True if ``source`` has the fingerprint of the table that the party had in training."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
@@ -334,7 +333,7 @@ def predict_run(
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
     """Return the file of each party's table in the training of a run.
 
-    If ``parties`` is given, files of other parties are left out if they do not exist.
+    If ``parties`` is given, missing files of other parties are left out.
 
     Raises:
         ModelError: the run does not exist, or was trained from data frames.

@@ -140,7 +140,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """The test scores of all test rows, and of the rows with each number and each set of present parties."""
+    """The test scores of all test rows, and scores grouped by the number and by the set of present parties."""
 
     task: Literal["classification", "regression"]
     classes: list[str]

@@ -130,7 +130,8 @@ def _label_candidates(frames: Mapping[str, pl.DataFrame], ids: Mapping[str, str]
     found = []
     for party, frame in frames.items():
         for column in frame.iter_columns():
-            if column.name == ids.get(party) or names.count(column.name) > 1:
+            typed = cells.is_text(column) or cells.is_number(column) or column.dtype == pl.Boolean
+            if column.name == ids.get(party) or names.count(column.name) > 1 or not typed:
                 continue
             usual, levels = _plain(column.name) in USUAL_LABELS, cells.as_text(column).drop_nulls().n_unique()
             if levels < 2 or not (usual or levels <= FEW_LEVELS):
@@ -270,7 +271,8 @@ def draft_settings(
         for party, names in columns.items():
             if id not in names:
                 raise TableError(f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}; "
-                                 "rename it in this table, or leave out --id to search for it")  # fmt: skip
+                                 f"rename it in this table, or leave out --id to search for it"
+                                 f"{readers.header_below(tables[party], party, id)}")  # fmt: skip
     found = find_roles(tables, None if id is None else dict.fromkeys(tables, id))
     if not found.ids:
         raise ConfigError("no column looks like ids that the tables share; name it: --id COLUMN")

@@ -54,7 +54,7 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return the label column of each party for which the settings name one, the active party first.
+    """Return the label columns that the settings contain, by party, the active party first.
 
     ``parties.NAME.label`` is a party's label column. For the active party, ``federation.label`` is the default.
 

@@ -53,8 +53,8 @@ METHOD = CodeKind(
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
     """Make a method from a user-defined object ``found``; if it is a class or a function, call it with the parameters.
 
-    From a class of rules, the function makes a split method.  Its parameters are those of the rule and those of all
-    split methods, such as ``embedding`` and ``pretrain``.  A rule instance makes a split method with default
+    If ``found`` is a rule class, the result is a split method.  Its parameters are those of the rule and those that all
+    split methods have, such as ``embedding`` and ``pretrain``.  A rule instance makes a split method with default
     parameters.
 
     Args:
@@ -112,7 +112,7 @@ def _makes(found: Any) -> bool:
 
 
 def _is_rules(found: Any) -> bool:
-    """Return True if ``found`` is a class of rules, False if it is a class of methods."""
+    """Return True if ``found`` is a rule class, False if it is a method class."""
     return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
 
 
@@ -262,4 +262,4 @@ def _of_schedule_type(hint: Any, value: Any, what: str) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+        raise ConfigError(f"{what}: {declared_types.mistake(error.errors()[0])}, got {value!r}") from None

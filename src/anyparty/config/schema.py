@@ -133,7 +133,24 @@ class TrainSettings(Settings):
         return metric
 
 
-Id = str | tuple[str, ...]
+def _id_columns(value: Any) -> Any:
+    """Reject a value that is neither the name of a column nor a list of different names."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(name and isinstance(name, str) for name in names):
+        raise ValueError("expected the name of a column, or a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError("expected different names of columns")
+    return value
+
+
+def _table(value: Any) -> Any:
+    """Reject an empty text, which would mean the current folder."""
+    if value == "":
+        raise ValueError("expected the name of a file or folder; leave it out if the party has no table here")
+    return value
+
+
+Id = Annotated[str | tuple[str, ...], BeforeValidator(_id_columns)]
 
 
 class SplitSettings(Settings):
@@ -202,7 +219,7 @@ class PartySettings(ReadingSettings):
     largest number of categories of a column.  If a column has more categories, the rarest ones are merged into one.
     """
 
-    table: UserPath | None = None
+    table: Annotated[UserPath | None, BeforeValidator(_table)] = None
     columns: bool = True
     id: Id | None = None
     duplicates: Duplicates = "error"

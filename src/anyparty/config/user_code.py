@@ -166,7 +166,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Describe why an object is not of the expected kind; return an empty string if it is."""
+    """Describe why an object is not of the expected kind; return an empty string for an object of this kind."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))

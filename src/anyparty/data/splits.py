@@ -195,7 +195,7 @@ class _OwnRows:
         usable = self.labelled
         part = self._stratified(usable, patterns)
         if self.lacks(np.where(self.seen, part, UNUSED)):
-            # a part has only rows without cells of some class: split again without such rows
+            # a part lacks usable rows of a class: split again without the rows that have no cells
             part = self._stratified(usable & self.seen, patterns)
         return part
 

@@ -308,7 +308,7 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):
             raise ModelError(f"{source}: trained with {was.get('name')!r}, but another method was passed, "
-                             f"{_told(given)}; leave it out, because the model makes its own")  # fmt: skip
+                             f"{_class_names(given)}; leave it out, because the model makes its own")  # fmt: skip
         found = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now.keys())}
         differs, instead = {key: pair for key, pair in found.items() if pair[0] != pair[1]}, "or leave it out"
     else:
@@ -319,8 +319,8 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
                          f"that one, {instead}")  # fmt: skip
 
 
-def _told(given: Any) -> str:
-    """Return a text with the class name of a method and, if the method has a rule, the class name of the rule."""
+def _class_names(given: Any) -> str:
+    """Return the class name of a method, and of its rule if it has one, as text."""
     rule = getattr(given, "rule", None)
     return type(given).__name__ + ("" if rule is None else f"(rule={type(rule).__name__})")
 

@@ -45,7 +45,9 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
-    text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    text = _cast_text(series).str.strip_chars()
+    if text.str.ends_with(".0").any():  # this test is much faster than the replacement
+        text = text.str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
         text = _without_exponent(text)
     if series.dtype.is_temporal():  # the cast appends zeros to seconds
@@ -201,7 +203,7 @@ def _cast_text(series: pl.Series) -> pl.Series:
 
 
 INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
+    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe0e\ufe0f\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
 SEARCHED = 5000  # in columns with more levels, spellings are not compared
 SHOWN = 6  # the largest number of groups of spellings in a note

@@ -358,7 +358,7 @@ def as_dates(
 
 
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
-    """Return a text column read as dates, or ``None`` if it may hold something else."""
+    """Return a text column read as dates, or ``None`` if the column may hold something else."""
     text = _date_texts(column)
     choices = reading_rules.orders_of(text)
     certain = [order for order, read in choices.items() if not read.bad.any()]
@@ -468,7 +468,7 @@ def notation_of(text: pl.Series) -> Notation | None:
 def _with_one_suffix(known: pl.Series) -> pl.Series:
     """Return the cells that consist of a number and the most frequent suffix, such as a unit.
 
-    The result is empty if many cells lack this suffix, or if they look like codes, such as 7A.
+    The result is empty if many cells lack this suffix, or if the cells look like codes, such as 7A.
 
     >>> len(_with_one_suffix(pl.Series([f"{n} mmHg" for n in range(30)] + ["high"])))
     30

@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     import fastexcel
 import csv
 import io
+import logging
+import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zstandard
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
-from anyparty.core.storage import user_path
+from anyparty.core.storage import path_hint, user_path
 from anyparty.tables import data_frames
 from anyparty.tables.csv_file import CsvFile
 from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
@@ -96,6 +99,7 @@ def read_header(
     """
     import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
 
+    logging.getLogger("fastexcel").setLevel(logging.ERROR)  # it would warn about each column without a type
     where = f"party {party!r}: {file_named(content.path)}"
     try:
         book = fastexcel.read_excel(content.whole())
@@ -158,6 +162,7 @@ _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # on som
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)
 _PACKED_NAMES = {"gzip": (".gz",), "bz2": (".bz2",), "zstd": (".zst", ".zstd"), "zip": (".zip",), "": ()}
 _PATTERN = frozenset("*?[")
+HEADER_LINES = 20  # the number of lines in which the column names are searched if they are not in the first line
 
 
 @dataclass(frozen=True)
@@ -218,11 +223,13 @@ def read(
 
 
 def has_unnamed_index(source: Source) -> bool:
-    """Return whether a source is a pandas frame whose index has no name and is not a range.
+    """Return whether a source is a pandas frame with an unnamed index that does not count the rows from 0.
 
     Such an index may hold the ids, but is not read as a column.
     """
-    return data_frames.is_pandas(source) and type(source.index).__name__ != "RangeIndex" and not any(source.index.names)
+    if not data_frames.is_pandas(source) or any(source.index.names):
+        return False
+    return type(source.index).__name__ != "RangeIndex" or (source.index.start, source.index.step) != (0, 1)
 
 
 def names(source: Source, party: str, settings: FileSettings = DETECT) -> list[str]:
@@ -269,6 +276,27 @@ def exists(path: Path) -> bool:
     return path == STANDARD_INPUT or path.exists() or (_is_pattern(path) and bool(_matches(path)))
 
 
+def header_below(source: Source, party: str, name: str, settings: FileSettings = DETECT) -> str:
+    """Return a hint if a line near the start of a file, but not its first line, has the column name ``name``."""
+    if not isinstance(source, str | Path):
+        return ""
+    with suppress(TableError, *_OF_POLARS, *_DAMAGED):
+        content = content_of(_parts(user_path(source), party)[0], party)
+        if content.format == "CSV":
+            with CsvFile.of(content, settings, party).open() as file:
+                rows = [re.split(r"[,;|\t]", line) for line in islice(file, HEADER_LINES)]
+        elif content.format == "Excel":
+            book, sheet, _ = read_header(content, settings, party)
+            rows = [list(row) for row in book.load_sheet(sheet, header_row=None, n_rows=HEADER_LINES, dtypes="string")
+                    .to_polars().rows()]  # fmt: skip
+        else:
+            return ""
+        for number, row in enumerate(rows[1:], start=2):
+            if name in {str(cell).strip().strip("\"'") for cell in row}:
+                return f"; line {number} has this name: remove the lines above it, so that the column names come first"
+    return ""
+
+
 @contextmanager
 def _lazy_frame_errors(party: str) -> Iterator[None]:
     """Convert polars errors about a lazy frame to :class:`TableError`."""
@@ -305,7 +333,7 @@ def _parts(path: Path, party: str) -> list[Path]:
         return sorted(found)
     if path.exists():
         raise TableError(f"party {party!r}: {path} is neither a file nor a folder; name a table's file")
-    hint = ""
+    hint = f"; {why}" if (why := path_hint(path)) else ""
     if any(ord(letter) < 32 for letter in str(path)):
         hint = r"; the path has control characters: in a settings file, write / or single quotes, 'C:\new\t.csv'"
     raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()}){hint}")

@@ -368,6 +368,8 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
     ('1', 'true', 'refused', '-999')
     """
     listed = [values] if isinstance(values, str | int | float) else list(values)
+    if nested := [value for value in listed if isinstance(value, list | tuple | Mapping)]:
+        raise ValueError(f"expected texts and numbers, not {nested[0]!r} among them")
     return tuple(
         str(value).lower() if isinstance(value, bool)
         else str(int(value)) if isinstance(value, float) and value.is_integer()
@@ -379,11 +381,27 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 def classes(values: Any) -> Any:
     """Convert the setting ``classes`` to a mapping from each class to its label texts; the setting may be a list.
 
-    >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
-    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})
+    >>> classes(["no", "yes"]), classes({"yes": ["true", 1], "no": 0})
+    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1'), 'no': ('0',)})
+
+    Raises:
+        ValueError: there are fewer than two classes, a class has no text, or two classes have the same text.
     """
     if isinstance(values, Mapping):
-        return {texts([name])[0]: texts(each) for name, each in values.items()}
-    if isinstance(values, list | tuple):
-        return {name: (name,) for name in texts(values)}
-    return values
+        found = {texts([name])[0]: texts(each) for name, each in values.items()}
+    elif isinstance(values, list | tuple):
+        found = {name: (name,) for name in texts(values)}
+    elif values is None:
+        return None
+    else:
+        raise ValueError('expected a list of classes, such as ["no", "yes"], or the texts of each class, such as '
+                         '{yes = ["true", 1], no = ["0"]}')  # fmt: skip
+    if len(found) < 2 or not all(found.values()):
+        raise ValueError("expected at least two classes, each with at least one text")
+    classes_of: dict[str, str] = {}
+    for name, each in found.items():
+        for text in each:
+            if classes_of.setdefault(text, name) != name:
+                raise ValueError(f"the text {text!r} belongs to two classes, {classes_of[text]!r} and {name!r}; remove "
+                                 "it from one of them")  # fmt: skip
+    return found

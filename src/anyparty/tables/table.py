@@ -235,8 +235,10 @@ def _with_points(
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:  # fmt: skip
     """Replace decimal commas by points in text columns of numbers.
 
+    If ``declared`` is true, the user has declared the decimal mark.
+
     Returns:
-        The cells; and, unless the decimal mark is ``declared``, remarks on columns whose points may be decimal points.
+        The cells; and, unless ``declared`` is true, remarks on columns whose points may be decimal points.
     """
     columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
     numeric = {name for name, kind in kinds.items() if kind == "numeric"}
@@ -265,7 +267,7 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
         except TableError as error:
             wrong.append(str(error))
     if wrong:
-        raise TableError("\n".join(wrong))
+        raise TableError("\n".join(dict.fromkeys(wrong)))
     return tables
 
 
@@ -298,6 +300,7 @@ def _check_named(
             hint = "; rows are scored by their labels" if role == "label" and scored else ""
             if role == "id" and readers.has_unnamed_index(source):
                 hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            hint += readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
             raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")

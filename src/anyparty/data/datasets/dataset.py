@@ -33,7 +33,7 @@ class Dataset:
         classes: the names of the classes, in order; empty for regression.
         blocks: groups of columns (last axis) that belong together, by name.
         steps: T, the number of time steps if the first columns are a flattened time series (``mimic4``), else 0.
-        groups_train: by name, values [n] for each row that are not features, such as the person or the speaker.
+        groups_train: by name, a value for each row [n] that is not a feature, such as the person or the speaker.
         groups_test: the values of ``groups_train`` for the test rows.
         source: the publication and the address.
         licence: the terms of use.
