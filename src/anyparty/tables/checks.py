@@ -226,8 +226,9 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
         frame: the prepared columns, Float64 for numbers.
         constants: for each column, the value that the column had in all training rows.
     """
-    counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
-    changed = [(name, count) for name, count in counts.items() if count]
+    changed = [
+        (name, count) for name, value in constants.items() if (count := (frame[name].drop_nulls() != value).sum())
+    ]
     if changed:
         name, count = changed[0]
         more = f"; the same applies to {some([other for other, _ in changed[1:]])}" if changed[1:] else ""

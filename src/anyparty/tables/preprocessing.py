@@ -475,8 +475,7 @@ class Prepare(BaseModel):
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from the cells of the training rows."""
         yield from checks.unseen_levels(frame, self._levels, few=few)
-        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
-        yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
+        yield from checks.no_longer_constant(frame, self._constants)
         yield from checks.far_from_training(frame, self._spreads, few=few)
 
     def _empty(self, table: Table) -> Iterator[str]:
@@ -491,6 +490,12 @@ class Prepare(BaseModel):
         """The levels of the categorical columns without merged levels; ``None`` is the level of missing cells."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         return {name: each for name, each in pairs if name not in self.categorical.grouped}
+
+    @cached_property
+    def _constants(self) -> dict[str, float]:
+        """The value of each numeric column that was constant in training."""
+        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
+        return {name: fill[name] for name in self.numeric.constant}
 
     @cached_property
     def _spreads(self) -> dict[str, tuple[float, float]]:
