@@ -350,9 +350,9 @@ def hold_out(model: Model, federation: Federation) -> None:
         name: member.prepare.features(tables[name], new=False) if member.prepare else Features.none(len(tables[name]))
         for name, member in model.members.items()
     }
-    told = {name: federation.teaching(name).label for name in tables}
-    held = {name: label for name, label in told.items() if label is not None}
-    labels = {name: encode(label, model.task, name) for name, label in held.items()}
+    columns = {name: federation.teaching(name).label for name in tables}
+    label_columns = {name: label for name, label in columns.items() if label is not None}
+    labels = {name: encode(label, model.task, name) for name, label in label_columns.items()}
     device = model.members[model.roster.active].state.seat.device
     rows = assemble(alignment, model.roster, features, labels, device)
     model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
