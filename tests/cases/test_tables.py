@@ -584,6 +584,33 @@ class TestCase10OtherFormats:
         assert "seems to be separated by ';'" in trial.align(fails=True, shop=content)
 
 
+    @pytest.mark.parametrize("separator", [" ", ":", "^"])
+    def test_a_separator_that_is_not_recognised(self, trial, separator):
+        content = trial.shop.write_csv(separator=separator)
+        assert f'beside {separator!r}: write separator = "..." in [parties.shop]' in trial.align(fails=True, shop=content)
+        trial.settings = {"parties": {"shop": {"separator": separator}}}
+        assert trial.federation(shop=content).overlap.by_all == ROWS
+
+    @pytest.mark.parametrize("beside", [[], ["~$a.xlsx", ".a.csv.crc", "_SUCCESS"], ["a.csv~"]])
+    def test_a_folder_of_parts(self, trial, beside):
+        folder = trial.folder / "parts"
+        folder.mkdir()
+        for name, part in (("a.csv", trial.shop.head(100)), ("b.csv", trial.shop.tail(-100))):
+            part.write_csv(folder / name)
+        for name in beside:
+            (folder / name).write_text("x\n", encoding="utf-8")
+        federation = Federation.from_tables({"bank": trial.bank, "shop": "parts"}, id="customer", label="default")
+        assert federation.overlap.by_all == ROWS
+
+    def test_a_folder_of_folders(self, trial):
+        (trial.folder / "parts" / "year=2024").mkdir(parents=True)
+        trial.shop.write_csv(trial.folder / "parts" / "year=2024" / "a.csv")
+        with pytest.raises(TableError, match=r"it has folders, whose files the pattern parts/\*/\* names"):
+            Federation.from_tables({"bank": trial.bank, "shop": "parts"}, id="customer", label="default")
+        tables = {"bank": trial.bank, "shop": "parts/*/*"}
+        assert Federation.from_tables(tables, id="customer", label="default").overlap.by_all == ROWS
+
+
 class TestCase11IdsOfTwoColumnsAndDoubledIds:
     @pytest.mark.parametrize(
         "split",
