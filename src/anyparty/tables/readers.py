@@ -298,7 +298,7 @@ def header_below(source: Source, party: str, name: str, settings: FileSettings =
             return ""
         for number, row in enumerate(rows[1:], start=2):
             if name in {str(cell).strip().strip("\"'") for cell in row}:
-                return f"; line {number} has this name: remove the lines above it, so that the column names come first"
+                return f"line {number} has this name: remove the lines above it, so that the column names come first"
     return ""
 
 

@@ -315,13 +315,13 @@ class RealVaflParty(VaflHost):
             if name != me and name not in now.on_the_way and self._has_next(name, rows):
                 now.on_the_way[name] = asyncio.create_task(self._awaited(net, state, name, rows))
         await asyncio.sleep(0)  # let the tasks receive messages that have arrived
-        await self._came(0.0)
+        await self._await_first(0.0)
         if me in self.seat.roster.blocks and me not in now.ready and self._has_next(me, rows):
             now.ready.append(me)
         if not now.ready:
-            await self._came(None)
+            await self._await_first(None)
 
-    async def _came(self, within: float | None) -> None:
+    async def _await_first(self, within: float | None) -> None:
         """Wait for the first embeddings to arrive, and add their parties to ``epoch.ready``.
 
         The wait lasts at most ``within`` seconds; ``None`` means no limit.
