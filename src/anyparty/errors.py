@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sysconfig
 import traceback
 import warnings
@@ -213,6 +214,21 @@ def nearest(name: object, known: Iterable[str]) -> str:
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return f"; known are: {', '.join(known[:LISTED])}{more}"
+
+
+def continued(message: str, clause: str) -> str:
+    """Return a message followed by a clause: as a new sentence after a question mark, else after a semicolon.
+
+    >>> continued("no column 'agee'; did you mean 'age'?", "rename it")
+    "no column 'agee'; did you mean 'age'? Rename it"
+    >>> continued("no column 'x'", "rename it"), continued("no column 'x'", "")
+    ("no column 'x'; rename it", "no column 'x'")
+    """
+    if not clause:
+        return message
+    if not message.endswith("?"):
+        return f"{message}; {clause}"
+    return f"{message} {clause[0].upper() if re.match('[a-z]+[ ,]', clause) else clause[0]}{clause[1:]}"
 
 
 LIBRARY_PATHS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))

@@ -326,7 +326,7 @@ class _OwnRows:
         self._check_complete(times)
         if order in {"day-first", "month-first"} and name not in rules.dates:
             remark(f"{where}, which splits the rows by time, is read as dates {date_order(known, times, order)}; if "
-                   f"this is wrong, {date_setting(name, where)}")  # fmt: skip
+                   f"this is wrong, {date_setting(name, where, known)}")  # fmt: skip
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:

@@ -29,6 +29,7 @@ from anyparty.data.splits import TRAIN, VALIDATION, assign, restricted
 from anyparty.data.task import balanced, check_taught, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.method import Method, PartyContext
+from anyparty.metrics import headline
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
@@ -134,7 +135,7 @@ async def take_part(
     if leads:
         warn_of_idle(method, roster)
     if leads and task is not None:
-        settings.metric_for(task)  # rejects a metric that does not fit the task, before the first epoch
+        headline(task, settings.metric)  # rejects a metric that does not fit the task, before the first epoch
     joined = None
     if leads and observed is not None:
         joined = rows_of(settings.rows, observed.numpy(), known.position >= 0)

@@ -277,7 +277,7 @@ class PartyRun:
         """The rule by which the active party compares epochs."""
         task, y = self.seat.task, self.rows.y
         assert task is not None
-        name, greater = self.settings.metric_for(task)
+        name, greater = headline(task, self.settings.metric)
         smooth = headline(task)[0]
         if name in {smooth, "loss"}:
             return Criterion(metric=name, greater=greater)
