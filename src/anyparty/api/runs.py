@@ -140,6 +140,9 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     """
     path = inside(place(folder, "folder"), "config.toml")
     if not path.is_file():
+        if path.with_name("model.json").is_file():
+            raise ModelError(f"{folder} is a saved model, not the folder of a run; use it in Python: "
+                             f"anyparty.Model.load({str(folder)!r})")  # fmt: skip
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
     if "split" not in config.model_fields_set:  # in earlier versions, every split was random
