@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 
 from anyparty.core.display import doing
-from anyparty.errors import TableError, nearest, some
+from anyparty.errors import TableError, continued, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_file import are_decimal, with_points
@@ -297,11 +297,12 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            hint = "; rows are scored by their labels" if role == "label" and scored else ""
+            hint = "rows are scored by their labels" if role == "label" and scored else ""
             if role == "id" and readers.has_unnamed_index(source):
-                hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-            hint += readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
-            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
+                hint = "the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            message = f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
+            below = readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
+            raise TableError(continued(continued(message, hint), below))
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):
@@ -333,14 +334,16 @@ def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> No
                              f"{TOO_LONG}")  # fmt: skip
 
 
+def lacking(missing: Sequence[str], others: Iterable[str], where: str) -> TableError:
+    """Return the error for columns that the model requires and the table lacks; ``others`` are its unused columns."""
+    message = f"{where}: the model was trained on {some(missing)}, which the table does not have"
+    return TableError(continued(message + nearest(missing[0], others), "add the column, empty where it is not known"))
+
+
 def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mapping[str, Kind]:
     missing = [name for name in expect if name not in names]
     if missing:
-        raise TableError(
-            f"{where}: the model was trained on {some(missing)}, which the table does not have"
-            f"{nearest(missing[0], [name for name in names if name not in expect])}; add the column, empty where it "
-            "is not known"
-        )
+        raise lacking(missing, [name for name in names if name not in expect], where)
     return expect
 
 
