@@ -244,35 +244,35 @@ def blamed(error: BaseException) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         text, frames = error.msg, [*frames, (error.filename or "<string>", error.lineno)]
-    theirs = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *LIBRARY_PATHS))]
-    return f"{theirs[-1] if theirs else ''}{type(error).__name__}{text and f': {text}'}"
+    places = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *LIBRARY_PATHS))]
+    return f"{places[-1] if places else ''}{type(error).__name__}{text and f': {text}'}"
 
 
-_HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", default=())
+_LISTENERS: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", default=())
 
 
 @contextmanager
-def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Call ``hear`` with every sentence that code in a ``with`` block passes to ``note`` or ``remark``.
+def remarks_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Call ``listener`` with every sentence that code in a ``with`` block passes to ``note`` or ``remark``.
 
     A sentence that ``remark`` gets several times is passed on every time, although Python shows a repeated warning only
     once.
     """
-    token = _HEARING.set((*_HEARING.get(), hear))
+    token = _LISTENERS.set((*_LISTENERS.get(), listener))
     try:
         yield
     finally:
-        _HEARING.reset(token)
+        _LISTENERS.reset(token)
 
 
 def note(sentence: str) -> None:
-    """Pass a sentence to all functions that ``hearing`` has registered, without a warning."""
-    for hear in _HEARING.get():
-        hear(sentence)
+    """Pass a sentence to all functions that ``remarks_to`` has registered, without a warning."""
+    for listener in _LISTENERS.get():
+        listener(sentence)
 
 
 def remark(sentence: str) -> None:
-    """Pass a sentence to all functions that ``hearing`` has registered, and issue it as a warning.
+    """Pass a sentence to all functions that ``remarks_to`` has registered, and issue it as a warning.
 
     The warning points to the innermost line of user code, or to the call of ``remark`` if no user code is running.
     """

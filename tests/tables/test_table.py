@@ -72,10 +72,10 @@ class TestIds:
         ],
     )
     def test_missing_ids(self, empty, said):
-        refuses(rf"id column 'id' has no id in row '2', '4'{said}; give", {"id": ["a", empty, "b", empty]})
+        refuses(rf"id column 'id' has no id in rows 2, 4{said}; give", {"id": ["a", empty, "b", empty]})
 
     def test_nan_id(self):
-        refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})
+        refuses(r"has no id in row 2", {"id": [1.0, float("nan")]})
 
     def test_invisible_characters(self):
         refuses(r"id column 'id' has invisible characters: '2.x00' in row 2; remove them", {"id": ["1", "2\x00"]})

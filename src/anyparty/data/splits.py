@@ -314,7 +314,7 @@ class _OwnRows:
     def _times(self, column: pl.Series) -> NDArray[np.float64]:
         """Return the rank of each row's time [n]; equal times have equal ranks."""
         rules, name = self.table.rules, column.name
-        known = column if cells.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
+        known = column if cells.is_date_or_datetime(column) else cells.without(column, rules.missing.get(name, ()))
         if not column.dtype.is_temporal() and name not in rules.dates:
             numbers, bad = cells.as_numbers(known)
             if not bad.any():

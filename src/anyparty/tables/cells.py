@@ -145,7 +145,7 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def is_moment(series: pl.Series) -> bool:
+def is_date_or_datetime(series: pl.Series) -> bool:
     """Return whether the column's type is a date, or a date with a time."""
     return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
 

@@ -14,6 +14,7 @@ a month, as in 3 Mar 2024, has only one meaning. Times with a time zone are conv
 from __future__ import annotations
 
 import datetime as dt
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -87,6 +88,7 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
 
 def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the usual name
     """Read text cells [n], null if missing, as numbers in a known format."""
+    written, text = text, _with_ascii_digits(text)
     parts = text.str.extract_groups(CELL).struct.unnest()
     body, units = parts["body"], parts.select(pl.coalesce("before", "after").fill_null("")).to_series()
     known = body.str.contains(BODY[format.decimal]).fill_null(value=False)
@@ -102,7 +104,21 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     # numbers such as 1e5, which the pattern CELL does not match
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
-    return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
+    return MarkedNumbers(numbers.alias(text.name), written.is_not_null() & numbers.is_null(), format)
+
+
+def _with_ascii_digits(text: pl.Series) -> pl.Series:
+    """Rewrite numbers in plain characters: digits 0 to 9, the minus in front, no invisible character or apostrophe.
+
+    >>> _with_ascii_digits(pl.Series(["\uff14\uff12", "\u0664\u0662", "42\u200b", "'42", "42-", "4.2"])).to_list()
+    ['42', '42', '42', '42', '-42', '4.2']
+    """
+    if not text.str.contains(r"[^\x00-\x7f]|^'|-$").any():
+        return text
+    digits = text.str.extract_all(r"[\p{Nd}--[0-9]]").explode().drop_nulls().unique().to_list()
+    text = text.str.replace_all(r"\p{Cf}", "").str.replace(r"^'([+-]?\d)", "${1}")
+    text = text.str.replace(r"^(\d[\d.,]*)-$", "-${1}")
+    return text.str.replace_many({each: str(unicodedata.decimal(each)) for each in digits}) if digits else text
 
 
 def numbers_with_marks(text: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -120,7 +136,7 @@ def numbers_with_marks(text: pl.Series) -> tuple[pl.Series, pl.Series]:
 
 def _unit(text: pl.Series) -> str:
     """Return the most frequent unit of the cells, or ""."""
-    parts = text.str.extract_groups(CELL).struct.unnest()
+    parts = _with_ascii_digits(text).str.extract_groups(CELL).struct.unnest()
     units = parts.select(pl.coalesce("before", "after")).to_series().drop_nulls()
     return cells.value_counts(units)[0][0] if len(units) else ""
 
