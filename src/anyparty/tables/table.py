@@ -271,6 +271,20 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
     return tables
 
 
+def _advice(role: str, name: str, where: str, source: Source, *, scored: bool) -> str:
+    """Return advice for a column ``name`` that a table lacks; ``scored`` as in ``_check_named``."""
+    party = where.split("'")[1]
+    if role not in {"id", "label"}:
+        return ""
+    below = readers.header_below(source, party, name)
+    if role == "label":
+        return "; rows are scored by their labels" * scored + below
+    if readers.has_unnamed_index(source):
+        return "; the data frame's index has no name: frame.rename_axis(...) makes it a column" + below
+    return below or (f"; rename the column, or name the ids of this table alone: parties.{party}.id = COLUMN "
+                     f"(in Python: id={{{party!r}: COLUMN, ...}})")  # fmt: skip
+
+
 def _check_named(
     names: list[str],
     where: str,
@@ -297,10 +311,7 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            hint = "; rows are scored by their labels" if role == "label" and scored else ""
-            if role == "id" and readers.has_unnamed_index(source):
-                hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-            hint += readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
+            hint = _advice(role, name, where, source, scored=scored)
             raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
