@@ -287,6 +287,11 @@ class TestCase06NumbersWithMarks:
             (lambda text: f"{float(text) * 1000:,.0f}".replace(",", "'"), 1000),
             (lambda text: f"{float(text) * 1000:,.2f}".replace(",", "\u202f"), 1000),
             (lambda text: f"\u2212{text}", -1),
+            (lambda text: f"{text}-", -1),
+            (lambda text: f"'{text}", 1),
+            (lambda text: f"{text}\u200b", 1),
+            (lambda text: text.translate({48 + digit: 0xFF10 + digit for digit in range(10)}), 1),
+            (lambda text: text.translate({48 + digit: 0x0660 + digit for digit in range(10)}), 1),
         ],
     )
     def test_numbers_are_read_with_a_remark(self, trial, write, factor):
@@ -296,6 +301,18 @@ class TestCase06NumbersWithMarks:
         assert f"column 'income' is read as numbers: {ROWS} cells are written with marks" in said
         read = trial.federation().tables["bank"].columns["income"]
         assert (read - expected).abs().max() < 1e-6
+
+    @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+    @pytest.mark.parametrize("write", ["{}-", "'{}", "{}\u200b", "{}"])
+    def test_prediction_reads_marks_as_training_did(self, trial, write):
+        plain = [f"-{text}" if write.endswith("-") else text for text in trial.bank["income"]]
+        trial.replace("bank", "income", [write.format(text) for text in trial.bank["income"]])
+        model = trial.federation().train("laser", epochs=1, seed=1)
+        marked = {"bank": trial.bank.drop("default"), "shop": trial.shop}
+        expected = model.predict(marked).scores
+        assert model.predict(marked | {"bank": marked["bank"].with_columns(income=pl.Series(plain))}).scores.equal(
+            expected
+        )
 
     @pytest.mark.parametrize(
         ("mark", "value"), [("<25", 12.5), ("<=25", 12.5), (">90", 90), ("10-20", 15), ("≥ 65", 65), ("10 to 20", 15)]
@@ -582,6 +599,34 @@ class TestCase10OtherFormats:
         assert set(trial.federation(shop=content).tables["shop"].columns["town"]) == {"Łódź", "Zażółć", "Kraków"}
         trial.settings = {"parties": {"shop": {"encoding": "cp1250", "separator": "|"}}}
         assert "seems to be separated by ';'" in trial.align(fails=True, shop=content)
+
+    @pytest.mark.parametrize("separator", [" ", ":", "^"])
+    def test_a_separator_that_is_not_recognised(self, trial, separator):
+        content = trial.shop.write_csv(separator=separator)
+        assert f'beside {separator!r}: write separator = "..." in [parties.shop]' in trial.align(
+            fails=True, shop=content
+        )
+        trial.settings = {"parties": {"shop": {"separator": separator}}}
+        assert trial.federation(shop=content).overlap.by_all == ROWS
+
+    @pytest.mark.parametrize("beside", [[], ["~$a.xlsx", ".a.csv.crc", "_SUCCESS"], ["a.csv~"]])
+    def test_a_folder_of_parts(self, trial, beside):
+        folder = trial.folder / "parts"
+        folder.mkdir()
+        for name, part in (("a.csv", trial.shop.head(100)), ("b.csv", trial.shop.tail(-100))):
+            part.write_csv(folder / name)
+        for name in beside:
+            (folder / name).write_text("x\n", encoding="utf-8")
+        federation = Federation.from_tables({"bank": trial.bank, "shop": "parts"}, id="customer", label="default")
+        assert federation.overlap.by_all == ROWS
+
+    def test_a_folder_of_folders(self, trial):
+        (trial.folder / "parts" / "year=2024").mkdir(parents=True)
+        trial.shop.write_csv(trial.folder / "parts" / "year=2024" / "a.csv")
+        with pytest.raises(TableError, match=r"it has folders, whose files the pattern parts/\*/\* names"):
+            Federation.from_tables({"bank": trial.bank, "shop": "parts"}, id="customer", label="default")
+        tables = {"bank": trial.bank, "shop": "parts/*/*"}
+        assert Federation.from_tables(tables, id="customer", label="default").overlap.by_all == ROWS
 
 
 class TestCase11IdsOfTwoColumnsAndDoubledIds:

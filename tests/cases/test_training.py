@@ -250,6 +250,11 @@ class TestCase18TildeFolder:
         assert said in str(stopped.value)
         assert len(str(stopped.value)) < 300
 
+    def test_a_model_in_place_of_a_run(self, here, call):
+        trained().save("model")
+        said = " ".join(call("predict", "model").output.split())
+        assert "model is a saved model, not the folder of a run" in said
+
     def test_a_file_in_place_of_a_model(self, here):
         Path("model.csv").write_text("id\n", encoding="utf-8")
         with pytest.raises(AnypartyError, match=r"model\.csv is a file; name the folder"):

@@ -207,13 +207,14 @@ def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Tabl
 
 
 def _check(tables: Sequence[Table]) -> None:
-    twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
-    if twice:
+    parties = Counter(table.party for table in tables)
+    if len(parties) < len(tables):
+        twice = [name for name, count in parties.items() if count > 1]
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
-    names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
-    if len({len(each) for each in names.values()}) > 1:
-        listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
+    if len({table.id_columns.width for table in tables if table.id_columns is not None}) > 1:
+        named = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
+        listed = "; ".join(f"{party}: {some(each)}" for party, each in named.items())
         raise AlignmentError(f"the parties have different numbers of id columns ({listed}); name equally many, in the "
                              "same order, with id in [parties.NAME]")  # fmt: skip
 

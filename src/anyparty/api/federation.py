@@ -493,8 +493,7 @@ def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[
     for party, asked in file.items():
         unknown = [name for name in asked if name not in known]
         if unknown:
-            raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}; the "
-                              f"settings are {', '.join(known)}")  # fmt: skip
+            raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}")
         if asked and not isinstance(tables[party], str | Path):
             raise ConfigError(f"file: {next(iter(asked))} applies to a file, and the table of party {party!r} is a "
                               "data frame or an array: remove the setting, or give the file")  # fmt: skip

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
-from anyparty.errors import ConfigError, TableError, nearest, some
+from anyparty.errors import ConfigError, TableError, continued, nearest, some
 from anyparty.tables import cells, readers
 from anyparty.tables.column_types import FEW_LEVELS
 
@@ -270,9 +270,9 @@ def draft_settings(
     if id is not None:
         for party, names in columns.items():
             if id not in names:
-                raise TableError(f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}; "
-                                 f"rename it in this table, or leave out --id to search for it"
-                                 f"{readers.header_below(tables[party], party, id)}")  # fmt: skip
+                message = f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}"
+                advice = "rename it in this table, or leave out --id to search for it"
+                raise TableError(continued(continued(message, advice), readers.header_below(tables[party], party, id)))
     found = find_roles(tables, None if id is None else dict.fromkeys(tables, id))
     if not found.ids:
         raise ConfigError("no column looks like ids that the tables share; name it: --id COLUMN")
@@ -292,6 +292,5 @@ def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: s
                           "write a settings file that drops it: anyparty init")  # fmt: skip
     if not have:
         known = sorted({name for names in columns.values() for name in names})
-        raise TableError(f"no table has the label column {label!r}{nearest(label, known)}; the columns are: "
-                         f"{some(known, 12)}")  # fmt: skip
+        raise TableError(f"no table has the label column {label!r}{nearest(label, known)}")
     return have[0], label

@@ -26,11 +26,11 @@ from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
-from anyparty.core.types import Task, of_python
+from anyparty.core.types import of_python
 from anyparty.data.splits import Kind as SplitKind
 from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.metrics import METRICS, headline
+from anyparty.metrics import METRICS
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import reading_rules
@@ -102,17 +102,13 @@ class TrainSettings(Settings):
     device: str = "cpu"
 
     @model_validator(mode="after")
-    def _some_rows_remain(self) -> TrainSettings:
-        if self.validation + self.test >= 1:
-            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_do(self) -> TrainSettings:
-        """Reject settings that have no effect because the run has no validation rows.
+    def _shares_fit(self) -> TrainSettings:
+        """Reject shares that leave no training rows, and settings that have no effect without validation rows.
 
         A setting with its default value is accepted, because saved settings contain every default.
         """
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
         idle = [name for name, value in asked.items() if value and value != fields[name].default]
@@ -135,14 +131,6 @@ class TrainSettings(Settings):
         if metric is not None and metric not in METRICS:
             raise ValueError(f"there is no metric {metric!r}{nearest(metric, METRICS)}")
         return metric
-
-    def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects the best epoch, and whether greater values of it are better.
-
-        Raises:
-            ConfigError: the metric does not exist, or does not fit the task.
-        """
-        return headline(task, self.metric)
 
 
 def _id_columns(value: Any) -> Any:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
+from functools import reduce
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -23,7 +24,7 @@ from pydantic import (
 )
 
 from anyparty.core.declared_types import alternatives, expected, mistake, place_of
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, continued, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, check_order, texts
@@ -104,7 +105,7 @@ def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str
         message = message.removeprefix(f"{where.rpartition('.')[2]}: ")
         value = each[0]["input"]
         said.append(f"{where}: {message}" + ("" if isinstance(value, dict) else f", got {value!r}"))
-    return "; ".join(said)
+    return reduce(continued, said)
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:

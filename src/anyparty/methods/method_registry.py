@@ -19,7 +19,7 @@ from anyparty.core import declared_types
 from anyparty.core.declared_types import checked, of_type
 from anyparty.core.object_description import CLASS, described
 from anyparty.core.types import Party, Roster
-from anyparty.errors import ConfigError, ModelError, nearest, some
+from anyparty.errors import ConfigError, ModelError, continued, nearest, some
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.method import Method
 from anyparty.methods.one_exchange.apc import Apc
@@ -173,9 +173,9 @@ def made_again(name: str, **parameters: Any) -> Method:
         ConfigError: there is no such method or parameter, or a value is out of range.
     """
     if name not in METHODS:
-        how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
+        how = ("a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
                "docs/how-to/your-method.md" if ":" in name else "")  # fmt: skip
-        raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
+        raise ConfigError(continued(f"no method {name!r}{nearest(name, METHODS)}", how))
     if name not in SPLIT:
         return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))
     return of_rule(name, SPLIT[name], parameters)

@@ -124,7 +124,7 @@ def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
     numbers = _cast(series)
     bad = series.is_not_null() & numbers.is_null()
     if bad.any() and series.dtype == pl.String:
-        series = _truth_values_as_numbers(as_text(series))
+        series = as_text(series).str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
         numbers = _cast(series)
         bad = series.is_not_null() & numbers.is_null()
     return numbers, bad
@@ -145,7 +145,7 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def is_moment(series: pl.Series) -> bool:
+def is_date_or_datetime(series: pl.Series) -> bool:
     """Return whether the column's type is a date, or a date with a time."""
     return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
 
@@ -181,11 +181,6 @@ def without(series: pl.Series, marks: Collection[str]) -> pl.Series:
 
 def _cast(series: pl.Series) -> pl.Series:
     return series.cast(pl.Float64, strict=False).fill_nan(None)
-
-
-def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
-    """Replace the texts true and false, in any case, by 1 and 0."""
-    return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
 
 
 def largest_exact(series: pl.Series) -> int:

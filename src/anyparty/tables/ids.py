@@ -73,10 +73,7 @@ def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
     named = list(changes)
     for name in named:
         if name not in NORMALIZATIONS:
-            raise ConfigError(
-                f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}; known are "
-                f"{', '.join(NORMALIZATIONS)}"
-            )
+            raise ConfigError(f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}")
     return tuple(name for name in NORMALIZATIONS if name in named)
 
 

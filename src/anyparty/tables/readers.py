@@ -161,6 +161,7 @@ def _listed(names: list[str]) -> str:
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # on some damaged files, polars panics
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)
 _PACKED_NAMES = {"gzip": (".gz",), "bz2": (".bz2",), "zstd": (".zst", ".zstd"), "zip": (".zip",), "": ()}
+_NO_PART = re.compile(r"^[._]|^~\$|~$")  # hidden files, lock files of Office, and backups of editors
 _PATTERN = frozenset("*?[")
 HEADER_LINES = 20  # the number of lines in which the column names are searched if they are not in the first line
 
@@ -284,7 +285,11 @@ def header_below(source: Source, party: str, name: str, settings: FileSettings =
         content = content_of(_parts(user_path(source), party)[0], party)
         if content.format == "CSV":
             with CsvFile.of(content, settings, party).open() as file:
-                rows = [re.split(r"[,;|\t]", line) for line in islice(file, HEADER_LINES)]
+                lines = list(islice(file, HEADER_LINES))
+            if found := re.search(rf"(?:^|(\W)){re.escape(name)}(?:(\W)|$)", lines[0].strip()):
+                mark = found[1] or found[2]
+                return f'the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
+            rows = [re.split(r"[,;|\t]", line) for line in lines]
         elif content.format == "Excel":
             book, sheet, _ = read_header(content, settings, party)
             rows = [list(row) for row in book.load_sheet(sheet, header_row=None, n_rows=HEADER_LINES, dtypes="string")
@@ -293,7 +298,7 @@ def header_below(source: Source, party: str, name: str, settings: FileSettings =
             return ""
         for number, row in enumerate(rows[1:], start=2):
             if name in {str(cell).strip().strip("\"'") for cell in row}:
-                return f"; line {number} has this name: remove the lines above it, so that the column names come first"
+                return f"line {number} has this name: remove the lines above it, so that the column names come first"
     return ""
 
 
@@ -322,9 +327,11 @@ def _parts(path: Path, party: str) -> list[Path]:
     if path == STANDARD_INPUT or path.is_file():
         return [path]
     if path.is_dir():
-        found = [each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_"))]
+        found = [each for each in path.iterdir() if each.is_file() and not _NO_PART.search(each.name)]
         if not found:
-            raise TableError(f"party {party!r}: the folder {path} has no files; expected the parts of one table")
+            inner = next((f"; it has folders, whose files the pattern {path / '*' / '*'} names"
+                          for each in path.iterdir() if each.is_dir()), "")  # fmt: skip
+            raise TableError(f"party {party!r}: the folder {path} has no files; expected the parts of one table{inner}")
         return sorted(found)
     if _is_pattern(path) and not path.exists():
         found = _matches(path)

@@ -6,7 +6,7 @@ Messages count rows from 1, without the header and without blank lines.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 
 from anyparty.core.display import doing
-from anyparty.errors import TableError, nearest, some
+from anyparty.errors import TableError, continued, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_file import are_decimal, with_points
@@ -271,18 +271,20 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
     return tables
 
 
-def _advice(role: str, name: str, where: str, source: Source, *, scored: bool) -> str:
-    """Return advice for a column ``name`` that a table lacks; ``scored`` as in ``_check_named``."""
-    party = where.split("'")[1]
+def _advice(role: str, name: str, where: str, source: Source, *, scored: bool) -> Iterator[str]:
+    """Yield advice for a column ``name`` that a table lacks; ``scored`` as in ``_check_named``."""
     if role not in {"id", "label"}:
-        return ""
+        return
+    party = where.split("'")[1]
     below = readers.header_below(source, party, name)
-    if role == "label":
-        return "; rows are scored by their labels" * scored + below
-    if readers.has_unnamed_index(source):
-        return "; the data frame's index has no name: frame.rename_axis(...) makes it a column" + below
-    return below or (f"; rename the column, or name the ids of this table alone: parties.{party}.id = COLUMN "
-                     f"(in Python: id={{{party!r}: COLUMN, ...}})")  # fmt: skip
+    if role == "label" and scored:
+        yield "rows are scored by their labels"
+    elif role == "id" and readers.has_unnamed_index(source):
+        yield "the data frame's index has no name: frame.rename_axis(...) makes it a column"
+    elif role == "id" and not below:
+        yield (f"rename the column, or name the ids of this table alone: parties.{party}.id = COLUMN "
+               f"(in Python: id={{{party!r}: COLUMN, ...}})")  # fmt: skip
+    yield below
 
 
 def _check_named(
@@ -311,8 +313,10 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            hint = _advice(role, name, where, source, scored=scored)
-            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
+            message = f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
+            for clause in _advice(role, name, where, source, scored=scored):
+                message = continued(message, clause)
+            raise TableError(message)
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):
@@ -344,14 +348,16 @@ def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> No
                              f"{TOO_LONG}")  # fmt: skip
 
 
+def lacking(missing: Sequence[str], others: Iterable[str], where: str) -> TableError:
+    """Return the error for columns that the model requires and the table lacks; ``others`` are its unused columns."""
+    message = f"{where}: the model was trained on {some(missing)}, which the table does not have"
+    return TableError(continued(message + nearest(missing[0], others), "add the column, empty where it is not known"))
+
+
 def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mapping[str, Kind]:
     missing = [name for name in expect if name not in names]
     if missing:
-        raise TableError(
-            f"{where}: the model was trained on {some(missing)}, which the table does not have"
-            f"{nearest(missing[0], [name for name in names if name not in expect])}; add the column, empty where it "
-            "is not known"
-        )
+        raise lacking(missing, [name for name in names if name not in expect], where)
     return expect
 
 

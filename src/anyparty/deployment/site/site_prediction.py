@@ -85,7 +85,7 @@ class StoredPart:
                               "(--config CONFIG.toml, or config=...)") from None  # fmt: skip
 
 
-async def predict_at_home(
+async def predict_at_site(
     site: SiteSettings,
     config: Config,
     net: Channel,
