@@ -36,7 +36,7 @@ _PUBLIC = {
     "Callback": "anyparty.training.callbacks",
 }
 
-_RENAMED = {"Watch": "Callback"}  # from each former public name to the new name; former names still work
+_RENAMED = {"Watch": "Callback"}  # former public name -> new name; former names still work
 
 __all__ = [
     "METHODS",

@@ -40,7 +40,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-LISTED = 40  # the largest number of names in a message, because a wide table has thousands of columns
+LISTED = 40  # maximum number of names in an error message
 
 
 class AnypartyError(Exception):
@@ -110,7 +110,7 @@ class MessageError(RunError):
     """A message does not match its method's declaration."""
 
 
-ENDED = "the job was ended"  # a party gives this reason for leaving if the whole job was stopped
+ENDED = "the job was ended"  # the reason for which a party leaves if the whole job was stopped
 
 
 class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
@@ -258,7 +258,7 @@ def note(sentence: str) -> None:
 def remark(sentence: str) -> None:
     """Pass a sentence to all functions that ``hearing`` has registered, and issue it as a warning.
 
-    The warning names the innermost line of user code, or the line that calls ``remark`` if no user code is running.
+    The warning points to the innermost line of user code, or to the call of ``remark`` if no user code is running.
     """
     note(sentence)
     frame, level = inspect.currentframe(), 1

@@ -36,7 +36,7 @@ from anyparty.tables.checks import EMPTY
 Blocks = Mapping[str, Sequence[str | int]] | int | None
 _BY_PARTY = adapter_of(Mapping[str, Any])
 PADDED = 64  # the number of rows passed to the model is a multiple of this number
-FEW = 5  # without this many rows in every class (regression: twice as many in total), no rows are used for validation
+FEW = 5  # minimum number of rows per class for a validation split (in regression: 2 x FEW rows)
 
 
 class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
@@ -98,7 +98,7 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         In ``fit`` (``reset`` is True), the names of each party's columns are stored. In ``predict``, the columns with
         these names are selected.
         """
-        if isinstance(X, Mapping) and not issparse(X):  # scipy's sparse matrix of the format "dok" is a mapping too
+        if isinstance(X, Mapping) and not issparse(X):  # scipy's sparse matrix in "dok" format is also a mapping
             return self._frames_of_mapping(X, reset=reset)
         if self.blocks is None and not reset and set(self.blocks_) != {"all"}:
             raise ConfigError("X: the estimator was fitted to a dict of frames; give a dict, or set blocks before fit")
@@ -345,8 +345,8 @@ def _empty_blocks_allowed() -> Iterator[None]:
 def _padded(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame with some rows repeated at its end, so that the number of rows is a multiple of ``PADDED``.
 
-    The functions that compute a matrix product, and the order in which they add, depend on the number of rows if it is
-    small.  Without the repeated rows, the last digits of a prediction would therefore depend on the number of rows.
+    If there are few rows, the rounding of a matrix product depends on their number.  Without the repeated rows, the
+    last digits of a prediction would therefore depend on the number of rows.
     """
     extra = -len(frame) % PADDED
     return pl.concat([frame, frame[[place % len(frame) for place in range(extra)]]]) if extra else frame

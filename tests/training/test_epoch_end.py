@@ -111,7 +111,7 @@ def test_another_alignment_is_refused(same):
     assert same or "party 'b' rejoined with another alignment" in heard["a"]
 
 
-def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed():
+def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed(monkeypatch):
     sent = []
 
     class Net:
@@ -121,7 +121,14 @@ def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed():
             sent.append((to, tag, tensors["back"].tolist()))
 
     roster = Roster((*ROSTER.parties, Party(name="c")), "a")
-    asyncio.run(control_messages.share_verdict(Net(), roster, control_messages.EpochDecision(back=("b",))))
+
+    async def let_in(*_, **__):
+        return ("b",)
+
+    monkeypatch.setattr(epoch_end, "_let_in", let_in)
+    part = SimpleNamespace(leads=True, seat=SimpleNamespace(roster=roster))
+    decided = asyncio.run(epoch_end.verdict(part, Net(), RunPosition(), PLAN, {}, validates=False, last=False))
+    assert decided.back == ("b",)
     assert sent == [("c", "verdict", [0, 1, 0])]
 
 

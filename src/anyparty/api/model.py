@@ -194,7 +194,7 @@ class Model:
         order = alignment.as_given(wanted.numpy(), self.roster.active)
         answered = self._answer(rows, wanted, asked, ledger).take(order.tolist())
         identities = alignment.identities(wanted.numpy()[order])
-        return answered if identities is None else answered.identified(identities)
+        return replace(answered, id_columns=identities)
 
     def predict_proba(self, *_: Any, **__: Any) -> NoReturn:
         """Raise an error that recommends ``predict(tables, parties).probabilities()``, whose result has the ids."""

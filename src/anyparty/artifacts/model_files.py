@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -233,7 +234,7 @@ class Member:
     duplicates: Duplicates = "error"
     file: FileSettings = DETECT
 
-    @property
+    @cached_property
     def reading(self) -> dict[str, Any]:
         """The settings for reading the party's table: keyword arguments of ``read_table``."""
         names = ("id", "id_normalize", "duplicates", "file", "rules", "max_cell_bytes")

@@ -164,7 +164,10 @@ def checked(
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = _bound(signature, function.__name__, raises, *args, **kwargs)
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise raises(f"{function.__name__}: {_misfit(signature, error, kwargs)}") from None
             for name, adapter in _adapters(function, tuple(by_hand)).items():
                 if name in bound.arguments:
                     bound.arguments[name] = check(bound.arguments[name], adapter, name, raises)
@@ -248,24 +251,13 @@ def _listed(expected: str, value: Any) -> Any:
     return tuple(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
-def _bound(
-    signature: inspect.Signature, name: str, raises: type[UserError], /, *args: Any, **kwargs: Any
-) -> inspect.BoundArguments:
-    """Bind the arguments of a call to the parameters of a function; raise errors of the class ``raises``.
-
-    Raises:
-        UserError: the call has an argument that the function does not take, or lacks a required argument.
-    """
-    try:
-        return signature.bind(*args, **kwargs)
-    except TypeError as error:
-        known = [each for each in signature.parameters if each not in {"self", "cls"}]
-        unknown = [each for each in kwargs if each not in known]
-        if unknown:
-            why = f"there is no argument {unknown[0]!r}{nearest(unknown[0], known)}"
-        else:
-            why = f"{error}; its arguments are {', '.join(known)}"
-        raise raises(f"{name}: {why}") from None
+def _misfit(signature: inspect.Signature, error: TypeError, given: Iterable[str]) -> str:
+    """Return why a call does not fit the parameters of a function; ``given`` has the names of keyword arguments."""
+    known = [each for each in signature.parameters if each not in {"self", "cls"}]
+    for name in given:
+        if name not in known:
+            return f"there is no argument {name!r}{nearest(name, known)}"
+    return f"{error}; its arguments are {', '.join(known)}"
 
 
 def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:

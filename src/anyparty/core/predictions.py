@@ -192,10 +192,6 @@ class Predictions:
         scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
         return {f"p({name})": pl.Series(scores[:, c]).fill_nan(None) for c, name in enumerate(self.task.classes)}
 
-    def identified(self, id_columns: pl.DataFrame) -> Predictions:
-        """Return these predictions with the id columns [n, m] of their rows added."""
-        return replace(self, id_columns=id_columns)
-
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; in a CSV, text that begins like a formula is escaped.
 

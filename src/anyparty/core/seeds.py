@@ -57,15 +57,13 @@ class Seeds:
 
     def key(self, *name: str | int) -> bytes:
         """Return 32 bytes of the stream with this name, for use as the key of a hash function."""
-        return hashlib.sha256(self._text(*name)).digest()
+        return hashlib.sha256("/".join(map(str, (self.root, *name))).encode()).digest()
 
     def torch(self, *name: str | int) -> Generator:
         """Return a new torch generator (CPU) for the stream with this name."""
         from torch import Generator  # noqa: PLC0415
 
-        generator = Generator()
-        self._begin(generator, *name)
-        return generator
+        return Generator().manual_seed(self.number(*name))
 
     def numpy(self, *name: str | int) -> np.random.Generator:
         """Return a new numpy generator for the stream with this name."""
@@ -87,17 +85,11 @@ class Seeds:
             return
         with _DRAWING:
             before = torch.default_generator.get_state()  # 40 times as fast as torch.random.fork_rng
-            self._begin(torch.default_generator, *name)
+            torch.default_generator.set_state(self.torch(*name).get_state())
             try:
                 yield
             finally:
                 torch.default_generator.set_state(before)
-
-    def _begin(self, generator: Generator, *name: str | int) -> None:
-        generator.manual_seed(self.number(*name))
-
-    def _text(self, *name: str | int) -> bytes:
-        return "/".join(map(str, (self.root, *name))).encode()
 
 
 class _Own(Seeds):
@@ -110,19 +102,20 @@ class _Own(Seeds):
     def numpy(self, *name: str | int) -> np.random.Generator:
         return np.random.default_rng(int.from_bytes(self.key(*name), "little"))
 
-    def _begin(self, generator: Generator, *name: str | int) -> None:
+    def torch(self, *name: str | int) -> Generator:
         import torch  # noqa: PLC0415
 
-        generator.manual_seed(self.number(*name))  # resets the counters, so that all numbers of a new state are used
+        generator = super().torch(*name)  # its counters are zero, so that all numbers of the new state are used
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")
         words = np.frombuffer(hashlib.shake_256(self.key(*name)).digest(4 * _WORDS), dtype="<u4").astype("<u8")
         state[_WORDS_AT : _WORDS_AT + 8 * _WORDS] = torch.frombuffer(bytearray(words.tobytes()), dtype=torch.uint8)
-        generator.set_state(state)
+        return generator.set_state(state)
 
     def key(self, *name: str | int) -> bytes:
-        return hashlib.blake2b(self._text(*name), digest_size=32, key=self.secret).digest()
+        text = "/".join(map(str, (self.root, *name)))
+        return hashlib.blake2b(text.encode(), digest_size=32, key=self.secret).digest()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -49,7 +49,7 @@ class Task:
     weights: tuple[float, ...] = ()
     label_type: LabelType = field(default="text", repr=False)
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """C, the number of outputs: one score per class, or one number."""
         return len(self.classes) if self.kind == "classification" else 1
@@ -219,6 +219,7 @@ class Capabilities:
         return (self.trains_with or self.needs) == "all"
 
 
+@cache
 def _float32() -> torch.dtype:
     import torch  # noqa: PLC0415 - torch takes seconds to import
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from anyparty.core.seeds import Seeds
 from anyparty.errors import TableError, remark
-from anyparty.tables import cells, reading_rules
+from anyparty.tables import cells
 from anyparty.tables.column_types import as_dates, date_order, date_setting
 from anyparty.tables.label_cells import names_of
 from anyparty.tables.table import Table
@@ -318,7 +318,7 @@ class _OwnRows:
         Dates in text are read by the reading rules of the party's table.
         """
         rules, name = self.table.rules, column.name
-        known = column if reading_rules.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
+        known = column if cells.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
         if not column.dtype.is_temporal() and name not in rules.dates:
             numbers, bad = cells.as_numbers(known)
             if not bad.any():

@@ -45,8 +45,8 @@ class JobResult:
         status: FLARE's status of the job.
         outcomes: the job's outcome by party, with the fields of ``JobOutcome``; only for parties whose kit is on this
             machine.
-        absent: by party, the number of epochs of this training that the party missed; empty if the active party's kit
-            is not on this machine.
+        absent: for each party, the number of epochs of this training that the party missed; empty if the active party's
+            kit is not on this machine.
         epochs: the number of epochs of this training.
 
     """
@@ -216,7 +216,8 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits for the submission: only then can the job be aborted
+            # ``exception`` waits until the job is submitted, because only then can it be aborted.
+            if submitting.exception() is None:
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
@@ -283,7 +284,7 @@ class _Reported:
             self.aligned = True
         stages, history = said.get("stages", {}), said.get("history", [])
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
-        if same < len(self.epochs):  # a resumed run has trained some epochs again
+        if same < len(self.epochs):  # the run was resumed, and has repeated some epochs
             self.epochs, self.stage = self.epochs[:same], ""
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
@@ -308,7 +309,7 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # the record with the description of this stage may be lost
+        self.stage = stage if stage in stages else ""  # empty if the record has lost the description of this stage
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 
@@ -323,6 +324,6 @@ def _numbers(value: Any) -> Any:
 def _said(record: Path, job: str) -> dict[str, Any]:
     try:
         said = read_json(record)
-    except ModelError:  # no record: the run has not begun, or runs elsewhere
+    except ModelError:  # the run has not begun, or its record is on another machine
         return {}
     return said if said.get("job") == job else {}

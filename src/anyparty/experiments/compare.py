@@ -50,7 +50,7 @@ def compare(
     console: Console | None = None,
     **training: Any,
 ) -> Comparison:
-    """Train every method with every seed and missing rate; with one seed, all methods are scored on the same test rows.
+    """Train every method with every seed and missing rate, and score all methods on the same test rows.
 
     The test rows depend on the seed alone.  The missing blocks depend on the seed and the rate, and are equal for all
     methods.
@@ -71,7 +71,7 @@ def compare(
             All configurations are tried with the first seed. The configuration with the best validation score is then
             used with all seeds. The search does not read test rows. With 0 there is no search, and the settings are
             used as given.
-        space: by name of a setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
+        space: for each setting to search, a list of choices or a range such as ``{"low": 1e-4, "high": 1e-1, "log":
             True}``. By default, learning rate, weight decay and batch size are searched.
         folder: folder of the records and the page.  Finished runs in this folder are not repeated, so the same call
             continues a comparison that was stopped.  ``None`` keeps everything in memory.

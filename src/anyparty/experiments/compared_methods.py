@@ -48,8 +48,7 @@ class ComparedMethod:
     def described(self) -> dict[str, Any]:
         """The method as plain data, from which the names of its runs are derived.
 
-        The data of a user-defined method include a hash of the method's source, so that runs are repeated after an edit
-        of the source.
+        For a user-defined method, the data include a hash of its source, so that runs are repeated after an edit.
         """
         if isinstance(self.method, str):
             return {"name": self.method, **self.parameters} | _source_of(self.method)
@@ -168,7 +167,7 @@ def described_option(value: Any) -> Any:
         return [described_option(each) for each in value]
     if isinstance(value, type | FunctionType):
         return {"name": value.__qualname__} | code_hashes({"code": value})
-    if isinstance(value, partial | MethodType):  # with the values of its arguments, or of the method's object
+    if isinstance(value, partial | MethodType):  # the name also contains the bound arguments or object
         inner = value.func if isinstance(value, partial) else value.__func__
         return {"name": name_of(value)} | source_hash(inner)
     return described(value) | source_hash(value)

@@ -49,9 +49,9 @@ class Comparison:
         records: one record for each finished run.
         methods: the labels of the methods, in order.
         metric: the metric of tables and figures; ``frame(metric=...)`` returns another metric.
-        failed: by the key of a failed run, the error.
+        failed: the error of each failed run, with the key of the run.
         folder: the folder of the records; ``None`` if they were kept in memory.
-        tuned: by method and missing rate, the settings that a search chose; empty without a search.
+        tuned: for each method and missing rate, the settings that a search chose; empty without a search.
     """
 
     records: Sequence[Mapping[str, Any]] = field(repr=False)

@@ -38,7 +38,7 @@ from anyparty.experiments.suite import SuiteRun
 from anyparty.metrics import headline
 from anyparty.metrics.scores import ScoreTable, score
 
-SETS_PER_COUNT = 8  # for each number n of parties, the maximum number of sets of n parties that are scored
+SETS_PER_COUNT = 8  # maximum number of scored sets of n parties, for each n
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class Report:
         cells: the aggregated runs: one cell for each number in the tables.
         markdown: the page with the tables.
         folder: folder of the records, the page and the plots.
-        failed: by the key of a failed run, the error.
+        failed: the error of each failed run, with the key of the run.
         page: the file of the page; its CSV and its plots are in the same folder.  Each selection of data sets, methods
             and mechanisms of missing blocks has a page of its own.
 
@@ -72,8 +72,8 @@ def run(
             "module:name".
         seeds: number of seeds; the seeds are 0, 1, ...
         jobs: number of parallel runs.
-        quick: train only briefly, to check that everything works; the numbers mean nothing.  The page says by how much
-            the training is cut.  Data sets, methods and seeds are not cut.
+        quick: train only briefly, to check that everything works; the numbers mean nothing.  The page states by how
+            much the training is shortened.  Data sets, methods and seeds are not reduced.
         backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
         device: device on which networks train, by its name in PyTorch, such as "cuda".
         data_dir: folder of the data sets. By default they are read from the folder in the environment variable
@@ -178,7 +178,7 @@ def render(suite: Suite, records: Records, about: Mapping[str, str]) -> SuitePag
 
     Args:
         suite: the suite.
-        records: by the key of a finished run, its record.
+        records: a mapping from the key of each finished run to its record.
         about: facts on how the page was made, for its last lines.
 
     """

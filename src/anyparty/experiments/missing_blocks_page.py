@@ -113,7 +113,7 @@ def _reached(here: Sequence[Cell], *, by_parties: bool = False) -> list[str]:
 
 
 def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    """Return the lines of a data set's tables: one with layout "columns", else one per training mechanism."""
+    """Return the lines of a data set's tables: one table with layout "columns", or one per training mechanism."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
         pairs = list(product(suite.train_missing, suite.test_missing))
@@ -471,7 +471,7 @@ def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) ->
                     y = [own[dataset, method, test] for test in x]
                     label = _label(entry.title, method, here)
                     axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
-            # Draw a line at 100 %, which means: as good as after training with fewer missing blocks.
+            # Scores at the line are as good as after training with fewer missing blocks.
             axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")
             axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
             axis.set_xlabel("missing at test")

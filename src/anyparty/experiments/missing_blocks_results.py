@@ -28,7 +28,7 @@ Configuration = tuple[str, str, str]
 """The names of a data set, a training mechanism and a test mechanism."""
 
 MethodMeans = Mapping[tuple[str, str, str, str], float]
-"""By (data set, method, training mechanism, test mechanism), the mean of the metric."""
+"""The mean of the metric for each (data set, method, training mechanism, test mechanism)."""
 
 RatioPlace = tuple[str, str, str]
 """The data set, the method and the test mechanism of a ratio."""

@@ -135,7 +135,7 @@ class RunRows:
         return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
 
     def draw_train(self, mechanism: str) -> DrawnMask:
-        """Return a random mask of each party's training rows; if few rows have labels, also of the labelled rows."""
+        """Return a random mask of each party's training rows, and of the labelled rows if not all rows have labels."""
         how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
         if scarce is not None:
             how = ScarceLabels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
@@ -149,7 +149,7 @@ class RunRows:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
-        """Return the blocks that mechanisms read: normalised by training rows if the suite defines mechanisms."""
+        """Return the blocks, normalised by the training rows if the suite defines its own mechanisms."""
         return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
 
 
@@ -212,7 +212,7 @@ class MissingBlocksMethod(Settings):
     Attributes:
         title: title in tables and figures.
         name: the method's name in the registry of methods.
-        when: by training mechanism, changes of these settings that apply only to runs with this mechanism.
+        when: for each training mechanism, changes of these settings for runs with this mechanism.
         batch_size: number of rows of a batch, in place of the data set's batch size.
         labels_at: name of the party that is active and has the labels of its rows; by default the active party is a
             further party with all labels and no columns.

@@ -37,7 +37,7 @@ Frames = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class OneExchangeRun(SuiteRun):
-    """One training of a method with one seed and one number of columns and aligned rows, and its scores on all folds.
+    """One training of a method with one seed, and its scores.
 
     Attributes:
         width: number of columns of the active party.
@@ -80,7 +80,7 @@ class OneExchangeRun(SuiteRun):
 
 
 def party_frames(run: OneExchangeRun, data: Dataset) -> tuple[Frames, Frames]:
-    """Return the training tables of the parties, and their tables of held-out rows, both by party.
+    """Return each party's table of training rows, and each party's table of held-out rows.
 
     The held-out rows depend on the seed alone, so they are the same for every number of aligned rows.
 

@@ -27,7 +27,7 @@ class Cell:
 
     Attributes:
         facts: values that are equal for all runs of the cell: data set, method, condition, the paper's numbers.
-        measures: by the name of a measure, such as "score", the value of the measure in each run, by the run's seed.
+        measures: for each measure, such as "score", a mapping from the seed of a run to the value.
 
     """
 
@@ -82,7 +82,7 @@ def by_condition(records: Records, names: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def by_seed(values: Iterable[tuple[Mapping[str, Any], float]]) -> dict[int, float]:
-    """Return a dict from the seeds of runs to values, made from pairs of a run's record and a value."""
+    """Convert pairs of a run's record and a value to a dict from the run's seed to the value."""
     return {int(record["run"]["seed"]): value for record, value in values}
 
 
@@ -95,8 +95,8 @@ def shared_seeds(cells: Iterable[Cell], measure: str) -> list[int]:
     return sorted(set.intersection(*each)) if each else []
 
 
-PANELS_ACROSS = 3  # greatest number of panels side by side; more would be too small to read
-LETTER, HANDLE = 0.075, 0.6  # widths in the legend, in inches: of one letter, and of the line in front of a name
+PANELS_ACROSS = 3  # maximum number of panels side by side; narrower panels would be too small to read
+LETTER, HANDLE = 0.075, 0.6  # width of a letter, and of the line before a name, in a legend, in inches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,8 @@ def panels(
         if named:
             fit = int(across * size[0] / (LETTER * max(map(len, named)) + HANDLE))
             beside = min(max(fit, 1), len(named))
-            beside = math.ceil(len(named) / math.ceil(len(named) / beside))  # makes the legend's rows equally long
+            # Number of names per row, so that the legend's rows are equally long.
+            beside = math.ceil(len(named) / math.ceil(len(named) / beside))
             figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside)
     path.with_suffix(".png").write_bytes(png(figure))
     path.with_suffix(".svg").write_bytes(svg(figure))

@@ -17,7 +17,7 @@ from anyparty.data.missingness import MCAR, DrawnMask, Mechanism, missing
 from anyparty.errors import ConfigError, nearest
 from anyparty.tables.partition import cut
 
-LABELS = "server"  # the party that has the labels of all rows, and no columns
+LABELS = "server"  # name of the party with the labels of all rows and without columns
 
 
 def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
@@ -67,7 +67,7 @@ def tables(
     at: str = LABELS,
     shared: bool = False,
 ) -> dict[str, pl.DataFrame]:
-    """Return, by party, a table with the rows that the party has.
+    """Return a table for each party, with the rows that the party has.
 
     Args:
         blocks: the parties' columns, K arrays [n, d_k].
@@ -103,8 +103,8 @@ def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS
     settings = {
         "federation": about,
         "parties": parties,
-        "split": {"kind": "random"},
-    }  # the split of the published experiments
+        "split": {"kind": "random"},  # as in the published experiments
+    }
     return Federation.from_config(Config.of(settings), frames)
 
 
@@ -112,15 +112,15 @@ def by_columns(
     data: Dataset, places: NDArray[np.int64], columns: Mapping[str, Sequence[str]], held: Mapping[str, int], *,
     labels: str,
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
-    """Return, by party, a table with the columns that ``columns`` lists for the party.
+    """Return a table for each party, with the columns that ``columns`` lists for this party.
 
     A party that ``columns`` does not list gets all columns that are not listed.
 
     Args:
         data: a data set; only its training rows are used.
         places: [n], indices of the rows to use.
-        columns: by party, the names of its columns.
-        held: by party, its number m of rows; the party has the first m of ``places``.
+        columns: for each party, the names of its columns.
+        held: for each party, its number m of rows; the party has the first m rows of ``places``.
         labels: name of the party that has the labels.
 
     Raises:

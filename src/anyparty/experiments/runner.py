@@ -28,8 +28,8 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, war
 from anyparty.experiments.suite import SuiteRun
 
 BACKENDS = ("dask", "ray")
-REPLACED = "A worker stopped while some jobs were given to the executor"  # a harmless warning: another worker gets them
-WARNINGS = "warned"  # the key under which a record has its warnings
+REPLACED = "A worker stopped while some jobs were given to the executor"  # harmless: another worker gets the jobs
+WARNINGS = "warned"  # the key of the warnings in a run's record
 
 
 @dataclass
@@ -115,7 +115,7 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # an error in one run must not stop the suite's other runs
-        with contextlib.suppress(OSError):  # the error's file cannot be written on a full disk
+        with contextlib.suppress(OSError):  # on a full disk, this file cannot be written
             home.mkdir(parents=True, exist_ok=True)
             (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-TITLE_LETTERS = 50  # number of letters of a title that fit above a panel
+TITLE_LETTERS = 50  # maximum number of letters of a title above a panel
 MARGIN = 1.02  # end of the x axis, as a multiple of the last time at which a curve reaches the target
 
 LEGEND = (
@@ -174,7 +174,7 @@ def plot(suite: SchedulesSuite, records: Records, path: Path) -> None:
             }  # fmt: skip
             _panel(suite, axis, found, latency, targets.get((dataset, suite.cases[case].parties)))
             axis.set_xlabel(f"time units, latency {latency:g}")
-            if place % wide == 0:  # only the first panel has a title, which is for the whole row
+            if place % wide == 0:  # the title of a row of panels stands above its first panel
                 axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", TITLE_LETTERS * wide))
                 axis.set_ylabel("accuracy on held-out rows, %")
 
@@ -232,7 +232,7 @@ def runs_at(
 ) -> Iterator[Record]:
     """Yield an algorithm's records at a learning rate and a latency, one record for each seed.
 
-    In a schedule with rounds, the records of the suite's ``search_latency`` apply to all latencies.
+    In a schedule with rounds, runs have the suite's ``search_latency``, and their records are valid for all latencies.
     """
     trained_at = latency if suite.algorithms[method].at_once else suite.search_latency
     for record in records.values():

@@ -145,7 +145,7 @@ def _schedule_arguments(run: SchedulesRun, seeds: Seeds, data_dir: Path | None) 
 
 
 def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]) -> dict[str, float]:
-    """Return, by party, the constant A_k of the paper that gives the learning rate ``rate`` on an idle machine.
+    """Return for each party the constant A_k of the paper that gives the learning rate ``rate`` on an idle machine.
 
     Flex-VFL with a fixed rate eta satisfies the paper's equation (14) in every round if eta = A_k / (tau wbar), by
     section VII-F. Here tau is the greatest possible number of local iterations, and wbar is the greatest weight of
@@ -185,7 +185,8 @@ class CaseEntry(Settings):
 
     Attributes:
         timeout: time-out of a round, in time units.
-        within: time in which each party completes its ``iterations`` and the server completes ``server`` iterations.
+        within: time in which each party completes the number of iterations in ``iterations``, and the server the number
+            in ``server``.
         trace: if not empty, speeds come from a trace in place of ``iterations``: the seed draws a machine of Google's
             cluster for each party. An iteration takes 1 time unit on an idle machine. With "average", the machine's
             mean CPU use applies to all rounds; with "varying", each sample of its CPU use applies to one round.
@@ -241,7 +242,7 @@ class ChosenRate:
 
     Attributes:
         rate: the rate with the lowest training loss.
-        losses: by rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
+        losses: for each rate, the mean training loss of the last epoch with seed 0; infinite if the run diverged.
 
     """
 

@@ -16,7 +16,7 @@ from anyparty.config.settings_group import Settings
 from anyparty.errors import ConfigError, nearest
 
 Records = Mapping[str, Mapping[str, Any]]
-"""By the key of a finished run, its record."""
+"""A mapping from the key of each finished run to its record."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError, Stopped, nea
 from anyparty.metrics import METRICS, headline
 from anyparty.training.callbacks import Callback
 
-WAIT_S = 60.0  # seconds to wait for a run's lock, because a worker of a killed sweep may still be in its last batch
+WAIT_S = 60.0  # time to wait for a run's lock, which a worker of a killed sweep may hold until its last batch ends
 PRUNED = "pruned by the median rule"
 
 
@@ -58,7 +58,7 @@ class SweepSettings(Settings):
         trials: number of configurations that "random" and "tpe" try.
         seed: seed of the sampler.
         pruner: "median" stops a run whose validation score is worse than the median of earlier runs at the same epoch.
-        space: by name of a setting, its values or its range, as ``search_space`` reads them.
+        space: for each setting, its values or its range, as ``search_space`` reads them.
     """
 
     settings: Path
@@ -202,12 +202,12 @@ class _Trials:
             direction="maximize" if greater else "minimize",
             pruner=optuna.pruners.MedianPruner() if self.prune else optuna.pruners.NopPruner(),
         )  # fmt: skip
-        drawn = len(self.study.trials)  # part of the sampler's seed, so that a continued sweep draws new numbers
+        drawn = len(self.study.trials)  # changes the sampler's seed, so that a continued sweep draws new numbers
         self.study.sampler = optuna.samplers.TPESampler(seed=settings.seed + 1000 * drawn + part)
         states = optuna.trial.TrialState
-        for trial in self.study.get_trials(states=(states.RUNNING,)):  # trials that a killed process began
+        for trial in self.study.get_trials(states=(states.RUNNING,)):  # trials that a killed process did not finish
             if trial.user_attrs.get("part", part) == part:
-                key = trial.user_attrs.get("key")  # a trial killed at its very beginning has no parameters yet
+                key = trial.user_attrs.get("key")  # ``None`` if the process was killed before it stored the parameters
                 again = {"part": part} | ({"key": key} if key else {})
                 self.study.enqueue_trial(json.loads(key) if key else trial.params, user_attrs=again)
                 self.study.tell(trial.number, state=states.FAIL)
@@ -353,7 +353,7 @@ def _attempt(run: SweepRun) -> tuple[int, float | None, str]:
             if (done := _finished(run)) is not None:
                 return run.trial, *done
             continue
-        except AnypartyError:  # the error needs no report here, because the run's record has it
+        except AnypartyError:  # the run's record has the error
             pass
         return run.trial, *(_finished(run) or (None, "fail"))
 
@@ -447,7 +447,7 @@ def search_space(values: Mapping[str, Any]) -> dict[str, NumberRange | Choices]:
     """Return the search space that settings describe.
 
     Args:
-        values: by name of a setting, a list of choices, or a table with "low", "high" and optionally "log".
+        values: for each setting, a list of choices, or a table with "low", "high" and optionally "log".
 
     Raises:
         ConfigError: the space is empty, or an entry is neither a list of choices nor such a table.

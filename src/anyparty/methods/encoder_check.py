@@ -46,7 +46,7 @@ def cross_validated(
     classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
     metric: str = "accuracy", folds: int = 10, seed: int = 0, classes: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
-    """Return a classifier's scores [k]: one on each of k stratified folds, after fitting it to the other k - 1 folds.
+    """Return the scores [k] of a classifier in stratified k-fold cross-validation.
 
     Args:
         x: [n, d], columns or embeddings.
@@ -74,9 +74,8 @@ def cross_validated(
     known = unique_labels(labels)
     task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
     model = estimator(classifier, task, settings or {}, seed)
-    if isinstance(
-        weights := model.get_params().get("class_weight"), Mapping
-    ):  # scikit-learn needs indices, not names, as keys of class_weight
+    # The keys of class_weight are class names; scikit-learn needs class indices.
+    if isinstance(weights := model.get_params().get("class_weight"), Mapping):
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -84,7 +83,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # the code below raises an error for scores that are NaN
+            warnings.simplefilter("ignore", UserWarning)  # such as warnings of NaN scores, which raise an error below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -118,12 +117,11 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderComparison:
-    """A comparison of one classifier's scores on columns with its scores on embeddings, with the same folds.
+    """The scores of one classifier on columns and on embeddings, with the same folds.
 
     Attributes:
         raw: [k], the scores on the columns.
         embedded: [k], the scores on the embeddings.
-
     """
 
     raw: NDArray[np.float64]
@@ -135,13 +133,19 @@ class EncoderComparison:
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:
-        """Return whether the mean score on embeddings is at most r below the mean score on columns (equation (12))."""
+        """Return True if the mean score on embeddings is at least the mean score on columns minus r (equation (12))."""
         return self.lost <= r
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderEpoch:
-    """The result of one epoch of an encoder's training: the number of the epoch from 1, its loss, and its scores."""
+    """One epoch of an encoder's training.
+
+    Attributes:
+        epoch: the number of the epoch, counted from 1.
+        loss: the reconstruction loss.
+        scores: scores of a classifier on the columns and on the embeddings.
+    """
 
     epoch: int
     loss: float
@@ -211,7 +215,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # restore the random state, which dropout changes
+        with torch.random.fork_rng(devices=[]):  # dropout must not change torch's global random state
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

@@ -29,7 +29,7 @@ from anyparty.networks.optimizer import Optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class PartyContext:
-    """A party's identity in a run, and its settings, which other parties need not know.
+    """One party's identity and settings in a run.
 
     Attributes:
         me: the party's name in the roster.
@@ -87,9 +87,9 @@ class Batch:
         seeds: the run's root seed.
         moment: the position of the batch in the run, (stage, epoch, step).
         number: number of earlier batches in the stage, including batches from which this party was absent.
-        share: weight of the batch's mean loss in an optimizer step. It is 1 if rows of a batch may be held by different
-            sets of parties. If all rows of each batch are held by one set of parties, the weight is the number of rows
-            of this batch, divided by the mean number of rows per batch. Every row of an epoch then has the same weight.
+        share: factor of the batch's mean loss in an optimizer step; 1 by default. If each batch has only rows of one
+            set of parties, batches differ in size. The factor is then the number of the batch's rows divided by the
+            mean number of rows per batch, so that all rows of an epoch have the same weight.
         held_out: [b] int64, indices of the validation rows among the N rows. Given only in a stage of a single step,
             which may process validation rows too.
 
@@ -102,9 +102,8 @@ class Batch:
     share: float = 1.0
     held_out: Tensor | None = None
 
-    @property
-    def place(self) -> str:
-        """The stage, epoch and number of the batch as text, for an error message."""
+    def __str__(self) -> str:
+        """Return the stage, epoch and number of the batch, for an error message."""
         if len(self.moment) != 3:
             return "prediction"
         stage, epoch, step = self.moment
@@ -211,15 +210,15 @@ class HasEmbeddings(Protocol):
     """A method in which parties compute embeddings of their rows."""
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Compute, without a gradient, a party's embeddings of its rows among the aligned rows at ``places`` [B].
+        """Compute embeddings of the party's rows among the aligned rows ``places`` [B], without a gradient.
 
         Returns:
-            The positions [B_k] of these rows in ``places`` and their embeddings [B_k, ...]; ``None`` if the party has
-            no encoder or none of these rows.
+            A pair: the positions [B_k] of these rows in ``places``, and their embeddings [B_k, ...]. ``None`` if the
+            party has no encoder or none of these rows.
         """
 
 
-# Calls of a method's functions, with checks of their results, because the method may be a user's own
+# Calls of a method's functions, with checks of the results, because a user may have written the method
 
 
 def checked_begin(method: Method, seat: PartyContext, seeds: Seeds) -> State:

@@ -56,7 +56,7 @@ class IgnoredParameters:
     condition: str
 
 
-TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # two label holders
+TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")
 ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FIRST includes FedHSSL, a subclass of SelfSupervised
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
@@ -270,7 +270,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which the saved description ``kept`` and a method differ: {name: (saved, present)}.
+    """Return the settings in which the saved description ``kept`` and a method differ: {name: (saved, current)}.
 
     >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
@@ -280,7 +280,7 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
     keys = [key for key in [*was, *(now.keys() - was.keys())] if key in was or key in given]
     differs = {key: (was.get(key), now.get(key)) for key in sorted(keys) if was.get(key) != now.get(key)}
     classes = {key: pair for key, pair in differs.items() if key.rpartition(".")[2] == CLASS}
-    return classes or differs  # if classes differ, their fields cannot be compared
+    return classes or differs  # objects of different classes have different fields
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
@@ -309,7 +309,8 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
             f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
             f"got {given!r}"
         )
-    given = given.split if isinstance(given, Scheduled) else given  # a schedule affects only training
+    # Compare without the schedule, which affects only training.
+    given = given.split if isinstance(given, Scheduled) else given
     if shipped is not None:
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):

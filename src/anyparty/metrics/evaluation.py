@@ -80,7 +80,7 @@ class Evaluation:
         return self.task.classes[1] if two else None
 
     def to_json(self) -> dict[str, object]:
-        """Return the evaluation as values for JSON: NaN becomes ``None``, numbers of rows become integers."""
+        """Return the evaluation as values for JSON: NaN becomes ``None``, and counts of rows become integers."""
         return {
             "task": self.task.kind,
             "classes": list(self.task.classes),
@@ -310,7 +310,7 @@ def _table(
     table = Table(title=_title(title), caption=_title(note), title_justify="left")
     table.add_column(first, overflow="fold")
     for name in next(iter(groups.values()), {}):
-        # headings have line breaks, so that the table fits 80 columns
+        # Line breaks in the headings keep the table within 80 columns.
         table.add_column(name.replace("_", "\n"), justify="right")
     for key, scores in groups.items():
         table.add_row(Text(str(key)), *(_shown(name, value) for name, value in scores.items()))

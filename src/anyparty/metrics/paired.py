@@ -53,8 +53,8 @@ class PairedDifference:
     def interval(self, overlap: float = 0.0) -> tuple[float, float]:
         """Return Student's 95 % interval of the mean; NaN for fewer than two seeds.
 
-        ``overlap`` is the number of test rows divided by the number of training rows, which widens the interval as the
-        module's docstring says.  With 0, the seeds count as independent.
+        ``overlap`` is the number of test rows divided by the number of training rows. It widens the interval, by the
+        formula in the module's docstring. With 0, scores of different seeds count as independent.
         """
         n = len(self.each)
         if n < 2:

@@ -77,7 +77,7 @@ def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
 
 
 def calibration_of(answers: LabelledPredictions) -> Calibration:
-    """Return the calibration of the positive class's probability; for over two classes, of the highest probability."""
+    """Return the calibration of the positive class's probability or, above two classes, of the highest probability."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
@@ -131,7 +131,8 @@ def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figu
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
-            axis.set_xlabel(label)  # the best epoch is named here, because a label in the plot may cover a curve
+            # The x label states the best epoch, because a text inside the plot could cover a curve.
+            axis.set_xlabel(label)
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
             axis.yaxis.set_major_locator(MaxNLocator(5))
             lines(axis, "y")
@@ -152,7 +153,7 @@ def _history_of(history: Sequence[Mapping[str, Any]], of: str, name: str) -> NDA
 
 
 def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], str]:
-    """Return epochs' positions on the x axis, and their unit: the time that a schedule recorded, or epochs from 1."""
+    """Return the x positions of epochs and their unit: the recorded time of a schedule, or else the epoch number."""
     for key, unit in (("time", "time units"), ("time_s", "seconds")):
         if history and all(key in epoch for epoch in history):
             return np.array([epoch[key] for epoch in history], dtype=np.float64), unit
@@ -180,7 +181,7 @@ def draw_calibration(axis: Axes, found: Calibration) -> None:
 
 
 def draw_confusion(axis: Axes, counts: NDArray[np.int64], classes: Sequence[str]) -> None:
-    """Draw the confusion matrix [C, C]; a cell's colour shows its share of the rows of the true class."""
+    """Draw the confusion matrix [C, C]; a cell's colour shows its share of all rows of its true class."""
     C = len(classes)
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     draw_cells(axis, share, [[f"{n:,}" for n in row] for row in counts] if C <= 10 else None)

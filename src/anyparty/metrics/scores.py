@@ -88,9 +88,11 @@ class LabelledPredictions:
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
         if task.kind == "regression":
             y = y.double() * task.scale + task.mean
-        rows = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered,
-                   unseen=predictions.unseen)  # fmt: skip
-        return rows if labeled is None else rows.where(labeled)
+        at = slice(None) if labeled is None else labeled
+        return cls(
+            task=task, scores=predictions.scores[at], y=y[at], answered=predictions.answered[at],
+            unseen=predictions.unseen,
+        )  # fmt: skip
 
     def where(self, rows: Tensor) -> LabelledPredictions:
         """Return the selected rows; ``rows`` is a mask [n] or contains indices."""
@@ -118,7 +120,7 @@ def trained(task: Task, unseen: int) -> Task:
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
-    """Return each class's F1 [C] float64 from labels and answers [m]; NaN for a class in neither."""
+    """Return each class's F1 [C] float64 from labels and answers [m]; NaN for a class that occurs in neither."""
     hits = torch.bincount(y[y == chosen], minlength=C)
     both = torch.bincount(y, minlength=C) + torch.bincount(chosen, minlength=C)
     return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn) = 2 P R / (P + R)
@@ -256,7 +258,7 @@ def constant_score(name: str, task: Task, y: Tensor) -> float:
 
 
 def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, names: Iterable[str]) -> ScoreTable:
-    """Return, by name, metrics on the rows with a label and an answer; NaN if there are no such rows.
+    """Return the named metrics on the rows with a label and an answer; NaN if there are no such rows.
 
     Args:
         predictions: predictions for n rows.
@@ -312,7 +314,7 @@ def metric_label(metric: str) -> str:
 def by_count(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None
 ) -> dict[int, ScoreTable]:
-    """Return, by number of present parties, the scores of the rows with this number; the largest number is first.
+    """Return the scores of the rows with each number of present parties; the largest number is first.
 
     A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked to take part.
     """
@@ -325,7 +327,7 @@ def by_count(
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
 ) -> dict[str, ScoreTable]:
-    """Return, by set of present parties (``"bank + shop"``), the scores of the rows with this set.
+    """Return the scores of the rows with each set of present parties; the keys are texts such as ``"bank + shop"``.
 
     At most ``most`` sets are returned, the most frequent set first. A party is present for a row if it holds the
     row (``observed`` [n, K] bool) and was asked to take part.
@@ -397,7 +399,7 @@ def client_metrics(
 
 
 def accuracy_of(chosen: Tensor, y: Tensor, counted: Tensor) -> float:
-    """Return the mean, over rows, of the share of a row's parties that predict the row's label.
+    """Return the mean accuracy of rows; a row's accuracy is the share of its parties that predict its label.
 
     ``chosen`` [n, K] contains the predicted classes, ``y`` [n] the labels. ``counted`` [n, K] bool marks each row's
     parties. Rows without a marked party are left out.

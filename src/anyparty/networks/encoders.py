@@ -240,7 +240,7 @@ class Copies(nn.Module):
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Give a user's module copies of its inputs, check that its output has the right width, and return the module.
+    """Wrap a user's module, so that it gets a copy of its input, and the width of its output is checked.
 
     ``width`` and ``outputs`` are the numbers of inputs and outputs per row. ``whose`` begins an error message. If the
     expected output is not an embedding, ``holds`` describes this output in the message.
@@ -272,7 +272,7 @@ def _try(module: nn.Module, width: int, whose: str) -> None:
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # restore torch's random state after the block
+            with torch.random.fork_rng(devices=[]):  # the trials must not change torch's global random state
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise
@@ -296,9 +296,8 @@ def build(
     the name in ``party``. If the expected output is not an embedding, ``holds`` describes it in these messages.
 
     Raises:
-        ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two
-            widths; or the module that it returns fails or gives no gradient. The message includes the failing line of
-            the user's code.
+        ConfigError: the user's factory is a module, fails, does not accept two widths, or does not return a module; or
+            the returned module fails or gives no gradient. The message includes the failing line of the user's code.
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "

@@ -46,10 +46,9 @@ class StackedLinear(nn.Module):
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Raise an error if the shape of ``given``, the input of heads, does not fit the heads that a rule declares.
+    """Raise an error if the shape of ``given`` does not fit ``copies`` heads with inputs of width ``inputs``.
 
-    The rule, which may be a user's own, declares ``copies`` heads with inputs of width ``inputs``. ``form`` is "M" if
-    each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
+    ``form`` is "M" if each of the M heads reads an input of its own, and "F" if all heads read the same F inputs.
     """
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
@@ -192,7 +191,7 @@ Sets = Callable[[Tensor], Tensor]
 
 
 class TrainedParties(nn.Module):
-    """A record of the parties with at least one training row, and of the sets of parties with a trained predictor.
+    """A record of which parties have training rows, and which sets of parties have a trained predictor.
 
     Only some rules have predictors for sets of parties.
 
@@ -225,7 +224,7 @@ class TrainedParties(nn.Module):
 
 
 class Connectivity(nn.Module):
-    """A record of the pairs of parties with common training rows, and of the parties with labelled training rows.
+    """A record of which pairs of parties have common training rows, and which parties have labelled training rows.
 
     Methods that also train on unlabelled rows use this record.
 

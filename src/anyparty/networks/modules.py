@@ -53,7 +53,7 @@ def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
 
 
 def any_length(module: nn.Module, *names: str) -> None:
-    """Let ``load_state_dict`` accept saved buffers of any length; ``names`` lists these buffers of the module."""
+    """Let ``load_state_dict`` accept any length for the module's buffers that are listed in ``names``."""
 
     def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
         for name in names:

@@ -80,7 +80,7 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        # only "constant" rejects such parameters: with any other schedule, ``--set`` may have changed the schedule
+        # Other schedules accept such parameters, because ``--set`` may have replaced the schedule in a settings file.
         if idle and self.schedule == "constant":
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
@@ -198,7 +198,7 @@ class CustomOptimizer(Optimizer):
                 self.base.set_rate(optimizer, epoch, epochs)
             return
         scheduler = getattr(optimizer, ATTRIBUTE)
-        if scheduler.last_epoch > epoch:  # a new stage has begun, and counts epochs from 0 again
+        if scheduler.last_epoch > epoch:  # a new stage has begun: epochs are counted from 0 again
             for group in optimizer.param_groups:
                 group["lr"] = group.pop("initial_lr")
             scheduler = self._attach(optimizer)

@@ -22,7 +22,7 @@ from anyparty.core.types import Task
 from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest, some
 from anyparty.networks.modules import any_length
 
-NEVER = -1e4  # the logit of a class without training rows, which has probability zero
+NEVER = -1e4  # the logit of a class without training rows, so that its probability is zero
 LINEAR = ("logistic", "ridge")
 
 
@@ -110,7 +110,8 @@ class FittedEstimator(nn.Module):
             self._keep_weights(self.made)
         else:
             self.rows, self.labels = u.detach().clone(), y.double()
-            self.made = self._fit(self.rows, self.labels)  # the same call as in ``fit_again``, so that results agree
+            # The call of ``fit_again``, so that both give the same estimator.
+            self.made = self._fit(self.rows, self.labels)
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415

@@ -38,7 +38,7 @@ from anyparty.report.sections import MAX_OPEN_NOTES
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
 
-METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on which of two classes is positive
+METRICS_OF_ONE_CLASS = {"f1"}  # metrics that depend on the choice of the positive class
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 OTHER_THAN_ROWS = {"method", "encoder", "optimizer", "schedule", "clock", "run", "track"}
 """Groups of settings that have no influence on which rows are test rows."""
@@ -47,7 +47,7 @@ OTHER_THAN_ROWS_IN_TRAIN = {
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
-MAX_OPEN_RUNS = 24  # a table of more runs is folded until the reader opens it
+MAX_OPEN_RUNS = 24  # a table with more runs is shown folded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def _run_table(
 
 
 def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
-    """Return the reference variant: the first with only the active party's columns or, if none exists, the first."""
+    """Return the reference variant: the first variant without other parties' columns, or else the first variant."""
     compared = list(dict.fromkeys(name for each in found for name in (each.one, each.other)))
     labels = _variant_labels(runs)
     own = [labels[run.name] for run in runs if run.method == OWN_COLUMNS and labels[run.name] in compared]
@@ -323,7 +323,7 @@ def labelled_test_rows(scores: RunScores) -> list[tuple[str, str]]:
 
 
 def _variant_labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
-    """Return, by run, the name of its variant: the method, and the settings in which runs of that method differ."""
+    """Return the name of each run's variant: the method, and the settings in which runs of that method differ."""
     flat = {run.name: _without_duplicates(_flat(run.settings)) for run in runs}
     every = {key for each in flat.values() for key in each}
     keys = sorted(key for key in every if ".".join(key) not in NOT_IN_VARIANT)

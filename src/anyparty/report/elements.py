@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from anyparty.report.shapley import Estimate
 
-MAX_PARTIES_LISTED = 5  # with more parties, a report does not list every set of parties
+MAX_PARTIES_LISTED = 5  # maximum number of parties for which a report lists every set of parties
 BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 

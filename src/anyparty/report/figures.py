@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScore
 
 ROW = 0.24  # height of one row of a figure, in inches
-FEWEST_ROWS = 10  # a recorded score of fewer rows than this is not drawn
-MAX_FULL_NUMBERS = 10  # greatest number of bars that have room for all digits of their numbers
+FEWEST_ROWS = 10  # minimum number of rows of a recorded score that is drawn
+MAX_FULL_NUMBERS = 10  # maximum number of bars with unabbreviated numbers
 SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset points"}
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
 
@@ -219,7 +219,7 @@ def draw_scores_by_size(
     """Draw the mean metric against the number of parties.
 
     Args:
-        scores: by number of parties, the mean over sets of that size.
+        scores: for each number of parties, the mean over all sets with this number of parties.
         metric: the metric's name for readers.
         constant: the score of the constant prediction, drawn as a line unless it is NaN.
         own: the score of the active party's columns only, drawn as a line unless it is NaN.
@@ -377,7 +377,7 @@ def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
 def draw_encoder_check(
     epochs: Sequence[int], losses: Sequence[float], raw: Floats, embedded: Floats, metric: str
 ) -> Figure:
-    """Draw, by epoch, an encoder's loss, and the scores of classifiers that use its embeddings or the columns.
+    """Draw an encoder's loss, and the scores of classifiers on its embeddings and on the columns, against the epoch.
 
     Bands show one standard deviation over the folds of cross-validation (divisor n - 1).
 

@@ -73,9 +73,9 @@ def write(
         model: whether to load models and score them again, if their tables can be read; by default only with one run.
             ``methods`` and ``encoders`` imply ``model=True``.  With ``model=False`` the page is made only from records,
             and no method or encoder is imported.
-        methods: by run (its name on the page, or its folder), the trained method, if it is user-defined and not in the
-            run's settings. If the method is not given, the page shows the run's recorded scores.
-        encoders: by run and by party, the factory of a network, if the factory is not in the run's settings.
+        methods: for each run (its name on the page, or its folder), the trained method, if it is user-defined and not
+            in the run's settings. If the method is not given, the page shows the run's recorded scores.
+        encoders: for each run and party, the factory of a network, if the factory is not in the run's settings.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:
@@ -141,7 +141,7 @@ def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argumen
     """Return ``values`` keyed by the names of runs; the keys of ``values`` may be names or folders of runs.
 
     Raises:
-        ConfigError: ``values`` is not a mapping, or a key matches no run; the message names ``argument``.
+        ConfigError: ``values`` is not a mapping, or a key matches no run; the message contains ``argument``.
     """
     if not isinstance(values, Mapping | None):
         raise ConfigError(f"{argument}: expected a mapping from names of runs, {{{runs[0].name!r}: ...}}, got "
@@ -224,7 +224,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     """Return the key numbers at the top of a run's part of the page, as (label, value)."""
     facts = []
     sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
-    # A recorded score covers only rows with an answer, but the scores by set of parties cover all rows.
+    # Show the recorded score if there is one. It covers only rows with an answer, so the label states their share.
     if name := recorded_metric(run, scores.metric):
         part = overall.get("coverage")
         of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
@@ -235,7 +235,7 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     if sets is not None and (own := sets.own_columns()) is not None:
         label = f"{metric_label(sets.metric)}, own columns only"
         facts.append((label, format_number(own.value, sets.decimals)))
-    holders = (run.overlap or {}).get("blocks", run.parties)  # a party that has labels but no columns is not counted
+    holders = (run.overlap or {}).get("blocks", run.parties)  # only parties with columns
     facts += [("method", run.title or run.method or "–"), ("parties", str(len(holders)))]
     if run.rows is not None:
         facts.append(("rows", f"{run.rows:,}"))

@@ -149,7 +149,7 @@ def _constant_prediction(model: Model, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PartySetScore:
-    """The score of a set of parties, with the score's 95 % interval over resamples of the test rows."""
+    """The score of a set of parties, with a 95 % interval from resampled test rows."""
 
     parties: tuple[str, ...]
     score: Estimate
@@ -193,7 +193,7 @@ class PartySetScores:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals to show, from the score of all parties or, if that is 0, of the empty set."""
+        """The number of decimals to show; it depends on the size of the score of all parties."""
         return decimal_places(
             self.metric, float(self.values(self.all_parties)[0]) or float(self.values(frozenset())[0])
         )
@@ -245,7 +245,7 @@ class PartySetScores:
         }
 
     def by_size(self) -> dict[int, Estimate]:
-        """Return, by number of parties, the mean score of the sets in ``computed``, with the interval of the mean."""
+        """Return the mean score of the sets in ``computed`` by number of parties, with the interval of the mean."""
         sizes: dict[int, list[Floats]] = {}
         for members, values in self.computed.items():
             sizes.setdefault(len(members), []).append(values)

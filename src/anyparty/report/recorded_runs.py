@@ -62,7 +62,7 @@ class RecordedRun:
         evaluation: the test scores, as ``Evaluation.to_json`` returns them; ``None`` if not recorded.
         ledger: numbers and bytes of the sent messages; parties without a record are missing.
         published: rounds and bytes of each passive party by the published formulas, as in ``core.costs``.
-        tables: by party, the fingerprint of the party's table.
+        tables: the fingerprint of each party's table.
         versions: versions of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
         command: the command that repeats the run, or a line of Python with METHOD in place of a user-defined method.
@@ -158,7 +158,7 @@ def _records_in_kits(folder: Path) -> list[PartyRecord]:
     for kit in sorted((folder / "kits").iterdir()):
         try:
             path = SiteConfig.read(kit.resolve()).folder / FILE
-        except ConfigError:  # the administrator's kit has no settings of a party
+        except ConfigError:  # for example, the administrator's kit is not a party's kit
             continue
         if path.exists():
             found.append((path, _printable(RunRecord.read(path).to_json())))
@@ -177,7 +177,7 @@ def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
     tables = dict(values.get("tables", {}))
     ledger = Ledger.of(values.get("ledger", []))
     parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
-    # a table that was a data frame has no path in the settings
+    # The settings have no path for a table that was passed as a data frame.
     on_disk = all("table" in party for party in settings.get("parties", {}).values())
     command = ""
     if settings and on_disk:
@@ -356,7 +356,7 @@ def _toml(text: str | bytes) -> dict[str, Any]:
     try:
         values = tomllib.loads(text if isinstance(text, str) else text.decode())
         _CheckedSettings.of(values)
-        json.dumps(values, default=str)  # the page writes settings as JSON, which fails if they are nested too deeply
+        json.dumps(values, default=str)  # raises an error for settings that are nested too deeply for the page
     except (ValueError, RecursionError):  # ``ConfigError`` is a subclass of ``ValueError``
         return {}
     return values
@@ -372,7 +372,6 @@ def _printable(value: Any) -> Any:
 
 
 def _sum_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
-    """Return one ledger with the messages of several ledgers."""
     whole = Ledger()
     for ledger in ledgers:
         whole.merge(ledger)
@@ -405,7 +404,7 @@ class RunScores:
             metric: the metric; by default accuracy, or RMSE for a regression.
             model: whether to load the model.  Methods are imported only if the model is loaded.
             method: the trained method, if it is user-defined.
-            encoders: by party, the factory of its network, if it is user-defined.
+            encoders: for each party, the factory of its network, if it is user-defined.
             allow_code: modules that the run's settings may load, as in ``model_for_run``.
 
         Raises:
@@ -418,12 +417,12 @@ class RunScores:
         if run.folder is None:
             return cls(reason="each party keeps its own part of the model, so that this report cannot score sets of "
                               "parties", metric=metric)  # fmt: skip
-        # imported here, so that a report from records alone imports no method
+        # Imported here, because a report from records alone must not import methods.
         from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows  # noqa: PLC0415
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # training has shown these warnings
+                warnings.simplefilter("ignore", UserWarning)  # these warnings were shown during training
                 tested = load_with_test_rows(run.folder, method=method, encoders=encoders, allow_code=allow_code)
         except NotGiven as error:
             name, _, value = error.argument.partition("=")

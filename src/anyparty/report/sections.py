@@ -44,8 +44,8 @@ from anyparty.report.traffic import (
 if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScores
 
-MAX_OPEN_NOTES = 4  # further remarks or changes of attendance are folded
-MAX_NAMES = 4  # if more parties send a message, the table shows their number
+MAX_OPEN_NOTES = 4  # maximum number of remarks that are shown unfolded
+MAX_NAMES = 4  # maximum number of party names in a table cell
 
 
 def overlap_section(run: RecordedRun) -> Section:
@@ -86,7 +86,7 @@ def training_section(run: RecordedRun) -> Section:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
         held_out = best.get("validation", {})
         scores = ", ".join(f"{metric_label(name)} {format_score(name, value)}" for name, value in held_out.items())
-        # the same order as in ``metrics.headline``
+        # The metrics by which epochs may have been compared, in the order of ``metrics.headline``.
         chosen_by = (run.settings.get("train", {}).get("metric"), "log_loss", "rmse")
         metric = metric_label(next((name for name in chosen_by if name in held_out), "loss"))
         several = len({epoch.get("stage") for epoch in run.history}) > 1
@@ -113,7 +113,7 @@ def _attendance_changes(epoch: Mapping[str, Any]) -> str:
 
 
 def messages_section(run: RecordedRun) -> Section:
-    """Make the section that shows who sent which messages and what each reveals, with folded sums by party and pair."""
+    """Make the section on messages: senders, receivers, sizes, what each message reveals, and folded sums."""
     section = partial(Section, id="crossed", title="Who sent what")
     if not run.ledger.flows:
         return section(missing="The records hold no message.")
@@ -263,7 +263,7 @@ def _model_scores(sets: PartySetScores) -> Section:
     metric, constant = metric_label(sets.metric), float(sets.values(frozenset())[0])
     every = sets.every_set() if few else []
     if not few:
-        sets.shapley()  # computes scores of sets, which ``by_size`` then averages
+        sets.shapley()  # stores scores of sets of parties, which ``by_size`` averages
     sizes = sets.by_size()
     own = sets.own_columns()
     prediction = "mean label" if sets.tested.model.task.kind == "regression" else "class shares"
@@ -330,7 +330,7 @@ def _recorded_scores(run: RecordedRun, scores: RunScores) -> Section:
     by_count = {count: found["by_count"][count] for count in sorted(found["by_count"], key=int)}
     rows = [["any", *cells(found["overall"])], *([key, *cells(each)] for key, each in by_count.items())]
     details = []
-    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # more parties have too many sets with few rows
+    if max(map(int, by_count), default=0) <= MAX_PARTIES_LISTED:  # with more parties, most sets have too few rows
         named = [[key, *cells(each)] for key, each in found["by_pattern"].items()]
         tables = [PageTable(headers=["parties that have the row", *headers], rows=named)]
         details = [Section(id="each-set", title="By the parties that have the row", tables=tables)]

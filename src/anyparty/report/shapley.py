@@ -44,7 +44,7 @@ class ShapleyValues:
     """The Shapley values of all parties.
 
     Attributes:
-        values: by party, its Shapley value.
+        values: the Shapley value of each party.
         gain: v(all) - v(no party), the sum of the values.
         orders: number of sampled orders of the parties; 0 if the values are exact.
     """
@@ -114,8 +114,7 @@ def _gain(parties: Sequence[str], value: SetValue) -> float:
 def percentile_interval(values: Floats) -> Estimate:
     """Return ``values[0]`` with the 2.5 % and 97.5 % percentiles of ``values[1:]``, the values on resamples.
 
-    NaN values are left out of the percentiles.  With few resamples, the interval is almost the range of the resampled
-    values: the range of 40 values covers 39 / 41 of the distribution in expectation.
+    NaN values are left out of the percentiles.
     """
     drawn = values[1:][~np.isnan(values[1:])]
     low, high = np.percentile(drawn, [2.5, 97.5], method="weibull") if len(drawn) else (np.nan, np.nan)

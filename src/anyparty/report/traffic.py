@@ -27,7 +27,13 @@ from anyparty.transport.ledger import Exchange, Ledger, Tally
 
 @dataclass(frozen=True, kw_only=True)
 class PairTraffic:
-    """The count of messages between two parties: ``there`` from ``one`` to ``other``, ``back`` from ``other``."""
+    """The messages between two parties.
+
+    Attributes:
+        one, other: the two parties.
+        there: the messages from ``one`` to ``other``.
+        back: the messages from ``other`` to ``one``.
+    """
 
     one: str
     other: str

@@ -90,7 +90,7 @@ class ServiceMetrics:
 
 PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
 PREDICTION_PATHS = PATHS[:2]
-OPEN_PATHS = ("/health",)  # requests to this path need no token, for process monitors
+OPEN_PATHS = ("/health",)  # paths that process monitors request without a token
 
 
 class RequestRefused(Exception):  # noqa: N818 - it leads to an answer, so it is not named an error
@@ -173,7 +173,7 @@ class AdmissionMiddleware:
         """
         if not self.hosts:
             return
-        client, *_ = scope.get("client") or [""]  # a client without an address uses a Unix socket: it is local
+        client, *_ = scope.get("client") or [""]  # a client without an address uses a Unix socket on this machine
         if client and not is_loopback(client):
             raise RequestRefused(403, f"without a token this service answers its own machine only, and this request "
                                       f"comes from {client[:80]!r}; start it with a token to admit others")  # fmt: skip

@@ -190,7 +190,7 @@ class StalenessCheck:
             task.cancel()
 
 
-OBSERVER = "the service"  # an additional member of the hub; as it never waits, the hub never reports a deadlock
+OBSERVER = "the service"  # a member that never waits, so that the hub never reports a deadlock
 
 
 def load_run(
@@ -200,7 +200,7 @@ def load_run(
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame; by default the tables in the run's settings.
+        tables: for each party, a file name or data frame; by default the tables in the run's settings.
         allow_code: modules that the run's settings may import, such as ``("my_methods",)``.
 
     Raises:

@@ -88,7 +88,7 @@ async def _run_in(
         loop.call_soon_threadsafe(stop)
         await ended.wait()
         if not tasks[0].cancelled():
-            tasks[0].exception()  # retrieve the exception, so that asyncio does not log it
+            tasks[0].exception()  # marks the exception as retrieved, so that asyncio does not log it
         raise
     return tasks[0].result()
 

@@ -24,7 +24,7 @@ from anyparty.serving.peer_group import NOT_CONNECTED
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits
 
-MAX_BUDGET_MS = 1e9  # far above the limit of every service; this maximum only rejects infinity and NaN
+MAX_BUDGET_MS = 1e9  # the maximum time budget; it exists to reject infinity and NaN
 MAX_ERROR_LENGTH = 300  # maximum length, in characters, of an error text that quotes the request
 EXAMPLE = '{"ids": ["a", "b"]}'
 
@@ -206,7 +206,7 @@ class ServingBackend:
         predictor: answers requests.
         running: returns a context manager that connects the other parties while the application runs.
         trouble: returns the reason why the federation does not reach the other parties; empty while it reaches them.
-        check: is called before the service announces its address; raises an error if the service cannot start.
+        check: function that is called before the service starts; it raises an error if the service cannot start.
         staleness: returns a warning if the model on disk was replaced, else an empty string.
 
     """
@@ -342,7 +342,7 @@ def _status_and_text(error: Exception) -> tuple[int, str]:
         case RequestValidationError():
             return 400 if error.errors()[0]["type"] == "json_invalid" else 422, validation_message(error)
         case HTTPException(status_code=400) if "parsing the body" in error.detail:
-            long = "integer string conversion" in str(error.__cause__)  # Python limits an integer's number of digits
+            long = "integer string conversion" in str(error.__cause__)  # the error for an integer with too many digits
             return 400, TOO_LONG if long else "the request is not JSON in UTF-8"
         case HTTPException():
             return error.status_code, error.detail

@@ -37,7 +37,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger(__name__)
 
 
-# ---- the application
+# ---- the ASGI application
 
 
 def application(
@@ -60,8 +60,8 @@ def application(
             party's kit, which is the folder from which that party starts.
         limits: limits of requests.
         tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
-        tables: by party, a file name or data frame that replaces the run's table; in a federation, only the active
-            party's table can be replaced.
+        tables: for each party, a file name or data frame that replaces the run's table; in a federation, only the
+            active party's table can be replaced.
         config: settings of the federation, if its method or encoders are user code.
         delays: delays and timeouts of a federation's jobs.
         say: function that receives the text of a warning.
@@ -98,7 +98,7 @@ def application(
 
     backend = replace(backend, running=running, staleness=staleness)
     backend.predictor.min_wait_s = limits.min_wait_s
-    # without tokens, admit only known host names, because a web page can let its own host name point to this machine
+    # Without tokens, only known host names are admitted: a web page can let its own host name point to this machine.
     hosts = dict.fromkeys([*LOCAL_HOSTS, f"[{host}]" if ":" in host else host.lower()])
     return build_app(backend, limits=limits, tokens=accepted, hosts=() if accepted or anywhere else tuple(hosts))
 
@@ -141,7 +141,7 @@ def serve(
         limits: limits of requests and connections.
         tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
         tls: certificates of the service and, optionally, a CA for client certificates.
-        tables: by party, a table that replaces the stored one, as in ``application``.
+        tables: for each party, a table that replaces the stored one, as in ``application``.
         config: settings of the federation, if its method or encoders are user code.
         threads: number of PyTorch threads; one is fastest for a few ids.
         say: function that receives the service's address and the texts of warnings.
@@ -206,7 +206,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio sets TCP_NODELAY only if the protocol is explicit; without TCP_NODELAY, answers are delayed by 40 ms
+        # asyncio sets TCP_NODELAY only if IPPROTO_TCP is given. Without TCP_NODELAY, answers are delayed by 40 ms.
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

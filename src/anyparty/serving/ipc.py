@@ -35,7 +35,7 @@ from anyparty.transport.codec import MOST_BYTES, MOST_HEADER_BYTES, Header, deco
 
 ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
 LOST, REJOINED, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
-MAX_UNSENT = 64 << 20  # maximum number of bytes that wait for the socket; further messages are dropped
+MAX_UNSENT = 64 << 20  # maximum number of bytes that wait to be written; further messages are dropped
 MAX_UNREAD = 1024  # maximum number of unread messages from one sender with one tag; further messages are dropped
 CONNECT_TIMEOUT_S = 10.0
 REJOIN_POLL_S = 0.5
@@ -99,7 +99,7 @@ def decode_text(tensors: Tensors) -> str:
     return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
 
 
-# ---- in the active party's process in a job
+# ---- functions that run in the active party's process in a job
 
 
 async def relay(
@@ -149,7 +149,7 @@ async def relay(
 async def _watch_rejoins(
     net: Channel, frames: FrameStream, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
 ) -> None:
-    """Readmit parties whose process was restarted, and notify the service, until cancelled.
+    """Until cancelled, readmit parties whose process was restarted, and notify the service.
 
     ``read(party)`` starts the tasks that relay messages of a party; ``readers`` holds these tasks by party.
     """
@@ -194,7 +194,7 @@ async def _connect(folder: Path, session: str) -> FrameStream:
     return FrameStream(reader, writer, session)
 
 
-# ---- in the prediction service
+# ---- classes for the prediction service
 
 
 @dataclass
@@ -306,7 +306,7 @@ class IpcServer:
         """
         self._lock = self._acquire()
         self._remove_stale_socket()
-        # mkdtemp sets mode 0700; in the party's folder, the socket's path could be too long for the operating system
+        # mkdtemp sets mode 0700. A socket in the party's folder could have a path that is too long for the system.
         self._socket_folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         self._server = await asyncio.start_unix_server(self._connected, self._socket_folder / "serve.sock")
         (self._socket_folder / "serve.sock").chmod(0o600)
@@ -319,7 +319,7 @@ class IpcServer:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        if self._socket_folder is not None:  # this service has written the address file
+        if self._socket_folder is not None:  # only if this service wrote the address file
             (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
             shutil.rmtree(self._socket_folder, ignore_errors=True)
             self._socket_folder = None

@@ -225,9 +225,9 @@ class JobManager:
             name in best.multiplexer.lost and now - since < self.delays.rejoin
             for name, since in self._missing_since.items()
         ):
-            return  # the missing parties left the job a short time ago, and may rejoin it
+            return  # begin no job yet: the missing parties may rejoin the current job
         elif best is not None and missing <= best.refused.keys() and now - best.began < self.delays.most:
-            return  # a new job would refuse the missing parties again
+            return  # begin no job yet: it would refuse the missing parties again
         elif not joining and not self._submitted:
             vain = best is not None and missing <= best.unfit - self._reconnected
             most = self.delays.vain if vain else self.delays.most
@@ -248,11 +248,11 @@ class JobManager:
             job = await asyncio.to_thread(
                 federation_folder.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
             )
-        except Exception as error:  # whatever the error is, ``_update_jobs`` begins another job later
+        except Exception as error:  # after any error, ``_update_jobs`` begins another job later
             self._forget(session)
             self.failed = f"no job can begin: {self._log(error)}"
             return
-        if session in self._submitted:  # the session is absent if its job has already begun
+        if session in self._submitted:  # false if the job has already begun
             self._submitted[session] = job
             self._spawn(self._abort_if_missing(session, job))
 

@@ -98,7 +98,7 @@ class LoadedParty:
 
         Only the active party knows the hashes of the other parties' parts of the model.
         """
-        # all parties must compute the same hash, so values that only some parties know are replaced by None
+        # All parties must compute the same hash, so None replaces values that only some parties know.
         shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}
         return {
             "alignment": control_messages.fingerprint(self.number),
@@ -211,9 +211,9 @@ class RowIndex:
         return observed
 
     def keys(self, places: Tensor) -> Tensor:
-        """Return a number for each row at ``places`` [B], as [B] int64.
+        """Return a number that identifies each row at ``places`` [B]: [B] int64.
 
-        The number is the ``key`` of an aligned row, and the active party's own row number of any other row.
+        For an aligned row, this is the row's ``key``. For any other row, it is the active party's own row number.
         """
         aligned, keys = self.aligned[places], self.own[places].clone()
         keys[aligned >= 0] = self.key[aligned[aligned >= 0]]

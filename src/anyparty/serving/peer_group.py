@@ -31,7 +31,7 @@ from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger, MeteredChannel
 
 NOT_CONNECTED = "it is not connected"
-REJOIN_DELAY_S = 0.05  # seconds in which all pending receives notice that the party's former process is gone
+REJOIN_DELAY_S = 0.05  # time for pending ``recv`` calls to end after the party's former process is gone
 
 
 class PeerGroup:
@@ -39,7 +39,7 @@ class PeerGroup:
 
     Attributes:
         ready: the parties that serve with the active party's model and alignment.
-        refused: by party, the reason why its hello message was refused.
+        refused: for each refused party, the reason why its hello message was refused.
         multiplexer: distributes the other parties' messages.
         began: the time when the group was created, as ``time.monotonic`` returned it.
 

@@ -134,7 +134,7 @@ class Predictor:
         refuse_without_labels(self.party.about.task)
         for module in self.party.state.modules.values():
             if isinstance(module, FittedEstimator):
-                module.fit_again()  # fit now, so that the first request does not wait for the fit
+                module.fit_again()  # fit at the start, not in the first request
         blocks, me = self.party.roster.blocks, self.party.me
         self._k = blocks.index(me) if me in blocks else None
         self._no_peers = Multiplexer(_NoChannel(me), ())

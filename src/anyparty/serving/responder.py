@@ -54,7 +54,7 @@ LOCK_TIMEOUT_S = 5.0  # seconds to wait for the file's lock while another proces
 
 @dataclass
 class TrafficLog:
-    """The counts of the messages that one process sent, and the counts that the party's file already contains.
+    """A counter of the messages that one process sends, which adds the counts to a file in the party's folder.
 
     Attributes:
         folder: the party's folder.
@@ -113,8 +113,8 @@ class TrafficLog:
         write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": total.rows()})
 
 
-HOST_SHARE = 0.7  # share of a request's time for which a passive party that hosts heads waits for other parties
-MAX_REQUESTS = 256  # maximum number of concurrent requests, and of refused requests in one job, at a passive party
+HOST_SHARE = 0.7  # share of a request's time budget that a passive host of heads waits for other parties
+MAX_REQUESTS = 256  # maximum number of concurrent requests, and of refused requests per job
 log = logging.getLogger(__name__)
 
 
@@ -152,10 +152,9 @@ async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, ses
 def receive_timeout_s(site: SiteSettings) -> float:
     """Return the time in seconds after which a receive is restarted.
 
-    The transport gives up on a party that is alive but sends nothing for ``message_s``.  The returned time is well
-    below ``message_s``, so that a party is not lost while there is no request for it.  The transport also gives up on a
-    party that does not appear within ``join_s``, or gives no sign of life for ``silent_s``.  Each new receive measures
-    these two times from its own beginning.  The returned time therefore exceeds both, if ``message_s`` allows this.
+    The transport gives up on a party that sends nothing for ``message_s``. The returned time is shorter, so that a
+    party is not lost only because there is no request for it. If possible, the returned time exceeds ``join_s`` and
+    ``silent_s``, which are measured again in every receive.
     """
     patience = getattr(site, "patience", None)
     if patience is None:
@@ -219,7 +218,7 @@ class Responder:
 
     def _start(self, request: RowRequest) -> None:
         if len(self._tasks) >= MAX_REQUESTS:
-            return  # drop the request: its deadline would pass before it is computed
+            return  # drop the request, because it would miss its deadline
         self.requests += 1
         task = asyncio.create_task(self._answer(request))
         self._tasks.add(task)
@@ -229,9 +228,8 @@ class Responder:
         party, B = self.party, len(request.rows)
         deadline = asyncio.get_running_loop().time() + HOST_SHARE * request.within_s
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
-        guarded = ContractChannel(
-            channel, party.roster, party.method.can.messages, bounds=None
-        )  # without bounds, because the multiplexer already checks them
+        # The multiplexer has already checked the bounds on numbers.
+        guarded = ContractChannel(channel, party.roster, party.method.can.messages, bounds=None)
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

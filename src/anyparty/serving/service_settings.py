@@ -14,7 +14,7 @@ from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
 MIN_TOKEN_LENGTH = 16
-FULL_WAIT_SHARE = 0.75  # a missing answer counts as a miss only after this share of ``ServiceLimits.budget_ms``
+FULL_WAIT_SHARE = 0.75  # share of ``budget_ms`` after which a missing answer counts as a miss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ServiceLimits:
         ids: maximum number of ids of one request.
         batch_ids: maximum number of ids of one batch.
         id_bytes: bytes allowed per id in a request's body, on average.
-        at_once: maximum number of concurrent prediction requests; further ones are rejected with status 503.
+        at_once: maximum number of concurrent prediction requests; further requests are rejected with status 503.
         body_s: time in seconds that a client has for each of these steps: the TLS handshake, sending the headers,
             sending the body, and reading a further piece of the answer.
         connections: maximum number of open connections.
@@ -60,7 +60,7 @@ class ServiceLimits:
     def min_wait_s(self) -> float:
         """Time in seconds that a request must wait for a party before a missing answer counts as a miss.
 
-        This time depends on ``budget_ms``, because the budget that a request sets may be too short for any party.
+        The time does not depend on a request's own budget, which may be too short for any party to answer.
         """
         return FULL_WAIT_SHARE * self.budget_ms / 1e3
 

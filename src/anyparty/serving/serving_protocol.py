@@ -31,12 +31,12 @@ from anyparty.errors import MessageError, PartyLost, RunError
 from anyparty.transport.contract import Bounds, roles
 
 NUMBER_KEY = "request"  # name of the tensor that holds the number of the request
-MAX_QUEUED = 8  # maximum number of unread messages of one route that a request stores
-MAX_EARLY = 256  # maximum number of stored messages of requests that this party has not opened yet
-RECEIVE_TIMEOUT_S = 600.0  # a receive is restarted after this time, before the transport gives up on a silent party
+MAX_QUEUED = 8  # maximum number of unread messages of one request from one sender with one tag
+MAX_EARLY = 256  # maximum number of stored messages for requests that are not open yet
+RECEIVE_TIMEOUT_S = 600.0  # a call of ``recv`` is restarted after this time, in seconds
 
-BUSY_LOOP_S = 0.02  # the event loop counts as busy if it notices a deadline with a greater delay than this
-BUSY_LOOP_TURNS = 16  # maximum number of event-loop turns until a message from a socket is in a request's queue
+BUSY_LOOP_S = 0.02  # the event loop is busy if it notices a deadline later than this, in seconds
+BUSY_LOOP_TURNS = 16  # after so many event-loop turns, a message that has reached the socket is in its queue
 
 Route = tuple[str, str]  # (sender, tag)
 
@@ -57,7 +57,7 @@ def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[
 
 @dataclass
 class Multiplexer:
-    """The distribution of the messages for one party to its open requests.
+    """A reader of all messages for one party, which passes each message to its request.
 
     Attributes:
         channel: the channel that all requests share.

@@ -143,6 +143,11 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
+def is_moment(series: pl.Series) -> bool:
+    """Return whether the column's type is a date, or a date with a time."""
+    return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
+
+
 def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -> str:
     """Quote the first cells for which the mask ``bad`` is True, with their row numbers; ``most`` limits their number.
 

@@ -129,14 +129,14 @@ def feature(
     if not column.name:
         raise TableError(f"{where} has no name (pandas writes its index so); name it, or leave it out: "
                          f"{cells.drop_setting(where, '')}")  # fmt: skip
-    if not (cells.is_text(column) or cells.is_number(column) or reading_rules.is_moment(column)):
+    if not (cells.is_text(column) or cells.is_number(column) or cells.is_moment(column)):
         raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: convert "
                          f"it first, or leave it out: {cells.drop_setting(where, column.name)}")  # fmt: skip
-    if not reading_rules.is_moment(column):
+    if not cells.is_moment(column):
         column = cells.without(column, rules.missing.get(column.name, ()))
-    if kind == "date" or (kind is None and (reading_rules.is_moment(column) or column.name in rules.dates)):
+    if kind == "date" or (kind is None and (cells.is_moment(column) or column.name in rules.dates)):
         return as_dates(column, where, rules, trained=trained, declared=kind is not None)
-    if reading_rules.is_moment(column) and kind == "numeric":
+    if cells.is_moment(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
                          f"write {cells.party_setting(where, 'types', column.name, 'date')}")  # fmt: skip
     if kind == "text":
@@ -330,7 +330,7 @@ def as_dates(
     name, known = column.name, rules.date_formats.get(column.name) if trained else None
     order = known.order if known else rules.dates.get(name)
     text = _date_texts(column)
-    if reading_rules.is_moment(column):
+    if cells.is_moment(column):
         order, read = "year-first", reading_rules.of_type(column)
     elif order is None:
         choices = reading_rules.orders_of(text) if choices is None else choices
@@ -423,7 +423,7 @@ def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.Dat
     """Return a sentence on how dates were read, and on the numbers that the model gets for each date."""
     if not moments.count():
         return ""
-    how = "" if reading_rules.is_moment(column) else f" {date_order(column, moments, written.order)}"
+    how = "" if cells.is_moment(column) else f" {date_order(column, moments, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
     parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (

@@ -109,10 +109,10 @@ class Numeric(BaseModel):
             numbers[:, self.constant_at] = 0.0
         return numbers
 
-    @property
-    def constant_at(self) -> NDArray[np.bool_]:
-        """The mask [d] of columns that were constant in training."""
-        return np.array([name in self.constant for name in self.columns], dtype=np.bool_)
+    @cached_property
+    def constant_at(self) -> list[int]:
+        """The indices of the columns that were constant in training."""
+        return [k for k, name in enumerate(self.columns) if name in self.constant]
 
 
 def _spread(
@@ -382,7 +382,7 @@ class Prepare(BaseModel):
         mean, scale = self.numeric.mean, self.numeric.scale
         if mean is not None and scale is not None:
             out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-            for k in np.flatnonzero(self.numeric.constant_at):  # a constant column gets its value without rounding
+            for k in self.numeric.constant_at:  # a constant column gets its value without rounding
                 out[..., k] = np.where(np.isnan(out[..., k]), np.nan, mean[k])
         return out
 
@@ -478,13 +478,13 @@ class Prepare(BaseModel):
         """Compare each row of a table with the training rows; return remarks to accompany the answers."""
         return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
 
-    @property
+    @cached_property
     def _levels(self) -> dict[str, tuple[str | None, ...]]:
         """The levels of each categorical column without grouped levels; ``None`` is the level of missing cells."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         return {name: each for name, each in pairs if name not in self.categorical.grouped}
 
-    @property
+    @cached_property
     def _spreads(self) -> dict[str, tuple[float, float]]:
         """The mean and standard deviation of each numeric column that varied in training; empty if scaling is off."""
         if self.numeric.mean is None or self.numeric.scale is None:

@@ -204,9 +204,9 @@ def read(
     if isinstance(source, str | Path):
         return _from_files(user_path(source), party, settings, drop, only)
     if isinstance(source, pl.DataFrame):
-        return RawTable(named(source), source, "polars data frame")
+        return RawTable("data frame", source, "polars data frame")
     if data_frames.is_pandas(source):
-        return RawTable(named(source), data_frames.from_pandas(source, party), "pandas data frame")
+        return RawTable("data frame", data_frames.from_pandas(source, party), "pandas data frame")
     if data_frames.is_structured(source):
         return RawTable("array", data_frames.from_structured(source, party), "numpy structured array")
     if data_frames.is_arrow(source):

@@ -209,11 +209,6 @@ def check_order(order: str) -> str:
     return order
 
 
-def is_moment(series: pl.Series) -> bool:
-    """Return whether the column's type is a date, or a date with a time."""
-    return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
-
-
 def of_type(series: pl.Series) -> Moments:
     """Convert a column of type Date or Datetime to ``Moments``. Times with a time zone are converted to UTC."""
     zone = series.dtype.time_zone if isinstance(series.dtype, pl.Datetime) else None

@@ -44,7 +44,7 @@ class Callback:
 
     Hooks are called at the active party.  An exception in a hook ends the run, which is then recorded as failed.
 
-    A run whose parties are all in this process sets ``embedder``, which ``embeddings`` calls.
+    If all parties are in this process, the run sets ``embedder``, the function that ``embeddings`` calls.
     """
 
     embedder: Callable[[Sequence[str] | None], dict[str, pl.DataFrame]] | None = None
@@ -56,11 +56,11 @@ class Callback:
             parties: the names of the parties; by default all parties that compute embeddings.
 
         Returns:
-            By party, a frame with the columns id, h0, h1, ... as ``Model.embed`` returns it.  If there are no
+            For each party, a frame with the columns id, h0, h1, ... as ``Model.embed`` returns it.  If there are no
             validation rows, a passive party may not have finished the last step of the epoch yet.
 
         Raises:
-            ConfigError: a named party does not exist, or the parties run on their own machines.
+            ConfigError: one of ``parties`` does not exist, or the parties run on their own machines.
 
         """
         if self.embedder is None:
@@ -170,7 +170,7 @@ for _hook in (
 class Absences(Callback):
     """A callback that counts the epochs in which each party was absent."""
 
-    # The keys are (stage, epoch), and the values are the absent parties.
+    # The absent parties of each (stage, epoch).
     epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
@@ -178,7 +178,7 @@ class Absences(Callback):
         self.epochs[record["stage"], record["epoch"]] = tuple(record.get("absent", ()))
 
     def count(self) -> dict[str, int]:
-        """Return, by party, the number of epochs that the party missed; parties that missed none are left out."""
+        """Return the number of epochs that each party missed; parties that missed no epoch are left out."""
         return dict(Counter(name for absent in self.epochs.values() for name in absent))
 
 
@@ -219,7 +219,7 @@ def error_text(error: BaseException) -> str:
     return "" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}".rstrip(": ")
 
 
-OFTEN = 0.1  # minimum seconds between updates, so that fast steps do not wait for the terminal
+OFTEN = 0.1  # minimum time between two updates of the bar, in seconds
 
 
 def progress_console() -> Console:

@@ -44,9 +44,9 @@ class RunPosition:
         best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
             the first value.
         best_epoch: the epoch with the best value, counted from 1 in its stage; 0 before the first value.
-        best_smooth: the best epoch's score that breaks ties between epochs, as ``epoch_end`` describes.
+        best_smooth: the smooth score of the best epoch, which breaks ties between epochs (see ``epoch_end``).
         best_stage: the name of the best epoch's stage.
-        lowest: the lowest value, over all finished epochs, of the score that breaks ties.
+        lowest: the lowest smooth score of all finished epochs.
         moved: whether the metric has changed since its first value.
         waited: the number of epochs of this stage since the last improvement.
         history: one record per epoch, at the active party.
@@ -67,9 +67,9 @@ class RunPosition:
     averaged: int = 0
 
 
-FORMAT = 2  # the oldest checkpoints have no format number, and count ``best_epoch`` from 0
+FORMAT = 2  # checkpoints without a format number count ``best_epoch`` from 0
 PROGRESS = TypeAdapter(RunPosition)
-# values for the fields that the first versions did not save; with these values, no tie is ever broken
+# Values of the fields that are missing in checkpoints of the first versions.
 SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}
 
 
@@ -177,7 +177,7 @@ class Checkpoints:
         Checkpoints of another run are deleted first, unless ``resume`` is true.  Checkpoints of the run named ``run``
         are kept, because this party may be rejoining that run.
         """
-        for left in self.folder.glob(f"*{PART}"):  # a killed process leaves a .part file
+        for left in self.folder.glob(f"*{PART}"):  # incomplete files of killed processes
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"
@@ -251,8 +251,8 @@ class Checkpoints:
 def _position(about: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
-    Earlier versions counted the best epoch from 0. Checkpoints of the first versions lack the fields in ``SINCE``. With
-    the values in ``SINCE``, a run resumed from such a checkpoint chooses its best epoch as the first versions did.
+    Checkpoints of earlier versions are converted: they count the best epoch from 0, and the oldest ones do not have the
+    fields in ``SINCE``.
 
     Raises:
         ValidationError: a field has a wrong type.

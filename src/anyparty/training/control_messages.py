@@ -122,7 +122,7 @@ async def begin(
     theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
     common = set(moments).intersection(*theirs.values())
     now = max(common or moments, default=None)
-    if not common and len(moments) < 2:  # the run stopped while parties wrote their first checkpoint
+    if not common and len(moments) < 2:  # the run stopped while the first checkpoint was written
         now = None
     starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
@@ -200,45 +200,6 @@ async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | Non
                 await net.send(name, "plan", plan)
         return plan
     return await net.recv(roster.active, "plan", PLAN)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochDecision:
-    """The active party's decision after an epoch.
-
-    Attributes:
-        keep: True if the weights of this epoch are to be kept, because they are better than those of earlier epochs.
-        stop: True if the stage ends after this epoch.
-        back: the parties that take part again from the next epoch.
-
-    """
-
-    keep: bool = False
-    stop: bool = False
-    back: tuple[str, ...] = ()
-
-
-async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
-    """Share the decision after an epoch: whether to keep the epoch's weights, and whether the stage ends.
-
-    The active party sends its decision, ``verdict``. At other parties ``verdict`` is ``None``, and they receive the
-    decision. The function returns the decision.
-
-    The decision is not sent to parties that rejoin after this epoch.
-    """
-    if verdict is not None:
-        back = torch.tensor([name in verdict.back for name in roster.names], dtype=torch.uint8)
-        said = {"verdict": torch.tensor([verdict.keep, verdict.stop], dtype=torch.uint8), "back": back}
-        for name in roster.names:
-            if name not in {net.me, *verdict.back}:
-                await net.send(name, "verdict", said)
-        return verdict
-    expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
-    got = await net.recv(roster.active, "verdict", expect)
-    keep, stop = got["verdict"].bool().tolist()
-    flags = got["back"].tolist()
-    names = tuple(name for name, is_back in zip(roster.names, flags, strict=True) if is_back)
-    return EpochDecision(keep=keep, stop=stop, back=names)
 
 
 PART_MESSAGES = (

@@ -14,32 +14,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anyparty.core.predictions import NO_NUMBER, Predictions
-from anyparty.core.types import Channel
+from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
 from anyparty.methods.method import Stage, State
 from anyparty.networks.heads import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
-from anyparty.training.control_messages import EpochDecision
 from anyparty.training.party_run import Criterion, PartyRun, untaught
 from anyparty.transport.contract import is_dropped
 
-SHORT = 5  # after at most this number of scored epochs, no remark is made: the first of few epochs may be the best
+SHORT = 5  # no remark on the best epoch after this number of scored epochs or fewer
 
 
-OWN_LOSS = Criterion(metric="loss")  # the epochs of a stage with a loss of its own are compared by this loss
+OWN_LOSS = Criterion(metric="loss")  # for stages in which each party compares epochs by its own loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDecision:
+    """The active party's decision after an epoch.
+
+    Attributes:
+        keep: True if the weights of this epoch are to be kept, because they are better than those of earlier epochs.
+        stop: True if the stage ends after this epoch.
+        back: the parties that take part again from the next epoch.
+
+    """
+
+    keep: bool = False
+    stop: bool = False
+    back: tuple[str, ...] = ()
 
 
 def judge(
     criterion: Criterion, patience: int | None, progress: RunPosition, record: Mapping[str, Any]
 ) -> EpochDecision:
-    """Return the decision, from an epoch's validation scores, whether to keep the weights and whether to stop.
+    """Decide from an epoch's validation scores whether to keep the weights and whether to stop.
 
     Args:
         criterion: the scores by which epochs are compared.
@@ -54,7 +71,7 @@ def judge(
     if math.isnan(value):
         return EpochDecision()
     new = criterion.rank(value, smooth)
-    if progress.best is None:  # the search for the best epoch starts, or restarts because a party returned
+    if progress.best is None:  # no best epoch yet; the search starts again when a party returns
         progress.moved, progress.lowest, better = not criterion.smooth, math.inf, True
     else:
         old = criterion.rank(progress.best, progress.best_smooth)
@@ -63,7 +80,7 @@ def judge(
     if better:
         progress.best, progress.best_smooth = value, smooth
         progress.best_epoch, progress.best_stage = progress.epoch + 1, record["stage"]
-    before = progress.waited if progress.epoch else 0  # patience starts again with every stage
+    before = progress.waited if progress.epoch else 0  # every stage starts with full patience
     progress.waited = 0 if better or not progress.moved or (criterion.smooth and lower) else before + 1
     return EpochDecision(keep=better, stop=patience is not None and progress.waited >= patience)
 
@@ -108,19 +125,29 @@ async def verdict(
 ) -> EpochDecision:
     """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
 
-    The active party makes the decision and sends it; every other party receives it.
+    The active party makes the decision and sends it; every other party receives it. The decision is not sent to parties
+    that rejoin after this epoch, because their next message is the plan of the stage.
 
     No party rejoins after the last epoch of a stage (``last`` is true), because the party could not train its networks
     further.
     """
+    roster = part.seat.roster
     if part.leads:
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
         decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
-        return await control_messages.share_verdict(net, part.seat.roster, decided)
-    decided = await control_messages.share_verdict(net, part.seat.roster, None)
-    for name in decided.back:
+        back = torch.tensor([name in decided.back for name in roster.names], dtype=torch.uint8)
+        said = {"verdict": torch.tensor([decided.keep, decided.stop], dtype=torch.uint8), "back": back}
+        for name in roster.names:
+            if name not in {net.me, *decided.back}:
+                await net.send(name, "verdict", said)
+        return decided
+    expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
+    got = await net.recv(roster.active, "verdict", expect)
+    keep, stop = got["verdict"].bool().tolist()
+    names = tuple(compress(roster.names, got["back"].tolist()))
+    for name in names:
         part.hooks.membership.admit(name)
-    return decided
+    return EpochDecision(keep=keep, stop=stop, back=names)
 
 
 async def _let_in(
@@ -155,11 +182,11 @@ async def _let_in(
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     """Check that the predictions for the validation rows are not NaN, because they can be NaN even if the loss is not.
 
-    ``validation`` is the number of validation rows, which are the first rows. If only some predictions are NaN, a
-    remark is given.
+    ``answered`` begins with the predictions for the ``validation`` validation rows. If only some of these predictions
+    are NaN, a remark is given.
 
     Raises:
-        Diverged: no validation row has a prediction, and some of these predictions are NaN.
+        Diverged: no validation row has a usable prediction, because predictions are NaN.
     """
     broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
     if not broken:

@@ -34,12 +34,12 @@ from anyparty.methods.method import Batch, Method, Stage, State, checked_answer,
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
 from anyparty.training.control_messages import Moment
-from anyparty.training.epoch_end import OWN_LOSS, check_ended, check_numbers, judge, noted, verdict
+from anyparty.training.epoch_end import OWN_LOSS, EpochDecision, check_ended, check_numbers, judge, noted, verdict
 from anyparty.training.party_run import PartyRun, TrainedParty
 from anyparty.transport.contract import at_moment
 
 StoredStages = dict[str, dict[str, Tensor]]
-AVERAGED = 0.25  # with train.keep = "average", the weights of the last quarter of the epochs are averaged
+AVERAGED = 0.25  # share of the epochs, at the end, whose weights are averaged with train.keep = "average"
 
 
 async def play(part: PartyRun, net: Channel) -> TrainedParty:
@@ -86,7 +86,7 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    # Keys: points that all parties reach together.  Values: the (stage, epoch) of this party's latest checkpoint there.
+    # Each key is a (stage, epoch) that all parties reach together, each value this party's latest checkpoint there.
     own = {meeting(stages, moment): moment for moment in moments}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
@@ -105,9 +105,9 @@ def is_local(stage: Stage) -> bool:
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
     """Return the last (stage, epoch) that all parties reached together before this party reached ``moment``.
 
-    ``moment`` is a (stage, epoch).  In local stages, parties do not wait for each other.  If ``moment`` is in a local
-    stage, or at the end of a run that ends with local stages, the result is therefore the start of the first of these
-    consecutive local stages.
+    ``moment`` is a (stage, epoch).  Parties do not wait for each other in local stages.  If ``moment`` is in a local
+    stage, or directly after a last stage that is local, the result is therefore the start of that stage, or of the
+    first local stage in an uninterrupted series.
     """
     stage, epoch = moment
     first = stage
@@ -182,7 +182,8 @@ def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: i
     ``epochs`` is the number of the stage's epochs. The result is empty before the last quarter.
     """
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
-    before = progress.averaged if mean else 0  # a party that was absent starts again with an empty mean
+    # Without earlier weights, for example after an absence, the mean starts again.
+    before = progress.averaged if mean else 0
     progress.averaged = before + 1
     return averaged(mean, state, before if begun else -1)
 
@@ -222,7 +223,7 @@ async def _decide(
     record: dict[str, Any],
     *,
     last: bool,
-) -> control_messages.EpochDecision:
+) -> EpochDecision:
     """Add an epoch's validation scores to its record; return whether to keep the weights and whether to stop.
 
     In a local stage, each party decides for itself.  In all other stages, the active party decides for all parties.
@@ -235,12 +236,12 @@ async def _decide(
     if not is_local(stage):
         return await verdict(part, net, progress, plan, record, validates=validates, last=last)
     if "validation" not in record:
-        return control_messages.EpochDecision()
+        return EpochDecision()
     return judge(part.criterion if stage.loss is None else OWN_LOSS, part.settings.patience, progress, record)
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return a local stage's loss on the ``wanted`` rows that the party holds, as an entry of an epoch's record."""
+    """Return a local stage's loss on the party's rows among ``wanted``, as an entry for the epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():
@@ -256,7 +257,7 @@ async def _exchange(
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    at_moment(net, batch.place, training=True)
+    at_moment(net, batch, training=True)
     loss = await checked_step(part.method, stage, net, state, part.rows, batch)
     record = _record(stage, 0, loss, began)
     if stage.validates and len(plan["validation"]):
@@ -322,11 +323,11 @@ async def _epoch(
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
-    batches = list(drawn)  # a list, so that the number of batches is known
+    batches = list(drawn)  # a list, because ``share`` needs the number of batches
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        at_moment(net, batch.place, training=True)
+        at_moment(net, batch, training=True)
         loss = await checked_step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
@@ -366,12 +367,12 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # raises an error for a device that does not compute, such as "meta"
+        torch.zeros(1, device=device).item()  # fails on a device that cannot compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
-        if "with arguments from the" in why:  # replace the message, which contains a page about PyTorch's builds
+        if "with arguments from the" in why:  # PyTorch's message is a page long
             why = "PyTorch has no such device on this machine"
-        if why.startswith("Expected one of"):  # replace the message, which lists about twenty types of devices
+        if why.startswith("Expected one of"):  # PyTorch's message lists about twenty types of devices
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device
@@ -395,21 +396,18 @@ async def predict_rows(
         part = checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
         if part is not None:
             answered.append(part.unweighted())
-    return join(answered) if answered else None
+    return joined(answered) if len(answered) > 1 else next(iter(answered), None)
 
 
-def join(parts: Sequence[Predictions]) -> Predictions:
+def joined(parts: Sequence[Predictions]) -> Predictions:
     """Return the predictions for consecutive batches of rows, joined in the same order."""
-    first, offset = parts[0], 0
-    if len(parts) == 1:
-        return first
-    reasons: dict[int, str] = {}
+    offset, reasons = 0, dict[int, str]()
     for part in parts:
         reasons |= {offset + row: reason for row, reason in part.reasons.items()}
         offset += len(part)
     by_party = [part.by_party for part in parts if part.by_party is not None]
     return replace(
-        first,
+        parts[0],
         scores=torch.cat([part.scores for part in parts]),
         took_part=torch.cat([part.took_part for part in parts]),
         by_party=torch.cat(by_party) if by_party else None,

@@ -236,7 +236,7 @@ async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, 
     """Send the setup again to a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        # The party sends its mask of labelled rows again.  The active party has this mask already, and drops it.
+        # The rejoining party sends its mask of labelled rows again. The active party already has this mask.
         await labelled_at(net, name, len(setup[0]))
 
 
@@ -254,7 +254,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return, by name and as text, the groups of settings that all parties must share; ``n`` is the number of rows."""
+    """Return the groups of settings that all parties must share, as text by name; ``n`` is the number of rows."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

@@ -94,11 +94,11 @@ class Attendance:
     Attributes:
         parties: all parties.
         epochs: the number of epochs in which messages were sent.
-        missed: by party, the number of those epochs that it missed; parties that missed none are left out.
-        why: by party, the reason for the party's last absence.
+        missed: for each party, the number of those epochs that it missed; parties that missed no epoch are left out.
+        why: the reason for the last absence of each party.
         gone: the parties that were absent in the last of those epochs.
-        unsaved: by party, the reason why the party's part of the model was not saved.
-        unfinished: by party, the reason why the party stopped after saving its part, but before writing all its files.
+        unsaved: the parties whose part of the model was not saved, each with the reason.
+        unfinished: the parties that saved their part and stopped before writing all files, each with the reason.
 
     """
 
@@ -240,7 +240,7 @@ class PartyRun:
         method: the method to train.
         rows: the party's own data of the aligned rows.
         settings: the training settings, the same at every party.
-        agreed: by name, the groups of settings that must be the same at all parties, as text.
+        agreed: the groups of settings that must be the same at all parties, as text by name.
         validation: [n] int64, indices of the rows to validate on, at the active party.
         training: [N] bool, the rows that training may use, at the active party.
         joined: [N] bool, the rows that ``settings.rows`` selects, at the active party.
@@ -274,7 +274,7 @@ class PartyRun:
 
     @cached_property
     def criterion(self) -> Criterion:
-        """The comparison of epochs by their scores on the validation rows; used at the active party."""
+        """The rule by which the active party compares epochs."""
         task, y = self.seat.task, self.rows.y
         assert task is not None
         name, greater = self.settings.metric_for(task)
@@ -346,9 +346,8 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
 def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
-    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties that the active
-    party's own heads did not train.  The heads of another host train the parties whose embeddings that host reads, on
-    the rows for which that host has labels.
+    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties on whose rows the
+    active party's own heads were not trained.  Another host may have trained its heads on the rows of these parties.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     for host, labeled in rows.labeled_at.items():

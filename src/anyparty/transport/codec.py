@@ -21,10 +21,10 @@ from torch import Tensor
 from anyparty.core.types import Tensors
 from anyparty.errors import MessageError
 
-MOST_BYTES = 1 << 30  # maximum size of a message that a receiver accepts
+MOST_BYTES = 1 << 30  # maximum size of a message that a receiver accepts, in bytes
 MOST_HEADER_BYTES = 1 << 16
-FIELDS_BYTES = 4 * 1024  # maximum size of a header's five fields
-MOST_NAME = 200  # maximum number of characters in the name of a run, a party or a tag
+FIELDS_BYTES = 4 * 1024  # maximum size of the five fields of a ``Header``, in bytes
+MOST_NAME = 200  # maximum length of the name of a run, a party or a tag, in characters
 DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -85,9 +85,8 @@ def check_form(tensors: Tensors, what: str) -> None:
             raise MessageError(f"{what}: {name!r} should be a tensor, got a {type(tensor).__name__}")
         if tensor.dtype not in DTYPES:
             raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which cannot be sent between parties")
-    if (
-        sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8
-    ):  # far below the limit: no exact check is needed
+    # No exact check is needed if a rough estimate is far below the limit.
+    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:
         return
     end = sum(tensor.nbytes for tensor in tensors.values())
     described = {name: {"dtype": "BOOL", "shape": list(tensor.shape), "data_offsets": [end, end]}

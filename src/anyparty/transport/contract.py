@@ -7,7 +7,7 @@ is:
 
     first message            MOST
     second to eighth         FACTOR x the largest recorded value
-    later                    FACTOR x the largest value that the median of the recorded values has had
+    later                    FACTOR x the maximum, over time, of the median of the recorded values
 
 The bound is never below LEAST or above MOST.  Outside training steps the bound is MOST, because the numbers change
 an answer but no weight, and one unusual row must not end a run.  Some numbers grow with the square of the sender's data
@@ -35,10 +35,10 @@ from anyparty.transport.codec import check_form
 from anyparty.transport.ledger import Ledger
 
 FACTOR = 1000.0
-LEAST = 1.0  # the lowest bound, because numbers below 1 do no harm
-MOST = 1e8  # the highest bound on the absolute value of a received number
+LEAST = 1.0  # the minimum bound; numbers below 1 do no harm
+MOST = 1e8  # the maximum bound on the absolute value of a received number
 FEW = 8  # the median is used if at least this number of messages is recorded
-PER_DOUBLING = 4  # histogram bins for each factor of two, to compute the median
+PER_DOUBLING = 4  # bins per factor of two, in the histogram from which the median is computed
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Bounds:
     ) -> ExtremeValue | None:
         """Return the first tensor of a message that is beyond its bound, or ``None`` if all tensors are within bounds.
 
-        If ``training`` is true, record the maximum absolute values of all tensors before the returned tensor.
+        If ``training`` is true, the maximum absolute values of the tensors before the returned tensor are recorded.
         """
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or not tensor.numel():
@@ -120,7 +120,7 @@ class Bounds:
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
-    """Return the roles of a party: "any", and "active" or "passive", "block", "host" (see ``MessageSpec``)."""
+    """Return the roles of a party in message declarations, such as "active" and "host" (see ``MessageSpec``)."""
     found: set[Role] = {"any", "active" if party == roster.active else "passive"}
     if party in roster.blocks:
         found.add("block")
@@ -141,7 +141,7 @@ class ContractChannel:
             If it is ``None``, an extreme message ends the run.
         bounds: the magnitudes of all received tensors, from which the bounds on numbers follow; if ``None``,
             there are no bounds.
-        moment: the current step of the run, for error messages; ``at_moment`` sets it.
+        moment: the current step of the run, whose text error messages show; ``at_moment`` sets it.
         training: True if the current step is a training step, not validation or prediction.
         dropped: the reasons why parties were excluded, by party.
         ledger: the ledger that counts sent messages; ``None`` if the inner channel counts them.
@@ -160,7 +160,7 @@ class ContractChannel:
     declared: Iterable[MessageSpec]
     lose: Callable[[str, str], None] | None = None
     bounds: Bounds | None = field(default_factory=Bounds)
-    moment: str = ""
+    moment: object = ""
     training: bool = False
     dropped: dict[str, str] = field(default_factory=dict)
     ledger: Ledger | None = None
@@ -175,7 +175,7 @@ class ContractChannel:
         if (to, tag) not in self._checked:
             self._check_declared(to, tag)
             self._checked.add((to, tag))
-        # check this even in one process, so that the method does not fail when it is used over a network
+        # Checked even in one process, so that a method that works there also works over a network.
         check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")
         if self.ledger is None:
             await self.channel.send(to, tag, tensors)
@@ -229,7 +229,7 @@ class ContractChannel:
         await self.channel.close()
 
 
-def at_moment(net: Channel, moment: str, *, training: bool) -> None:
+def at_moment(net: Channel, moment: object, *, training: bool) -> None:
     """Record on a ``ContractChannel`` the current step of the run, and whether this is a training step."""
     if isinstance(net, ContractChannel):
         net.moment, net.training = moment, training

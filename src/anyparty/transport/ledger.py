@@ -61,7 +61,7 @@ class Ledger:
         flow, size = Flow(channel.me, to, tag), sum(tensor.nbytes for tensor in tensors.values())
         try:
             accepted = await channel.send(to, tag, tensors)
-        except asyncio.CancelledError:  # the channel accepts the message before it waits, so the message counts as sent
+        except asyncio.CancelledError:  # the channel had accepted the message, so it counts as sent
             self.add(flow, size)
             raise
         if accepted is not False:

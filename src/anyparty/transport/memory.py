@@ -11,6 +11,7 @@ import contextlib
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from torch import Tensor
@@ -27,7 +28,7 @@ class MemoryHub:
     """A set of queues for the messages between all parties of one process."""
 
     names: Sequence[str]
-    queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=partial(defaultdict, deque))
     waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     departures: list[str] = field(default_factory=list)  # the parties that left, in the order in which they left
@@ -129,7 +130,7 @@ def play(
         finally:
             await channel.close()
 
-    async def all_parts() -> None:  # returns nothing, because asyncio.run would format a result as text
+    async def all_parts() -> None:  # without a result, because asyncio.run would format the result as text
         for name, part in parts.items():
             tasks.append(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)))
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,7 +163,7 @@ def _run(work: Awaitable[T]) -> T:
         found = pool.submit(asyncio.run, whole())
         try:
             return found.result()
-        except BaseException:  # Ctrl-C interrupts only this thread, so cancel the task on the other thread
+        except BaseException:  # Ctrl-C interrupts only this thread; the other thread must be cancelled
             for loop, task in begun:
                 with contextlib.suppress(RuntimeError):  # the other thread's event loop has already ended
                     loop.call_soon_threadsafe(task.cancel)

@@ -28,9 +28,9 @@ from torch import Tensor
 from anyparty.errors import MessageError, PartyLost
 from anyparty.transport.codec import MOST_HEADER_BYTES
 
-MOST_LETTERS = 100_000  # maximum length of an envelope in characters; receipts for all tags of a party fit in
+MOST_LETTERS = 100_000  # maximum length of an envelope, in characters
 MOST_REASON = 2000  # maximum length, in characters, of the reason in the field ``bye`` or ``gone``
-PIECE_BYTES = 1 << 20  # messages are cut into pieces of this size, so that a slow line shows progress
+PIECE_BYTES = 1 << 20  # size of the pieces into which a message is cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class Envelope:
     Attributes:
         life: the incarnation of the sender: a random name of its process.  A restarted process has a new name.
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
-        acks: by tag, the number of the next message that the sender of the envelope expects.  The sender has received
-            all earlier messages of the tag.
-        parts: by tag, the number of leading pieces that have arrived of the message whose number is in ``acks``.
+        acks: for each tag, the number of the next message that the sender of the envelope expects.  The sender has
+            received all earlier messages of the tag.
+        parts: for each tag, the number of arrived leading pieces of the message whose number is in ``acks``.
         ask: the number of this receipt request, from 1; 0 if the packet is not a request.  A receipt request asks for
             an immediate report of all messages and pieces that have arrived.
         answers: in a report of all messages and pieces that have arrived, the number of the receiver's latest receipt
@@ -126,7 +126,7 @@ LONG_AGO = float("-inf")
 MOST_ON_THE_WAY = 64 << 20  # ``send`` waits while the number of unacknowledged bytes to a party exceeds this limit
 WINDOW = 1024  # maximum number of unread messages of a tag
 MOST_TAGS = 256
-HELD_MESSAGES = 2  # a sender's budget has room for this number of maximum-size messages
+HELD_MESSAGES = 2  # number of messages of the maximum size that a receiver stores for one sender
 OVERHEAD_BYTES = 1024  # the memory that a message, a tensor or a piece takes in addition to its own bytes
 
 
@@ -190,7 +190,7 @@ class Incoming:
     """Messages of one sender that have arrived, wholly or in part.
 
     Attributes:
-        expected: by tag, the number of the next message in order.
+        expected: for each tag, the number of the next message in order.
         pieces: pieces of messages that are incomplete or being decoded, by tag and number.
         leading: the number of leading pieces that have arrived, for each message in ``pieces``.
         early: complete messages that arrived before their turn, by tag and number.
@@ -221,8 +221,8 @@ class Incoming:
     ) -> bytes | None:
         """Store a piece of a message; return the whole message if no piece is missing.
 
-        If a coroutine waits for the message (``awaited``), there is room for one more message beyond the budget.  The
-        coroutine reads this message at once, and then has the chance to read the stored messages.
+        If a coroutine waits for the message (``awaited``), the budget is one message larger, because the coroutine
+        reads this message at once.
 
         Raises:
             MessageError: the sender continues to send although there is no room; ``source`` describes the sender in the
@@ -230,7 +230,7 @@ class Incoming:
         """
         key = (envelope.tag, envelope.number)
         if envelope.pieces == 1 and len(data) > most_bytes + MOST_HEADER_BYTES:
-            return data  # do not store the message: ``decode`` rejects it, because it is too large
+            return data  # ``decode`` will reject this message, because it is too large
         if envelope.piece in self.pieces.get(key, ()) or self._is_beyond_window(envelope):
             return None
         limit = most_bytes + MOST_HEADER_BYTES
@@ -248,7 +248,7 @@ class Incoming:
         if len(pieces) < envelope.pieces:
             return None
         whole = b"".join(pieces.get(place, b"") for place in range(envelope.pieces))
-        # Empty bytes replace the pieces until the message is decoded, so that a report does not show them as missing.
+        # Empty bytes replace the pieces until the message is decoded, so that they do not count as missing.
         self.pieces[key] = dict.fromkeys(pieces, b"")
         self.held_bytes -= sum(map(len, pieces.values()))
         return whole
@@ -264,7 +264,7 @@ class Incoming:
         A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
 
         Raises:
-            MessageError: the rejected messages have more than twice the number of these bytes.
+            MessageError: the rejected messages have more than twice as many bytes.
         """
         rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
         if rejected > 2 * (MOST_ON_THE_WAY + limit):
@@ -333,7 +333,7 @@ def check_piece(envelope: Envelope, data: bytes, most_bytes: int, source: str) -
         MessageError: the size is wrong; ``source`` describes the sender in the error.
     """
     if envelope.pieces == 1:
-        return  # ``decode`` checks the size of a message of one piece
+        return  # ``decode`` checks the size of a message that has one piece
     limit = most_bytes + MOST_HEADER_BYTES
     which = f"piece {envelope.piece + 1} of {envelope.pieces} of message {envelope.tag[:80]!r} no. {envelope.number}"
     if (envelope.pieces - 1) * PIECE_BYTES >= limit:

@@ -140,7 +140,7 @@ class ReliableEndpoint:
             if session.gone:
                 return False
             session.outgoing[tag, number] = Outgoing(data)
-            small = len(data) <= PIECE_BYTES  # the endpoint's own thread sends larger messages
+            small = len(data) <= PIECE_BYTES  # larger messages are sent by the endpoint's own thread
             packets = list(session.packets(self.incarnation, self.clock())) if small else []
             if not small:
                 self._lock.notify_all()
@@ -164,7 +164,7 @@ class ReliableEndpoint:
         """
 
         def give(item: Item) -> None:
-            # Append now, under the lock: a call queued in an event loop would come too late for ``withdraw``.
+            # Append before the lock is released, so that ``withdraw`` can put the message back.
             given.append(item)
             wake()
 
@@ -178,7 +178,7 @@ class ReliableEndpoint:
                 session.waiting[tag] = PendingReceive(give, self.clock())
 
         def withdraw() -> None:
-            with self._lock:  # if ``frm`` was readmitted, ``session`` is still the old one
+            with self._lock:  # ``session`` is the old one if ``frm`` was readmitted meanwhile
                 session.waiting.pop(tag, None)
                 session.incoming.put_back(tag, given)
 
@@ -207,7 +207,7 @@ class ReliableEndpoint:
         with self._lock:
             if self._bye:
                 return
-            for session in self.sessions.values():  # send receipts now, because no later message can carry them
+            for session in self.sessions.values():  # send the due receipts, because no later message can carry them
                 session.receipts_due |= dict.fromkeys(session.receipts_due, LONG_AGO)
             self._lock.notify_all()
             begun = self.clock()
@@ -327,7 +327,8 @@ class ReliableEndpoint:
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
         """Record a new incarnation of a lost party.
 
-        Return the answer to a receipt request of the new incarnation, which must wait; ``None`` if there is no request.
+        The new incarnation must wait until it is readmitted. If it requested a receipt, return the answer, otherwise
+        ``None``.
         """
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)

@@ -60,7 +60,7 @@ class PendingReceive:
 
 @dataclass
 class Traffic:
-    """The counts of messages sent to one party, of their bytes with headers, and of repetitions.
+    """The counts of messages, bytes (with headers) and repetitions that were sent to one party.
 
     A repetition is counted as one more message, with the bytes that were sent again.
     """
@@ -94,9 +94,9 @@ class Session:
         applicant: the peer's incarnation that waits to be readmitted; empty if no incarnation waits.
         error: the error of a packet from the peer that could not be read.
         report_due: whether a full report is to be sent to the peer.
-        receipts_due: by tag, the time since which a receipt is due.
+        receipts_due: for each tag, the time since which a receipt is due.
         outgoing: the messages that the peer has not acknowledged, by tag and number.
-        next_number: by tag, the number of the next message to send.
+        next_number: for each tag, the number of the next message to send.
         incoming: the messages and pieces that have arrived from the peer.
         waiting: the coroutines that wait for messages from the peer, by tag.
         blocked_since: the times at which coroutines began to wait for the peer to accept messages.

@@ -24,8 +24,8 @@ from anyparty.config.settings_group import Settings
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate
 from anyparty.errors import ConfigError, RunError
 
-UNINTERRUPTED = {"submit", "abort"}  # Ctrl-C does not stop these commands: their outcome would be unknown
-NO_CONNECTION = "NoConnection"  # FLARE's name for the error that the server does not answer
+UNINTERRUPTED = {"submit", "abort"}  # commands that Ctrl-C does not interrupt, because their outcome would be unknown
+NO_CONNECTION = "NoConnection"  # the name of FLARE's error for a server that does not answer
 T = TypeVar("T")
 POLL_S, WATCH_S, TIMEOUT_S = 0.3, 1.0, 10.0
 
@@ -161,7 +161,7 @@ def _status(session: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa:
     info = session.get_system_info()
     jobs = session.list_jobs(detailed=True)
     return {
-        # the server has answered, so "stopped" can only mean that no job runs
+        # FLARE reports "stopped" if the server runs and no job runs.
         "server": "idle" if info.server_info.status == "stopped" else str(info.server_info.status),
         "sites": sorted(client.name for client in info.client_info),
         "jobs": [{key: job.get(key) for key in ("job_id", "status", "submit_time_iso", "duration")} for job in jobs],
@@ -192,7 +192,7 @@ def main() -> None:
     kit, command, arguments = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     out = sys.stdout
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # FLARE prints to stdout
+        with contextlib.redirect_stdout(sys.stderr):  # only answers may be printed to stdout, and FLARE prints there
             for answer in answers(kit, command, arguments):
                 print(json.dumps(answer), file=out, flush=True)
     except Exception as error:

@@ -20,8 +20,8 @@ from anyparty.core.storage import writing
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
-CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # the sender's clock in a heartbeat; the file of clock differences
-TOLD_S = 60.0  # a larger difference between two clocks is reported
+CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # a header of heartbeats, and a file with clock differences
+TOLD_S = 60.0  # a larger clock difference, in seconds, is reported
 TWICE = "is connected already, from another process"
 CONNECTED = "is connected to"
 
@@ -35,15 +35,15 @@ except ImportError:  # FLARE is an extra: without it this module can be imported
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
-EVICTION_S = 30.0  # seconds in which a party's registrations are rejected after it opened a second connection
-CHECK_S, AWAY_S = 5.0, 15.0  # seconds between checks; seconds until a closed connection is reported
-CLOSED_S = 60.0  # after a party's second site is rejected, no site of the party is admitted for this many seconds
+EVICTION_S = 30.0  # time, after a party opened a second connection, in which its registrations are rejected
+CHECK_S, AWAY_S = 5.0, 15.0  # time between two checks; time until a closed connection is reported
+CLOSED_S = 60.0  # time, after a party's second site was rejected, in which no site of the party is admitted
 log = logging.getLogger(__name__)
 
 
 def say(sentence: str) -> None:
     """Print a line for the terminal of ``anyparty party start``, in one write."""
-    # print writes its own line end separately, so other output could come between the text and the line end
+    # The text includes the line end, because ``print`` would write the line end separately.
     print(f"{MARK}{sentence}\n", end="", flush=True)
 
 
@@ -74,10 +74,8 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
     def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
-        self.told, self.away = (
-            set[str](),
-            dict[str, float](),
-        )  # the parties that were reported as connected; by party, when its connection was closed
+        # ``told``: the parties reported as connected. ``away``: for each party, when its connection was closed.
+        self.told, self.away = set[str](), dict[str, float]()
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
 
@@ -92,16 +90,15 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             say(f"ready; waiting for {self.parties - 1} other parties")
             if fl_ctx is not None:
                 engine = fl_ctx.get_engine()
-                engine.job_runner.update_abnormal_finished_jobs(
-                    [], fl_ctx
-                )  # ends jobs of an earlier server process, which FLARE still lists as running
+                # Ends jobs of an earlier server process, which FLARE still lists as running.
+                engine.job_runner.update_abnormal_finished_jobs([], fl_ctx)
                 threading.Thread(target=self._check_often, args=(engine,), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._reject_second(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # the party registered with an earlier process of the server
+            if _peer(fl_ctx) not in self.told:  # the party registered before the server was restarted
                 self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
@@ -112,7 +109,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             self.closed[name] = now
         if now - self.closed.get(name, LONG_AGO) < CLOSED_S:
             say(f"{name} {TWICE}; a second connection was rejected: the kit of {name} is in use twice")
-            raise NotAuthenticated(f"{name} {TWICE}")  # makes FLARE reject the registration
+            raise NotAuthenticated(f"{name} {TWICE}")  # FLARE then rejects the registration
 
     def _compare_clocks(self, fl_ctx: Any) -> None:
         name, peer, now = _peer(fl_ctx), fl_ctx.get_peer_context(), time.time()
@@ -146,7 +143,7 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             time.sleep(CHECK_S)
             try:
                 self.check_connections(engine, time.monotonic())
-            except Exception:  # FLARE raises errors if a party leaves or registers meanwhile
+            except Exception:  # FLARE raises an error if a party leaves or registers at the same time
                 log.warning("connections could not be checked; the next check follows", exc_info=True)
 
     def check_connections(self, engine: Any, now: float) -> None:

@@ -76,7 +76,7 @@ def init(
         roster: the parties of the federation.
         host: the address of the active party's machine.  With a loopback address, other machines cannot connect.
         port: the server's port.
-        tables: by party, the path of a table, which is written into the party's settings.
+        tables: for each party, the path of a table, which is written into the party's settings.
         scheme: FLARE's driver, ``grpc`` or ``tcp``; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger
             who connects and sends nothing can delay other connections; ``grpc`` does not have this weakness.
         site: further settings for every party's ``anyparty.toml``.
@@ -140,7 +140,8 @@ def submit(
     """
     said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
     jobs.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jobs) as place:  # unique, because a service may submit jobs at the same time
+    # A new folder, because a service may submit another job at the same time.
+    with tempfile.TemporaryDirectory(dir=jobs) as place:
         job = Path(place).resolve() / JOB
         _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
         return str(ask_server(folder, "submit", path=str(job))["job"])
@@ -157,7 +158,7 @@ def _write_job(
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {
         "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}ActiveJobParty", "args": args}],
-        "dead_client_grace_period": 1e9,  # FLARE never ends the job: ``ReliableEndpoint`` handles lost parties
+        "dead_client_grace_period": 1e9,  # FLARE must not end the job if a party is lost
     })  # fmt: skip
     executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}PassiveJobParty", "args": args}}]
     _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})

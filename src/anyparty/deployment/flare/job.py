@@ -54,11 +54,11 @@ try:
 except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     Controller = Executor = object
 
-CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # FLARE's names for packets
+CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # the FLARE channel, topic and header of packets
 AWAY = "its site was stopped"  # the reason that a stopped party sends to the other parties
-FLUSH_S = 1.0  # pause in which FLARE sends the last packets, because FLARE does not report when all are sent
-GOODBYE_S = 4.0  # time to send a farewell; a site that is stopped is killed after 5 s
-RETURNS = 5  # attempts of a party to rejoin after the other parties have given up on it
+FLUSH_S = 1.0  # pause for FLARE to send the last packets, because FLARE does not report that they are sent
+GOODBYE_S = 4.0  # time limit of a farewell; the process of a stopped site is killed after 5 s
+RETURNS = 5  # how often a party tries to rejoin after the other parties have given up on it
 TASK, CONFIG = "take_part", "anyparty.toml"
 log = logging.getLogger(__name__)
 
@@ -113,8 +113,8 @@ class JobOutcome:
         error: the type of the error that ended the job at this party; empty after success.
         sentence: the error's message.
         result: the result of the party's work, if it can be written as JSON.
-        gone: by name of each lost party, the reason: the party left, or this party no longer waits for the lost party.
-        traffic: by receiving party, the numbers of messages, bytes and repeated packets that this party sent.
+        gone: the reason for each lost party: it left, or this party has stopped waiting for it.
+        traffic: for each receiving party, the numbers of messages, bytes and repeated packets that this party sent.
 
     """
 

@@ -37,7 +37,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
 
     def __init__(self, begin: Callable[[], Any], ended: Callable[[], None]) -> None:
         self.begin, self.ended, self.stopping = begin, ended, threading.Event()
-        self.beginning = threading.Lock()  # one thread may stop the job while another thread restarts its process
+        self.beginning = threading.Lock()  # held while a process starts, because another thread may stop the job
         super().__init__(process_adapter=begin())
 
     def wait(self) -> None:
@@ -80,12 +80,12 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """The launcher of a passive party's job processes."""
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
-        """Start a job's process; if the site was restarted during the job, pass the job's first access tokens again."""
+        """Start a job's process; after a restart of the site, the process gets the job's first access tokens."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
         words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
-        if note.exists():  # the job's process at the server identifies the party by the first token
+        if note.exists():  # the server's job process knows the party only by its first token
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
             words |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:

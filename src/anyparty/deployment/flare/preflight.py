@@ -35,7 +35,7 @@ class ServerAddress:
         kit: the kit's folder.
         host: the server's host.
         port: the server's port.
-        owner: the party that the certificate must name; empty to accept any certificate of the authority.
+        owner: the party to which the certificate must belong; empty to accept any certificate of the authority.
         certificate: the kit's certificate, a PEM file.
         key: the certificate's private key, a PEM file.
         authority: the authority's certificate, a PEM file.
@@ -99,8 +99,8 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
     """Check a kit's certificate; ``say`` is called if the certificate expires soon.
 
     Raises:
-        ConfigError: the certificate is missing, is of another authority, names another party, has expired, or is not
-            valid yet.
+        ConfigError: the certificate is missing, has expired, is not valid yet, or belongs to another authority or
+            party.
     """
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
@@ -130,7 +130,8 @@ def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) 
     kit, key = gate.kit, gate.key
     try:
         key.open("rb").close()
-        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # others can read the file and enter the folder
+        # Not 0 if other users can read the file and enter the folder.
+        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011
     except PermissionError:
         raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
                           f"kit: chown -R USER {kit}") from None  # fmt: skip
@@ -229,7 +230,7 @@ def probe(gate: ServerAddress) -> str | None:
         return _why(gate, error)
     except (ssl.SSLError, ConnectionError) as error:
         why = getattr(error, "reason", None) or error
-        if "PROTOCOL" not in str(why):  # the word PROTOCOL means that the server lacks TLS 1.2
+        if "PROTOCOL" not in str(why):  # with PROTOCOL in the message, the server does not support TLS 1.2
             raise ConfigError(f"{gate.place} rejects the certificate {gate.certificate} ({why}): it has expired by "
                               "the clock there, or belongs to another federation") from None  # fmt: skip
     except OSError as error:

@@ -33,11 +33,11 @@ from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.errors import ConfigError, needing
 
 PROJECT, PROFILE = "anyparty", "profile.json"
-DAYS = 360  # days for which the authority and its certificates are valid
+DAYS = 360  # days for which certificates are valid
 
 
 def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
-    """Create a certificate authority in a new folder that only its user may enter.
+    """Create a certificate authority in a new folder that only the current user may enter.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.
@@ -45,9 +45,8 @@ def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
     authority.mkdir(mode=0o700)
     profile = {"name": PROJECT, "scheme": scheme, "connection_security": "mtls",
                "server": {"host": host, "fed_learn_port": port, "admin_port": port}}  # fmt: skip
-    (authority / PROFILE).write_text(
-        json.dumps(profile, indent=1), encoding="utf-8"
-    )  # FLARE reads YAML, and JSON is YAML
+    # FLARE expects YAML; JSON is valid YAML.
+    (authority / PROFILE).write_text(json.dumps(profile, indent=1), encoding="utf-8")
     nvflare("cert", "init", "--profile", authority / PROFILE, "-o", authority, "--valid-days", DAYS)
 
 
@@ -147,12 +146,12 @@ def provision(
     described = project(roster, host, port, scheme)
     if alone:
         described["participants"] = [each for each in described["participants"] if each["type"] != "client"]
-    text = json.dumps(described, indent=2)  # FLARE reads YAML, and JSON is YAML
+    text = json.dumps(described, indent=2)  # FLARE expects YAML; JSON is valid YAML
     theirs = json.loads(text)  # a copy, because FLARE modifies it
     try:
         read = prepare_project(theirs)
     except ValueError as error:
-        why = str(error).partition(" based on ")[0]  # leaves out a regular expression at the end of FLARE's message
+        why = str(error).partition(" based on ")[0]  # without the regular expression at the end of FLARE's message
         raise ConfigError(f"host {host!r}: expected a name of letters, digits, '-' and '.', or an IPv4 address, other "
                           f"than a passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
@@ -226,10 +225,8 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
         rights = {"format_version": "1.0", "permissions": {"project_admin": MAY}}
         (local / "authorization.json").write_text(json.dumps(rights, indent=1), encoding="utf-8")
     internal = {"scheme": "anyparty-unix", "resources": {"folder": str(kit.resolve() / "internal")}}
-    between = {
-        "comm_driver_path": str(DRIVERS),
-        "internal": internal,
-    }  # settings of connections between a site's process and its jobs' processes
+    # Connections between a site's process and the processes of its jobs.
+    between = {"comm_driver_path": str(DRIVERS), "internal": internal}
     (local / "comm_config.json").write_text(json.dumps(between, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
@@ -251,7 +248,7 @@ def _greeter(kit: Path) -> dict[str, Any]:
 
 REQUEST, APPROVED = "request", "approved"
 ABOUT, SIGNATURE = "federation.json", "federation.json.sig"
-MOST_BYTES = 10 * 1024 * 1024  # maximum size of a ZIP file, and of all its members together
+MOST_BYTES = 10 * 1024 * 1024  # maximum size of a ZIP file, and of its contents
 
 
 @dataclass(frozen=True)
@@ -318,7 +315,7 @@ def approve(
     if not (authority / "rootCA.key").exists():
         raise ConfigError(f"{authority}/rootCA.key: the authority's key is not here; approve where 'anyparty federate "
                           f"init' was run")  # fmt: skip
-    with tempfile.TemporaryDirectory() as place:  # a copy, which no other process can change before it is signed
+    with tempfile.TemporaryDirectory() as place:  # for a copy that no other process can change before it is signed
         copy, signed = Path(place) / "copy.request.zip", Path(place) / "signed.zip"
         copy.write_bytes(_bytes_of(file))
         asked = _mapping(_members(copy, file).get("request.json", b""), file)

@@ -27,7 +27,7 @@ from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError, RunError, needing, some
 
 LOCK = ".site.lock"
-_started: list[subprocess.Popen[bytes]] = []  # child processes to poll: an ended one stays a zombie until a poll
+_started: list[subprocess.Popen[bytes]] = []  # child processes, which must be polled after their end
 
 
 def site_command(kit: Path) -> list[str]:
@@ -46,7 +46,7 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {
         "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
-        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # seconds to wait for a lost party's result; default 900
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # seconds that FLARE waits for a lost party's result
     }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     Raises:
         RunError: a process does not end, for example because it belongs to another user.
     """
-    while found := processes(folder):  # repeated, because a site may have started a job's process
+    while found := processes(folder):  # a site may start another process meanwhile
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
         if left:
             raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; if another user "
@@ -232,7 +232,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
             port_is_free(gate.host, gate.port)
         else:
             await_server(gate, wait_s, say)
-        _check_idle(kit)  # while this process waited, 'anyparty federate start' may have started the site
+        _check_idle(kit)  # check again: 'anyparty federate start' may have started the site meanwhile
         return _until_stopped(kit, site, gate, say)
 
 
@@ -281,7 +281,7 @@ def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
             code = process.wait()
         finally:
             end(at_kit(kit))
-            reader.join(READ_S)  # a time limit, in case another process holds the pipe open
+            reader.join(READ_S)  # with a time limit, because another process may hold the pipe open
     return code
 
 
@@ -318,7 +318,7 @@ def _ended(kit: Path) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # install Python's handler of Ctrl-C again, because the handler of polars would not interrupt waiting
+    # Install Python's handler of Ctrl-C again; the handler that polars installs does not interrupt a wait.
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))
     try:
         yield

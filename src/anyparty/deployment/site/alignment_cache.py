@@ -203,10 +203,10 @@ def state_folder(path: Path) -> Path:
 async def _observed(
     net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
 ) -> Tensor | None:
-    """Return at the active party which party has which row, [N, K]; return ``None`` at the other parties.
+    """Return at the active party a mask [N, K], True if party k has a cell of row n; elsewhere, return ``None``.
 
-    The result is True if party k has at least one cell of row n. ``aligned`` [N] marks the rows that this party
-    aligned, and ``told`` [N] marks its rows with at least one cell. A label holder may have aligned rows without cells.
+    ``aligned`` [N] marks the rows that this party aligned, and ``told`` [N] its rows with at least one cell. Label
+    holders may have aligned rows without cells.
     """
     both = [name for name in roster.labelers if name in roster.blocks]
     if net.me != roster.active:

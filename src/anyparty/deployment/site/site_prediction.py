@@ -104,14 +104,14 @@ async def predict_at_home(
         ModelError: no model was trained here, files are damaged, or a party's share of the model is from another
             training.
         TableError: the party's table cannot be used.
-        PredictionError: ``asked`` contains an unknown party, or all parties with columns in ``asked`` are offline.
+        PredictionError: ``asked`` contains an unknown party, or all parties in ``asked`` that hold columns are offline.
         ConfigError: the job's settings or the active party's request do not fit this party.
         PartyLost: a party left while rows were aligned.  If a party leaves later, the result lists it as silent.
     """
     ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
 
     def write() -> None:
-        if ledger.flows or status.status == "done":  # if nothing was sent, an earlier record is kept
+        if ledger.flows or status.status == "done":  # without messages, keep the earlier record
             write_json(site.folder / RECORD, {**status.to_json(), **result, "ledger": ledger.rows()})
 
     async with alone(site.folder), meanwhile(write):
@@ -151,7 +151,7 @@ async def _predict(
         silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
         named = replace(answered, silent=silent)
         if table.id_columns is not None:
-            named = named.identified(table.id_columns[places])
+            named = replace(named, id_columns=table.id_columns[places])
         told |= _keep_answers(site.folder / ANSWERS, named, places)
     return told, table
 
@@ -169,7 +169,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
 def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
     """Return the party's own table, read as for training; the table may now have more columns, or no label."""
     kinds = kinds_in(site.folder / ALIGNMENT)
-    if not kinds or site.table is None:  # the alignment is of an old version, or the party has no columns
+    if not kinds or site.table is None:  # an old version stored the alignment, or the party has no table
         return remarked(SiteParty.of(site, config).table)
     roster_of(site, config)
     table = read_again(part.member, site.party, site.table, kinds)
@@ -225,7 +225,7 @@ def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | 
 async def _share(
     net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
 ) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
-    """Send or receive the rows to predict, the parties that may take part, and which party has which row; return them.
+    """Exchange the rows to predict, the parties that may take part, and which party has which row; return all three.
 
     The active party sends these values, and every other party receives them.  Only hosts of heads receive which party
     has which row.

@@ -73,8 +73,8 @@ class SiteParty:
         """Return the party, with its table read from the file and its run prepared.
 
         Raises:
-            ConfigError: the party's own settings have no table. Or the job's settings have no label, an unknown party,
-                or code or a column that the party's own settings do not allow.
+            ConfigError: the party's own settings have no table, or do not allow a column or code that the job uses; or
+                the job's settings have no label, or an unknown party.
             TableError: the table cannot be used, or has the label column among its features.
         """
         config = with_own_reading(site, config)
@@ -129,7 +129,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
-        if not leads:  # the active party's notes are reported later, with the overlap
+        if not leads:  # the active party reports its notes later, with the overlap
             remarked(home.table, *summary.notes(home.table))
         lose = door.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
@@ -159,13 +159,12 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
         recorder.finish(outcome.trained, scores)
         recorder.record.shape = dict(vars(sizes_of(outcome)))
         told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
-        if leads:  # costs that depend on the other parties' shapes are computed later, from those parties' records
+        if leads:
             own = {site.party: outcome}
             recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
             told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
         else:
-            # The message "finished" is sent after the record is written, at the end of this function. It is counted
-            # here, so that the record includes it.
+            # Count the message "finished" now: it is sent after the record was written.
             recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})

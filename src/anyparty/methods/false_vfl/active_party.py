@@ -52,7 +52,7 @@ class WeightedBatch:
 
 
 async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -> WeightedBatch:
-    """Draw samples of z from the parties' embeddings, send them, and weight them by the parties' likelihoods.
+    """Draw samples of z, send them to the parties, and weight them by the likelihoods that the parties return.
 
     The samples and their weights have no autograd graph. ``home`` is the active party's own data of the batch;
     ``None`` if this party holds no columns.
@@ -89,14 +89,13 @@ async def learn(
     parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Compute all gradients of the networks from u [L, B], the loss's gradient with respect to the log-weights.
+    """Compute the gradients of all networks from u [L, B], the gradient of the loss with respect to the log-weights.
 
-    ``parameters`` are those parameters of the active party's label networks that are trained. In stage 1, ``labels`` is
-    ``None``. In stage 2, ``labels`` has the labels [B] and a mask [B] of the known labels.
+    ``parameters`` are the parameters of the active party's label networks that learn in this stage. ``labels`` has the
+    labels [B] and a mask [B] of the known labels; it is ``None`` in stage 1.
 
-    In stage 2, u would reveal information about labels to the passive parties. The passive parties' decoders
-    do not learn in stage 2, so they do not need u. The active party therefore sends one number for all samples
-    in place of u, and scales the gradients that the parties return.
+    In stage 2, u would reveal information about labels to the passive parties. The active party therefore sends one
+    constant in place of u, and multiplies the gradients that the parties return by u / constant.
 
     Raises:
         Diverged: the gradients are not finite.
@@ -127,7 +126,7 @@ async def learn(
 
 
 def _of_rows(part: Tensor, row: Tensor) -> Tensor:
-    """Return ``part[row]``; the backward pass sums gradients in a fixed order, also on a GPU."""
+    """Select rows of a tensor; the backward pass sums gradients in a fixed order, also on a GPU."""
     return part.index_select(0, row) if part.device.type == "cpu" else part[row]
 
 
@@ -156,10 +155,9 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 
 
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
-    """Return the gradient of the weighted log-likelihoods with respect to the followed samples: [N, D].
+    """Return the gradient of sum(u log p(x^k | z)) with respect to each followed sample: [N, D].
 
-    A weighted log-likelihood is u log p(x^k | z), with weights u [L, B]. The gradient is that of the sum over samples,
-    rows and parties. A sample is followed if its weight u is not 0; N is the number of followed samples.
+    The sum is over samples, rows and parties k. A sample is followed if its u is not 0. The shape of u is [L, B].
     """
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
@@ -184,7 +182,7 @@ async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | No
 
 
 def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
-    """Return the indices in the batch of the rows for which each party sends likelihoods, by party."""
+    """Return, for each party, the rows for which it sends likelihoods, as indices in the batch."""
     if not turn.mnar:
         return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
     every = torch.arange(len(turn.batch.rows), device=turn.seat.device)

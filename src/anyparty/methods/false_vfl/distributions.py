@@ -71,19 +71,19 @@ class Gaussian:
         return -(0.5 * away.square() + self.std.log()).sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
 
     def at(self, noise: Tensor) -> Tensor:
-        """Return the sample mean + std * noise, for standard normal ``noise`` [..., D]."""
+        """Return mean + std * noise, which is a sample if ``noise`` [..., D] is standard normal."""
         return self.mean + self.std * noise
 
 
 class LogProb(torch.autograd.Function):
-    """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] -> [...], without a gradient for x.
+    """The log-density of x under ``Gaussian.of(outputs, floor)``: outputs [..., 2 D], x [..., D] -> [...].
 
-    If ``known`` [..., D] is given, the sum includes only the known numbers of x. Unknown numbers may have any finite
-    value.
+    There is no gradient with respect to x.
 
-    The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs. One
-    tensor of the outputs' width is stored instead of six tensors of half the width. A backward pass is a single
-    product, and a batch takes two backward passes.
+    If a mask ``known`` [..., D] is given, only the known numbers of x count. Unknown numbers may have any finite value.
+
+    The gradient is computed here and not by autograd, because these tensors are as large as a decoder's outputs.
+    ``forward`` stores only the gradient, in one tensor of the outputs' shape; autograd would store six tensors.
         a = (x - mean) / std        d/d mean = a / std      d/d raw = (a^2 - 1) / std * (1 - exp(floor - std))
     """
 
@@ -174,7 +174,7 @@ class FeatureNetworks:
         return torch.cat([view.mean, view.std.square()], dim=1)
 
     def decode(self, z: Tensor) -> Gaussian:
-        """Return the distribution p(x^k | z) over [..., F]; the decoder reads each sample as a row."""
+        """Return the distribution p(x^k | z) over [..., F]."""
         return Gaussian.of(self._decoded(z), self.floor)
 
     def explain(self, x: Tensor, z: Tensor, known: Tensor | None = None) -> Tensor:
@@ -198,8 +198,8 @@ class FeatureNetworks:
         If some cells were empty, only the ``known`` cells [B_k, F] are used (in the paper, blocks are whole or
         missing).
 
-        Under MNAR z covers all rows of the batch, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is
-        added. For a row that the party does not have, the result is log(1 - pi(x^k_l)), with x^k_l drawn from
+        Under MNAR z covers all rows of the batch, [L, B, D] -> [L, B]. For a row that the party has, the result is
+        log p(x^k | z_l) + log pi(x^k). For any other row, the result is log(1 - pi(x^k_l)), with x^k_l drawn from
         p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
         """
         if self.indicator is None:
@@ -250,15 +250,12 @@ class LabelNetworks:
     floor: float
 
     def posterior(self, views: Tensor, observed: Tensor) -> Gaussian:
-        """Return the posterior q(z | x^O) from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K]   (1)."""
+        """Return q(z | x^O) of equation (1), from the embeddings ``views`` [B, K, 2 D] and ``observed`` [B, K]."""
         mean, variance = views.chunk(2, dim=2)
         return aggregate(mean, variance, observed)
 
     def draw(self, posterior: Gaussian, noise: tuple[Tensor, Tensor]) -> ImportanceSamples:
-        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) from noise [..., D] and [..., T].
-
-        A posterior over [B, D] is used for all L samples of a row.
-        """
+        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) from noise [L, B, D] and [L, B, T]; ``posterior`` is over [B, D]."""
         z = posterior.at(noise[0])
         above = Gaussian.of(self.encoder(z), self.floor)
         top = above.at(noise[1])
@@ -275,17 +272,17 @@ class LabelNetworks:
         return -losses(replace(self.task, weights=()), out, y.expand(out.shape[:2]))
 
     def answers(self, z: Tensor) -> Tensor:
-        """Return class probabilities, or in regression numbers in the label's own units: [L, B, D] -> [L, B, C]."""
+        """Return answers [L, B, C]: class probabilities, or in a regression the number in the label's own units."""
         assert self.discriminator is not None
         out: Tensor = self.discriminator(z)
         return answers(self.task, out[..., : self.task.outputs])
 
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return the weights [B] with which the bounds of rows (see ``bound``) are summed to the loss.
+        """Return the weight of each row in the loss: [B].
 
-        The mask ``wanted`` [B] marks the rows to sum; all other rows have the weight 0. In stage 2, ``labels`` contains
-        the labels y [B] and a mask [B] of the known labels. The weight is then also 0 for rows without a known label.
-        The weight of all other rows is proportional to the weight of their class.
+        The loss is the weighted sum of the rows' bounds (see ``bound``). Rows outside the mask ``wanted`` [B] have the
+        weight 0. In stage 2, ``labels`` has the labels y [B] and a mask [B] of the known labels. Rows without a known
+        label then have the weight 0. The weight of a labelled row is proportional to the weight of its class.
         """
         if labels is None:
             return wanted / wanted.sum().clamp(min=1)
@@ -301,9 +298,9 @@ def bound(log_w: Tensor) -> Tensor:
 
 
 def followed(log_w: Tensor, negligible: float) -> Tensor:
-    """Return the derivative of ``bound`` with respect to the log-weights [L, B], with small derivatives set to 0.
+    """Return the derivative of ``bound`` with respect to the log-weights: [L, B].
 
-    The derivative is w_l / sum_j w_j. A derivative below ``negligible`` is set to 0.
+    The derivative is w_l / sum_j w_j; values below ``negligible`` are replaced by 0.
     """
     weight = log_w.softmax(dim=0)
     return torch.where(weight < negligible, 0.0, weight)
@@ -396,11 +393,10 @@ class SampleStreams(nn.Module):
     def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
         """Return standard normal numbers for rows: [L, B, width].
 
-        The numbers of a row depend on the row's id in ``names`` [B] and on the parties that have the row, as marked in
-        ``there`` [B, K]. They depend on the parties for the following reason. If a party alone has a row, this party
-        can compute the row's numbers. These numbers must not reveal the numbers that are used if other parties also
-        have the row. Two rows without an id get equal numbers if the same parties have them. Without a key, the numbers
-        follow from ``seeds``.
+        The numbers of a row depend on the row's id in ``names`` [B] and on the set of parties that have the row, as
+        marked in ``there`` [B, K]. A party that alone has a row can compute the numbers for this set; it learns nothing
+        about the numbers for larger sets. Rows without an id get equal numbers if the same parties have them. Without a
+        key, the numbers follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)
@@ -419,8 +415,8 @@ def balanced(L: int, width: int, generator: Generator) -> Tensor:
     """Return L balanced vectors of standard normal numbers, [L, width]; each single vector is standard normal.
 
     In each dimension, each of L intervals of equal probability contains one of the L numbers (Latin hypercube; McKay,
-    Beckman, Conover, Technometrics 1979). Let f be a function of a vector that is a sum of functions of one dimension
-    each. The mean of f over the L vectors is then close to the expectation of f under N(0, I).
+    Beckman, Conover, Technometrics 1979). If a function f is a sum of functions that each depend on a single dimension,
+    the mean of f over the L vectors is close to the expectation of f under N(0, I).
     """
     lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
     share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L

@@ -78,7 +78,7 @@ LEARNS = {
 }
 ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "concatenated mean and standard deviation"
-AT_ONCE = 2**22  # in a prediction, a message has at most this number of values of z (16 MiB)
+AT_ONCE = 2**22  # maximum number of values of z in one message of a prediction (16 MiB)
 ALL_LABELLED = "every row has a label, so that pretraining saw only labelled rows"
 ALWAYS = "every row is held by {}: sets of parties without these are not learnt, and their predictions may be far off"
 UNTIED = "no party that has this row shares training rows, directly or through other parties, with a labelled row"
@@ -281,7 +281,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run one party's side of drawing and weighting samples of z; at the active party, return the samples."""
+        """Draw and weight samples of z, together with the other parties; at the active party, return the samples."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
@@ -291,7 +291,7 @@ class FalseVFL(ABC):
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of the party's rows [B_k], and the means of z for them [B_k, D]."""
+        """Return the party's rows among ``places``, as positions in ``places`` [B_k], and their means of z [B_k, D]."""
         if rows.block is None:
             return None
         x, held = rows.block.take(places)
@@ -370,7 +370,7 @@ def _widths(title: str, name: str, widths: Sequence[int]) -> None:
         raise ConfigError(f"{title}: {name} must be at least 1, got {list(widths)}")
 
 
-# The rows on which each stage trains, and remarks on these rows
+# Functions that select the rows of each stage, and functions that make remarks on these rows
 
 
 def held_rows(at: Rows) -> Tensor:
@@ -394,7 +394,7 @@ def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
 
 
 def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
-    """Return a remark on the parties without a connection, by common rows, to a party with labelled rows."""
+    """Return a remark on the parties whose blocks no chain of common rows connects to a label, if there are any."""
     assert at.observed is not None
     missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
     names = some([blocks[k] for k in missed])

@@ -51,11 +51,11 @@ async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
     owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Run one party's side of imputing a block, whose party is ``owner``, for the rows of a batch.
+    """Impute the block of the party ``owner`` for a batch, together with the other parties.
 
     Only the owner gets the imputed block; at all other parties, the result is ``None``. Only blocks of the parties in
-    ``asked`` are used. ``S`` samples of the block are drawn. If ``lacks`` is true, the owner has none of these rows; if
-    it is false, the owner has all of them, with empty cells.
+    ``asked`` are used. ``S`` is the number of samples of the block. If ``lacks`` is true, the owner has none of these
+    rows. If ``lacks`` is false, the owner has all of them, and some of their cells are empty.
     """
     me, active = state.seat.me, state.seat.roster.active
     counts = method.mnar and lacks and owner in asked  # whether weights include the missing block's probability
@@ -87,10 +87,9 @@ async def impute(
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Return the party's imputed block, computed from the samples of z and the weights of these samples.
+    """Return the imputed block, computed from the samples ``told["z"]`` and their weights ``told["weight"]``.
 
-    ``told`` contains both under the keys "z" and "weight". If ``counts`` is true, the weights include the probability
-    that the block is missing. Each weight then belongs to one sample of the block, drawn with ``turn.block_noise``.
+    If ``counts`` is true, each weight belongs to one sample of the block, drawn with ``turn.block_noise``.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)

@@ -37,7 +37,7 @@ from anyparty.methods.false_vfl.distributions import FeatureNetworks, SampleStre
 from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # give a remark if over half of the standard deviations are below 1.1 times their bound
+FALLEN, MANY = 1.1, 0.5  # remark if over half of the standard deviations are below 1.1 x their lower bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class BatchTurn:
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
-        if self.follows and self.batch.moment[-1] == 0:  # check only once per epoch, in the first batch
+        if self.follows and self.batch.moment[-1] == 0:  # only in the first batch of an epoch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
             log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
@@ -156,10 +156,10 @@ class BatchTurn:
         if not len(row):
             return picked.detach()
         held = torch.ones(u.shape[1], dtype=torch.bool, device=u.device)
-        if self.mnar:  # with MNAR, z covers all rows of the batch, so n = B
+        if self.mnar:  # under MNAR, z covers all rows of the batch
             held[:] = False
             held[home.held] = True
-        # ``place`` is a row's index among the rows that the party has, or among the rows that the party lacks
+        # ``place`` is a row's index: among the party's rows, or for other rows among the rows that the party lacks.
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
         noise = home.noise
         if noise is not None:
@@ -214,7 +214,7 @@ class BatchTurn:
             Diverged: the tensor contains NaN or infinity.
         """
         if not finite(tensor.detach()):
-            raise Diverged(f"{what} no longer numbers at {self.batch.place}: lower the learning rate, or look for "
+            raise Diverged(f"{what} no longer numbers at {self.batch}: lower the learning rate, or look for "
                            f"extreme values in the parties' columns")  # fmt: skip
         return tensor
 

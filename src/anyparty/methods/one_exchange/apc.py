@@ -226,7 +226,7 @@ class Apc:
         return self._ending.module(seat.task, width, seeds)
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return the classifier's input for the rows at ``places`` [B] that the active party has.
+        """Return the classifier's input for the active party's rows among ``places`` [B].
 
         The input is the enriched embedding g3(x), or with ``classify_on = "either"`` the vector u of the module's
         docstring.
@@ -235,10 +235,10 @@ class Apc:
         return embed_either(state, rows, places, own) if self.classify_on == "either" else own
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return embeddings of the party's rows: the classifier's input if the party has g3, otherwise Z_k.
+        """Return the party's rows among ``places``, as positions in ``places``, and their embeddings.
 
-        The result is a pair: the indices in ``places`` of the rows that the party has, and the embeddings of these
-        rows. The result is ``None`` if the party has neither g3 nor g1.
+        The embeddings are the classifier's input if the party has g3, otherwise Z_k. The result is ``None`` if the
+        party has neither g3 nor g1.
         """
         if "g3" in state.modules:
             found = self.classified(state, rows, places)
@@ -433,7 +433,7 @@ def remember_joint(
 
 
 def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
-    """Return the classifier's input u for the rows at ``places`` [B] that the active party has.
+    """Return the classifier's input u for the active party's rows among ``places`` [B].
 
     ``own`` has the enriched embeddings g3(x) of these rows. Rows with a stored joint embedding z_A get u = [0, z_A, 1].
     All other rows get u = [g3(x), 0, 0].

@@ -61,7 +61,7 @@ class ClassifierParameters(Protocol):
         """The widths of the hidden layers, if the classifier is a network."""
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
+        """Return the classifier's input for the active party's rows among ``places`` [B]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,10 +147,9 @@ class ClassifierStage:
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
         held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
     ) -> Predictions:  # fmt: skip
-        """Return answers to a batch: some rows get answers from features u [n, M], all other rows get a reason.
+        """Return the answers to a batch, computed from features u [n, M] of the rows with the indices ``held`` [n].
 
-        ``held`` [n] contains the indices of the rows with features. The reason states why a row has no answer. If at
-        least one party in ``asked`` has the row, the reason is the text ``why``.
+        All other rows get a reason in place of an answer. The reason is ``why`` if a party in ``asked`` has the row.
         """
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None

@@ -44,7 +44,7 @@ class DistillationParameters(Protocol):
 
 
 def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
-    """Return a method's distance and reduction, each with its allowed values; ``check`` takes this result."""
+    """Return a method's distance and reduction, each as a pair (value, allowed values), for the function ``check``."""
     return {"distance": (method.distance, ("mse", "mae")), "reduction": (method.reduction, ("sum", "mean"))}
 
 
@@ -69,7 +69,7 @@ class DistillationLoss:
         return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
 
     def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
-        """Return the mean over rows x [B, I] of the loss in APC-VFL's equation (5).
+        """Return the loss of APC-VFL's equation (5), as a mean over the rows x [B, I].
 
         ``held`` [B_t] are the indices of the rows that the teacher knows. ``targets`` [B_t, M'], with M' <= M, are the
         teacher's embeddings of these rows.
@@ -82,12 +82,12 @@ class DistillationLoss:
         return whole / len(x)
 
     def _of(self, off: Tensor, distance: Distance) -> Tensor:
-        """Return the sum or the mean, for each row, of squared or absolute differences: off [B, width] -> [B]."""
+        """Return the sum or the mean of each row's squared or absolute differences: off [B, width] -> [B]."""
         off = off**2 if distance == "mse" else off.abs()
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of one of the active party's autoencoders on this party's rows of a batch.
+        """Return the loss of the active party's autoencoder ``name`` on this party's rows of a batch.
 
         ``teacher`` has the embeddings that the autoencoder learns to reproduce; ``None`` if there is no teacher.
         """
@@ -228,7 +228,7 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
         value = loss()
     found = value.item()
     if not math.isfinite(found):
-        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {batch.place}: lower its learning "
+        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {batch}: lower its learning "
                        f"rate, or look for extreme values in its columns")  # fmt: skip
     (batch.share * value).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -251,7 +251,7 @@ def embed(state: State, name: str, x: Tensor) -> Tensor:
 
 
 def embedded(state: State, name: str, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the positions [n] in ``places`` of the n rows that the party has, and their embeddings [n, M]."""
+    """Return the party's n rows among ``places``, as positions in ``places`` [n], and their embeddings [n, M]."""
     if rows.block is None:
         return None
     x, held = rows.block.take(places)

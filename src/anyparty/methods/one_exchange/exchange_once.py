@@ -6,7 +6,7 @@ Notation  B rows, K parties with columns, z_k width of party k's local embedding
           message, b bits per number; M width of the joint embedding.
 Symbols   g1   autoencoder of a party's own block; Z_k its embeddings of party k's rows  [n_k, z_k].
           g2   autoencoder of all Z_k side by side, at the active party; z_A its embedding  [n, M].
-Code      column c, between its least and greatest number:     q = round((z_c - low_c) / step_c)
+Code      of column c, with minimum low_c and maximum high_c:  q = round((z_c - low_c) / step_c)
                                                                step_c = (high_c - low_c) / (2^b - 1)
           decoded:   low_c + step_c q,  which is at most step_c / 2 away from z_c
           (uniform affine quantisation: Jacob et al., CVPR 2018, equation (1), with a scale for each column)
@@ -208,8 +208,8 @@ class RepresentationSharing:
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
 
-        The n rows are the rows at ``places`` for which a passive party's embeddings arrived. The mask marks the parties
-        whose embeddings of a row arrived. For all other rows, the active party has only its own embeddings.
+        The n rows are those of ``places`` for which a passive party's embeddings arrived. The mask marks the parties
+        whose embeddings of a row arrived.
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}

@@ -39,8 +39,8 @@ from anyparty.errors import MessageError
 BLOCK = 256  # b, the number of rows of each block on the diagonal of P
 NOISE = 100.0  # standard deviation of R; standardised columns have standard deviation 1
 KEY = 32  # number of bytes of a key from which masks are drawn
-WIDEST = 20_000  # highest number of columns of a party, because Q has n^2 numbers in double precision
-NOTHING = 1e-6  # singular values below this share of the greatest one are rounding errors and count as 0
+WIDEST = 20_000  # maximum number of columns of a party, because Q has n^2 numbers
+NOTHING = 1e-6  # singular values below this share of the greatest singular value count as 0
 
 MESSAGES = (
     MessageSpec(

@@ -11,7 +11,7 @@ Stages    svd        FedSVD of t with every d in turn (``fedsvd``): five message
           distil     the active party trains every g_d on all of its rows; from this stage on, it works alone.
           classify   the active party trains a classifier of [x, g_1(x), ..., g_K-1(x)] on its labelled rows.
 
-Roles.  If ``key_generator`` and ``server`` name two parties of the roster that hold no columns, no party can remove
+Roles.  If ``key_generator`` and ``server`` are two parties of the roster that hold no columns, no party can remove
 another party's masks. If both are empty, the data party generates the keys and the task party is the server. Two
 parties can then run the method without a third, but the task party learns the data party's rows up to a rotation
 (``fedsvd.MESSAGES``).
@@ -188,7 +188,7 @@ class VFedTrans:
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
+        """Return the classifier's input for the active party's rows among ``places`` [B]."""
         return of_block(state, rows, places, self.features)
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:

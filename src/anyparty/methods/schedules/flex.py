@@ -54,7 +54,7 @@ class Flex:
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return, by party, tau_k, the number of local iterations that fit into the time-out."""
+        """Return tau_k of each party: the number of local iterations that fit into the time-out."""
         return {party: clock.fits(party, number) for party in parties}
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
@@ -96,9 +96,9 @@ class AdaptiveFlex(Flex):
 def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float]:
     """Return the weights w^0 .. w^{tau-1} of equation (8), for local momentum, a proximal term (``pull``) or both.
 
-    ``momentum`` is rho, and ``pull`` is eta mu. A gradient's weight depends only on the number of iterations that
-    follow it. One simulation therefore gives all weights: the displacement of the parameters, in units of -eta, after
-    1, 2, ... tau iterations if only the first gradient is 1 and all others are 0.
+    ``momentum`` is rho, and ``pull`` is eta mu. The weight of a gradient depends only on the number of iterations after
+    it. If the first gradient is 1 and all later gradients are 0, the change of the parameters after 1, 2, ... tau
+    iterations, divided by -eta, is therefore w^{tau-1}, ..., w^0.
 
     >>> weights(3)
     [1.0, 1.0, 1.0]
@@ -179,7 +179,7 @@ async def agree_on_rate(net: Channel, state: State, others: Sequence[str], mine:
         try:
             pace = (await net.recv(name, PACE.tag, PACE_EXPECT))["pace"]
         except PartyLost:
-            continue  # the next wait for this party's embeddings reports that the party left
+            continue  # no error here: the later wait for embeddings reports that this party was lost
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
     rate = rate_of(mine)
     set_rate(state, rate)

@@ -22,7 +22,7 @@ from anyparty.methods.split.split_method import Split
 class LocalSteps:
     """The optimizer steps of one party in one round.
 
-    ``starts`` are the parameters at the start of the round, for the proximal term.
+    ``starts`` has the parameters at the start of the round, which the proximal term needs.
     """
 
     state: State
@@ -124,7 +124,7 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        # contiguous like a received gradient, because rounding may depend on the memory layout
+        # ``contiguous`` gives the memory layout of a received gradient, because rounding may depend on the layout.
         return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()
 
 
@@ -212,7 +212,7 @@ class HeadCopy:
         return there
 
     def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
-        """Return a function of the party's present embeddings [B_k, H] that returns the gradient of the party's loss.
+        """Return a function from the party's current embeddings [B_k, H] to the gradient of the party's loss.
 
         The gradient is zero for rows whose label the party does not know.
         """

@@ -103,7 +103,7 @@ async def say(net: Channel, state: State, clock: RealClock) -> None:
 
 
 async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
-    """Return the number of iterations that every party makes, which the active party derives from all parties' reports.
+    """Let the active party determine the number of iterations of every party from all reports, and return this number.
 
     ``others`` are the passive parties that take part; only the active party uses this argument.
 
@@ -118,7 +118,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
         try:
             said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
-            continue  # the next wait for this party's embeddings reports that the party left
+            continue  # no error here: the later wait for embeddings reports that this party was lost
         there.append(name)
     turns = schedule.common([each for each in said if each != UNKNOWN])
     for name in there:
@@ -137,7 +137,7 @@ class RoundChannel:
     Attributes:
         net: the underlying channel.
         moment: (stage, epoch, step) of the round.
-        within: number of seconds, from the first wait, in which all messages must arrive; ``None`` means no limit.
+        within: time limit of the messages, in seconds from the first call of ``recv``; ``None`` means no limit.
         late: the parties whose messages were too late.
 
     """

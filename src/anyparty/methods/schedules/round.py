@@ -66,7 +66,7 @@ class Round:
         )
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return, for every party, tau_k, the number of its local iterations in a round.
+        """Return tau_k of every party: the number of its local iterations in a round.
 
         The number is at least 1 for a host, because other parties wait for the host's reply. With the real clock, the
         numbers are not known before the round. The result is then 1 for every party, which means that all parties take
@@ -92,7 +92,7 @@ class Round:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method needs for training.
+            PartyLost: a party left, and the method cannot train without it.
         """
         roster, me = self.seat.roster, self.seat.me
         number, began = batch.number, self._now()
@@ -100,7 +100,7 @@ class Round:
         tau = self.iterations(number)
         if not self._needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
-            return None  # the method cannot train without the parties that miss the round
+            return None  # the method needs parties that miss this round, so nothing is trained
         taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
         mine = self.split.encode(state, rows, batch, taken) if taken else None
         loss = None
@@ -137,7 +137,7 @@ class Round:
             return []
         assert rows.observed is not None
         has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
-        has |= dict.fromkeys(self._topology.hosts, True)  # a host of heads takes part in every round
+        has |= dict.fromkeys(self._topology.hosts, True)  # parties that host heads take part in every round
         return [name for name in tau if name != self.seat.me and tau[name] and has[name]]
 
     async def _iterate(
@@ -149,7 +149,7 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make the round's local iterations, and return their number; ``got`` has the first gradient."""
+        """Make the round's local iterations, and return their number."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:
@@ -187,8 +187,8 @@ class ExchangeResult:
     Attributes:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
-        theirs: the gradients with respect to the party's embeddings that other hosts sent.
-        recompute: function that recomputes ``own`` from the present embeddings; ``None`` if the party cannot recompute
+        theirs: the gradients that other hosts sent, with respect to this party's embeddings.
+        recompute: function that recomputes ``own`` from the current embeddings; ``None`` if the party cannot recompute
             it.
         without: the hosts that continued without this party.
         late: at a host, the parties that were too late for the round.
@@ -222,9 +222,8 @@ class RoundExchange:
     local: LocalIterations
     seat: PartyContext
     copy: local_steps.HeadCopy
-    owed: dict[str, tuple[str | int, ...]] = field(
-        default_factory=dict
-    )  # for each party that was late, the last round that it missed
+    # For each party whose embeddings were too late: the last round that the party missed.
+    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
     @cached_property
     def hurries(self) -> bool:
@@ -253,7 +252,7 @@ class RoundExchange:
         """Exchange the messages of a round; agree on learning rates or iterations if the schedule requires it.
 
         ``mine`` are the party's embeddings, and ``tau`` is the planned number of iterations of each party. ``others``
-        are, at the active party, the passive parties that take part; at a passive party, the list is empty.
+        are the passive parties that take part; the list is empty at a passive party.
         """
         me, active = self.seat.me, self.seat.roster.active
         net = RoundChannel(net, batch.moment) if self.hurries else net
@@ -289,7 +288,7 @@ class RoundExchange:
         if me in topology.hosts:
             there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # there is no loss if all parties with rows are late
+            got.loss = loss if there.parts else None  # no loss if the embeddings of all parties are late
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
@@ -316,14 +315,14 @@ class RoundExchange:
         return got
 
     def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
-        """Return a function that recomputes a host's gradient from the host's present heads and embeddings."""
+        """Return a function that recomputes a host's gradient from the host's current heads and embeddings."""
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
-        heads = state.optimizers.get("heads")  # a user's heads may have no parameters, and then no optimizer
+        heads = state.optimizers.get("heads")  # ``None`` if a user's heads have no parameters
 
         @cache
-        def stale() -> StaleRound:  # made only when it is needed, because a round of one iteration does not need it
+        def stale() -> StaleRound:  # called only in rounds of several iterations
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 
@@ -363,7 +362,7 @@ class RoundExchange:
     async def _answer(
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
-        """Send each party the reply to its embeddings; send parties that are late an empty reply."""
+        """Send each party the reply to its embeddings; a late party gets an empty reply."""
         assert state.topology is not None
         nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":

@@ -126,7 +126,7 @@ class Schedule(Protocol):
     adapts: ClassVar[bool]
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return, by party, tau_k in a round; a party with 0 iterations does not take part in the round."""
+        """Return tau_k of each party in a round; a party with tau_k = 0 does not take part in the round."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
         """Return the duration of a round in time units; ``made`` has each party's number of iterations."""

@@ -135,7 +135,8 @@ class Scheduled:
         if isinstance(self.clock, RealClock):
             missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
-        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts exchanges by party
+        # Only in VAFL: each party's number of exchanges.
+        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None
         blocks = state.seat.roster.blocks
         restarts = self.clock.restarts(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}

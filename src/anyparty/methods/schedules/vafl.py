@@ -131,7 +131,7 @@ class VaflHost:
         return loss, gradients[whose]
 
     def _fusible(self, there: Gathered) -> bool:
-        """Return whether the rule trains on at least one row, given the known embeddings of each row in ``there``."""
+        """Return True if the rule can train on at least one row with the embeddings in ``there``."""
         return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
 
 
@@ -147,7 +147,7 @@ class VaflParty(VaflHost):
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method needs for training.
+            PartyLost: a party left, and the method cannot train without it.
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)
@@ -282,7 +282,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # no loss, because no party has rows in the mini-batches that the active party has reached
+            return None  # no party has rows in the mini-batches that the active party has reached
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1
@@ -333,10 +333,7 @@ class RealVaflParty(VaflHost):
             now.ready.extend(sorted(waited[task] for task in done))
 
     def _has_next(self, name: str, rows: Rows) -> bool:
-        """Advance a party's entry in ``epoch.next`` to the next mini-batch in which the party has rows.
-
-        Return True if the active party has reached this mini-batch and the party has not left.
-        """
+        """Return True if the party has not left and has a next mini-batch; store its index in ``epoch.next``."""
         assert rows.observed is not None
         now, k = self.epoch, self.seat.roster.blocks.index(name)
         at = now.next.setdefault(name, 0)

@@ -30,7 +30,7 @@ class VirtualClock:
     """A clock that simulates the durations of iterations, messages and rounds, in time units.
 
     Attributes:
-        iteration: duration of one local iteration, for all parties or by party (1 for a party that is not listed).
+        iteration: duration of one local iteration: a number for all parties, or a number for each party (default 1).
         latency: duration of one round trip between a passive party and the active party.
         timeout: duration of a round's local training, for schedules with a time-out.
         use: a trace for each party: the share of the party's CPU that other programs use in each round, [0, 1). After
@@ -77,7 +77,7 @@ class VirtualClock:
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """A cache of the duration of a party's iteration, and of the number of iterations within the time-out."""
+        """A cache of each party's iteration durations, and of its numbers of iterations within the time-out."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -89,7 +89,7 @@ class VirtualClock:
         return min(self._known[party][0])
 
     def restarts(self, rounds: int | Mapping[str, int]) -> int:
-        """Return the number of restarts, within ``rounds`` rounds, of the trace that restarts most often.
+        """Return how often traces of CPU use have restarted after ``rounds`` rounds: the maximum over all traces.
 
         ``rounds`` is one number for all parties, or a number for each party. A trace of a single sample never restarts.
         """
@@ -98,9 +98,9 @@ class VirtualClock:
 
 
 class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
-    """A cache of a pair (durations, numbers) for each party, with a value for each sample of the party's trace.
+    """A cache from a party to (durations, counts), each with one value for each sample of the party's trace.
 
-    A duration is the time that one local iteration takes. A number is the number of iterations within the time-out.
+    A duration is the time of one local iteration. A count is the number of iterations that fit into the time-out.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -152,7 +152,7 @@ def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
 def machines(
     cpu: NDArray[np.float32], parties: Iterable[str], seeds: Seeds, *, average: bool = False
 ) -> dict[str, tuple[float, ...]]:
-    """Draw a machine for each party at random, and return, by party, the CPU use of its machine.
+    """Draw a machine for each party at random, and return the CPU use of each party's machine.
 
     Args:
         cpu: [machines, samples], in per cent.
@@ -172,7 +172,7 @@ def machines(
 def google_trace(
     parties: Iterable[str], seeds: Seeds, *, average: bool = False, data_dir: Path | None = None
 ) -> dict[str, tuple[float, ...]]:
-    """Return, by party, the CPU use of a machine in Google's cluster: one value every five minutes for 23 hours.
+    """Return the CPU use of one machine in Google's cluster for each party: a value every five minutes for 23 hours.
 
     Raises:
         TableError: the data set "google-cluster" is missing; the message says where to get it.

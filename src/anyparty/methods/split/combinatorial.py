@@ -71,7 +71,7 @@ class Combinatorial(Rule):
         return int(2**roster.K - 1), width
 
     def sets(self, roster: Roster) -> tuple[int, Sets]:
-        """Return the number T of subsets, and a function from observed [B, K] to a mask [T] of the trained subsets.
+        """Return T, the number of subsets, and a function that marks the subsets that a batch trains: [B, K] -> [T].
 
         A row trains all subsets of the parties that have it.
         """
@@ -95,11 +95,11 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid ones."""
+        """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid rows."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
-        subset = (S - 1).clamp(min=0)  # a row that no party has gets index 0, and no answer
+        subset = (S - 1).clamp(min=0)  # 0 for a row that no party has; ``valid`` marks this row as not answered
         own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
         everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
@@ -119,4 +119,4 @@ def _having(members: Tensor, observed: Tensor) -> Tensor:
 
 
 def _with_slots(h: Tensor) -> Tensor:
-    return h if h.ndim == 4 else h.unsqueeze(2)  # with one encoder per party, h lacks the axis of encoders
+    return h if h.ndim == 4 else h.unsqueeze(2)  # h has no axis of encoders if each party has one encoder

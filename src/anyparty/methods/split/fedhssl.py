@@ -238,7 +238,7 @@ class FedHSSL(SelfSupervised):
             loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.descend(state.optimizers[STAGE], batch.share * loss)
         self.follow(state.modules)
@@ -289,7 +289,7 @@ class FedHSSL(SelfSupervised):
         assert rows.observed is not None
         observed = rows.observed[batch.rows]
         place = torch.full((len(batch.rows),), -1, device=held.device)
-        place[held] = torch.arange(len(held), device=held.device)  # row in the batch -> row in z
+        place[held] = torch.arange(len(held), device=held.device)  # a row's index in the batch -> its index in z
         for k, name in enumerate(roster.blocks):
             theirs = observed[:, k].nonzero().squeeze(1)
             if name == roster.active or not len(theirs):
@@ -349,7 +349,7 @@ class FedHSSL(SelfSupervised):
                 parameter.copy_(values.view_as(parameter))
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the positions in ``places`` of rows that the party has, and the embeddings sent in prediction."""
+        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings for a prediction."""
         return self.split.embed(state, rows, places)
 
     async def predict(

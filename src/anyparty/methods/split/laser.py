@@ -149,7 +149,7 @@ class Laser(Rule):
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
         """Draw orders of the parties for the heads of all hosts; return the orders for this host's heads: [B, M, K].
 
-        A head's orders therefore do not depend on the host at which the head is.
+        A head gets the same orders at every host.
         """
         orders, owners = draw_order(observed, fusion.everyone, generator), fusion.owners
         return orders if len(fusion.everyone) == len(owners) else orders[:, torch.searchsorted(fusion.everyone, owners)]
@@ -157,8 +157,8 @@ class Laser(Rule):
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return the weight a_i of (8) for every row, head and set size i: [B, M, T].
 
-        It is zero if the row has fewer than i parties, or if the head's owner lacks the row. With ``heads="one"``, a
-        weight is |O_n| a_i, which replaces the sum over one head for each party of O_n.
+        The weight is 0 if the row has fewer than i parties, or if the head's owner lacks the row. With ``heads="one"``,
+        the weight is |O_n| a_i, because one head takes the place of |O_n| heads.
         """
         size = observed.sum(dim=1)  # |O_n|
         table = size_weights(observed.shape[1], self.normalize).to(observed.device)
@@ -247,10 +247,10 @@ def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> 
 
 
 class RunningMeans(torch.autograd.Function):
-    """The means of the first i = 1..K products in an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
+    """Running means of products along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
 
-    The gradient is written by hand, as one running sum and one assignment of whole rows. Autograd would use a slower
-    scattered addition as the gradient of a gather.
+    Mean i is the mean of the first i products of the order. The gradient is written by hand, because autograd would
+    compute it by a slower scattered addition.
     """
 
     @staticmethod
@@ -268,8 +268,8 @@ class RunningMeans(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         """Return the gradient with respect to products [B, K, M, D], given the gradient with respect to means.
 
-        An entry at place j of its order is a summand of the means j..K. Its gradient is the sum over i = j..K of the
-        gradient of mean i divided by i. Every entry has exactly one place in an order, so an assignment suffices.
+        The product at place j of an order is a summand of the means j..K. Its gradient is therefore the sum over
+        i = j..K of the gradient of mean i, divided by i.
         """
         (gradient,), (place,) = gradients, ctx.saved_tensors
         B, M, K, D = gradient.shape

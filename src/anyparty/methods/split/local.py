@@ -82,7 +82,7 @@ class Local(Rule):
         preferred = there.int()
         if given.k >= 0:
             preferred[:, given.k] *= 2
-        chosen = preferred.argmax(dim=1)  # [B]: argmax returns the first of equal maxima
+        chosen = preferred.argmax(dim=1)  # [B]; argmax returns the first of several equal maxima
         alone = torch.nn.functional.one_hot(chosen, given.observed.shape[1]).bool()
         return RuleAnswer(
             scores=by_party[torch.arange(len(chosen), device=chosen.device), chosen],

@@ -241,7 +241,7 @@ class Pretrained:
         loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"party {me!r}: the loss is {value} at {batch.place}: lower pretrain_lr, or look for "
+            raise Diverged(f"party {me!r}: the loss is {value} at {batch}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
         self.first.descend(state.optimizers[STAGE], batch.share * loss)
         self.first.follow(state.modules)

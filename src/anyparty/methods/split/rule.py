@@ -26,7 +26,7 @@ from anyparty.methods.method import Batch
 from anyparty.networks.heads import Heads, Sets, TrainedParties
 from anyparty.networks.objective import answers, losses
 
-SOME = 1e-6  # smallest divisor of a sum over rows, so that a mean over no rows is 0
+SOME = 1e-6  # minimum divisor of a mean over rows, so that a mean over no rows is 0
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
@@ -70,9 +70,8 @@ class Fusion:
         k: the host's index among the K parties; -1 if the host holds no columns.
         taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
             heads.
-        chosen_from: [B*, K] bool, used in the stage of pseudo-labels; ``None`` in all other stages. In that stage, only
-            some of B* rows have a loss. This mask marks the parties of each of the B* rows. A mean is taken over all
-            B* rows, and rows without a loss count as 0.
+        chosen_from: [B*, K] bool, in the stage of pseudo-labels, the parties that have each of B* rows; ``None`` in all
+            other stages. In this stage, the loss is a mean over B* rows, and rows without a pseudo-label count as 0.
 
     """
 
@@ -273,7 +272,7 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
     """
     mine = has(observed)
     count = mine.sum(dim=0)
-    # ``pseudo_labels`` later multiplies this loss by the share of chosen rows; the divisor here compensates for that
+    # ``pseudo_labels`` multiplies this loss by the share of rows with a pseudo-label; this divisor cancels the factor.
     if fusion.chosen_from is not None:
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
@@ -284,7 +283,7 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
     return RuleAnswer(scores=given.answers[:, 0], answered=given.valid[:, 0], took_part=given.observed, reason=reason)
 
 
-# Checked computations of a rule, which may be a user's own
+# Computations of a rule, with checks of the results, because a user may have written the rule
 
 
 def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
@@ -303,7 +302,7 @@ def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
 
 
 def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-    """Return the loss of a batch, a scalar from which embeddings and heads can learn.
+    """Return the loss of a batch, a scalar with a gradient for embeddings and heads.
 
     Raises:
         ConfigError: the loss is not a scalar tensor; ``h`` requires a gradient but the loss has none; PyTorch's
@@ -360,7 +359,7 @@ def answer_of(
     key: Tensor,
     owners: Tensor | None = None,
 ) -> tuple[HeadOutputs, RuleAnswer]:
-    """Return the heads' answers, and the answer that the rule makes of them.
+    """Return the heads' answers, and the rule's combination of these answers.
 
     Args:
         rule: the rule.

@@ -5,7 +5,8 @@ share: the encoders f_k, the exchange and the optimizers. A batch has one round 
 hosts of heads, and the hosts send gradients back. A ``Rule`` defines the topology, the loss and the answer. Each
 paper's rule has its own file.
 
-The heads of a host are one tensor and take one step together. A head that no row of a batch trains has the gradient 0.
+The weights of a host's heads are one tensor, which an optimizer step changes as a whole. A head that no row of a batch
+trains has the gradient 0.
 Momentum and weight decay still change this head, which would not happen if every head had its own optimizer. The
 difference matters if batches often lack a party, as with ``batches="by-pattern"``.
 
@@ -121,7 +122,7 @@ class Split:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Return which parties of a roster encode, which host each head, and which hosts read each embedding.
+        """Return the topology: the parties that encode, the host of each head, and the hosts that read each embedding.
 
         The topology of a roster is computed only once.
 
@@ -192,7 +193,7 @@ class Split:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party that the method needs was lost.
+            PartyLost: a party was lost, and the method cannot train without it.
         """
         me, topology = state.seat.me, state.topology
         assert topology is not None
@@ -239,12 +240,12 @@ class Split:
         with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
             h: Tensor = state.modules["encoder"](x)
         if not finite(h.detach()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch.place}: lower its "
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
-        """Return the positions in ``places`` of rows that the party has, and the embeddings sent in prediction."""
+        """Return the party's rows among ``places``, as positions in ``places``, and the embeddings for a prediction."""
         with torch.no_grad():
             return self.encode(state, rows, Batch(places, Seeds(0)), draws=False)
 
@@ -278,13 +279,14 @@ class Split:
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
-        if "heads" in state.optimizers:  # a user's heads without parameters have no optimizer
+        if "heads" in state.optimizers:  # heads without parameters have no optimizer
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None if no row is left or heads ignore h
+        # ``h.grad`` is missing if no row has a loss, or if the heads do not use h.
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
@@ -327,7 +329,7 @@ class Split:
             loss = weight * loss
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the loss is {value} at {batch.place}: lower the learning rate, or look for extreme "
+            raise Diverged(f"the loss is {value} at {batch}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
@@ -353,7 +355,7 @@ class Split:
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
-        # do not await inside no_grad, which would also apply to other parties' coroutines on this thread
+        # No await inside no_grad: it would also disable gradients for other parties' coroutines on this thread.
         with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
         await exchange.share(net, topology.readers[seat.me], mine)
@@ -361,7 +363,7 @@ class Split:
             return None
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
-        # leave out the parties on whose rows this host's heads were not trained
+        # Leave out parties whose rows were not used to train this host's heads.
         near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)

@@ -183,7 +183,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _parties(given: object, roster: Roster) -> tuple[int, ...] | None:
-    """Convert whole numbers of any type to a tuple of party indices k; return ``None`` if an index is not valid."""
+    """Convert integers of any type to a tuple of party indices k; return ``None`` if an integer is not an index."""
     try:
         return _among(tuple(given), roster.K)  # type: ignore[arg-type]
     except TypeError:
