@@ -1,7 +1,7 @@
 """The result of an alignment (the rows that each party holds), and the plain join of tables in one process.
 
-A plain join gives the caller all positions and ids. Private alignment gives each party only the positions of its own
-rows, and does not reveal ids. All later code therefore uses only positions.
+A plain join returns all ids, and the position of every row in every party's table. Private alignment gives each party
+only the positions of its own rows, and does not reveal ids. All later code therefore uses only positions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anyparty.core.display import take_rows
 from anyparty.errors import AlignmentError, some
 from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
-from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
+from anyparty.tables.ids import JOINT, NORMALIZATIONS, normalized, shown
 from anyparty.tables.readers import check_not_forked
 from anyparty.tables.table import Table
 
@@ -31,14 +31,17 @@ ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 
 
 def rows_of(kind: RowKind, observed: NDArray[np.bool_], held: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return a mask [N] of the rows that ``kind`` selects: rows that any party, the active party or every party holds.
+    """Return the mask [N] of the rows that the value ``kind`` of the setting ``train.rows`` selects.
+
+    "any" selects rows that at least one party holds. "active" selects rows that the active party holds. "all" selects
+    rows that every party holds.
 
     >>> observed, held = np.array([[True, True], [False, True]]), np.array([True, True])
     >>> {kind: rows_of(kind, observed, held).tolist() for kind in ROW_KINDS}
     {'any': [True, True], 'active': [True, True], 'all': [True, False]}
 
     Args:
-        kind: "any", "active" or "all", as in the setting ``train.rows``.
+        kind: "any", "active" or "all".
         observed: [N, K], True if party k holds row n.
         held: [N], True if the active party's table has row n, even if the row has only a label there.
     """
@@ -54,11 +57,11 @@ class Alignment:
     Attributes:
         parties: all parties, in the roster's order.
         n: N, the number of rows in the union.
-        position: by party, [N] int64: the index of the party's own row for aligned row n; -1 if the party does not
-            hold the row.
-        ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
-        id_columns: [N, m] the m id columns, named and typed like the id columns of one party's table; ``None`` under
-            private alignment.
+        position: for each party, [N] int64: the index of the party's own row for aligned row n; -1 if the party does
+            not hold the row.
+        ids: [N] the rows' ids, sorted as text; ``None`` after a private alignment.
+        id_columns: [N, m] the m id columns, with the names and types of one party's table; ``None`` after a private
+            alignment.
         blocks: a copy of ``position`` that also has -1 for rows whose cells are all empty; by default ``position``
             itself.
     """
@@ -94,7 +97,7 @@ class Alignment:
         return None if self.ids is None else self.ids.gather(rows).cast(pl.String).alias("id").to_frame()
 
     def take(self, rows: NDArray[np.int64]) -> Alignment:
-        """Select aligned rows by their indices ``rows`` [n], and return the alignment of these rows, in this order."""
+        """Return the alignment of the aligned rows with indices ``rows`` [n], in this order."""
         return Alignment(
             self.parties,
             len(rows),
@@ -105,9 +108,10 @@ class Alignment:
         )
 
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
-        """Return the permutation [b] that sorts ``rows`` [b] by the order of the tables.
+        """Return the permutation [b] that sorts the aligned rows ``rows`` [b] as in the parties' own tables.
 
-        The rows of party ``first`` come first, in its table's order. Rows that it does not hold follow, party by party.
+        Rows in the table of party ``first`` come first, in the order of that table. Rows that are only in other tables
+        follow, one table after another.
 
         >>> at = {"a": np.array([-1, 1, 0]), "b": np.array([0, 1, -1])}
         >>> Alignment(("a", "b"), 3, at).as_given(np.array([0, 1, 2]), "a").tolist()
@@ -128,8 +132,7 @@ class PartyAlignment:
 
     Attributes:
         position: [N] int64, the index of the party's own row for each aligned row; -1 if the party does not hold it.
-        observed: [N, K] bool, True if party k holds row n. The active party makes this mask, and sends it to label
-            holders.
+        observed: [N, K] bool, True if party k holds row n; ``None`` at parties without labels.
         key: [N] int64, a number that identifies the row; ``None`` at passive parties.
     """
 
@@ -144,9 +147,11 @@ MOMENT = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d"
 def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = None) -> Alignment:
     """Join the tables by id. The aligned rows are the union of all ids, sorted as text.
 
-    The order of rows in a table affects only the positions. With ``apart``, parties may share no id, and a row may have
-    neither cells nor a label; predictions use ``apart``. The id columns of the result have the names and types of the
-    id columns in the table of the party ``first``, by default the party of the first table.
+    The id columns of the result have the names and types of the id columns in one table: the table of the party
+    ``first``, by default the first table.
+
+    If ``apart`` is true, as in prediction, it is not an error if the tables have no common id. Rows that have neither
+    cells nor a label are then aligned too.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -181,8 +186,8 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
 def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
     """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
-    The cells of a row come from the table of party ``first``. If this party lacks the row, they come from the first
-    table with the row. A column becomes text if cells of another table do not fit the column's type.
+    A row's ids are taken from the table of party ``first``, or from the first table that has the row. A column becomes
+    text if ids from another table do not fit its type.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):
@@ -202,22 +207,22 @@ def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Tabl
 
 
 def _check(tables: Sequence[Table]) -> None:
-    """Reject two tables of one party, and parties with different numbers of id columns."""
-    twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
-    if twice:
+    parties = Counter(table.party for table in tables)
+    if len(parties) < len(tables):
+        twice = [name for name, count in parties.items() if count > 1]
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
-    names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
-    if len({len(each) for each in names.values()}) > 1:
-        listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
+    if len({table.id_columns.width for table in tables if table.id_columns is not None}) > 1:
+        named = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
+        listed = "; ".join(f"{party}: {some(each)}" for party, each in named.items())
         raise AlignmentError(f"the parties have different numbers of id columns ({listed}); name equally many, in the "
                              "same order, with id in [parties.NAME]")  # fmt: skip
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return the index of each id of ``union`` in the list ``ids`` of one party; -1 if this list lacks the id.
+    """Return, for each id of ``union``, its index in the list ``ids`` of one party; -1 if the list lacks the id.
 
-    ``union`` has N rows and the columns id and row (the row's index in the result).
+    ``union`` has the columns id and row (the row's index in the result).
     """
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
@@ -227,7 +232,6 @@ def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
 
 
 def _no_overlap(tables: Sequence[Table]) -> str:
-    """Return the error message for parties that share no id, with example ids and a possible cause."""
     examples = "; ".join(
         f"{table.party} ({table.source}): {some(map(shown, table.ids.sort().head(2)))}" for table in tables
     )
@@ -262,8 +266,15 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
         count = int(pl.concat([each.unique().alias("id") for each in days]).is_duplicated().sum())
         if count:
             return ": some would be equal but for the time zone, which some ids lack; write all ids with it, or none"
+    parts = [each.str.split(JOINT) for each in ids_of]
+    if count := int(pl.concat([each.list.sort().list.join(JOINT).unique().alias("id") for each in parts])
+                    .is_duplicated().sum()) // 2:  # fmt: skip
+        return (f": {count:,} would be equal with the id columns in another order; list the columns in the same order "
+                "for every party, with id in [parties.NAME]")  # fmt: skip
     digits = [each.str.replace_all(r"\D", "").replace("", None).drop_nulls().unique().alias("id") for each in ids_of]
-    return ": some would be equal but for letters around the numbers" if pl.concat(digits).is_duplicated().any() else ""
+    if not pl.concat(digits).is_duplicated().any():
+        return ""
+    return ": some would be equal but for letters or signs around the numbers, which must be removed in the table"
 
 
 @dataclass(frozen=True)
@@ -291,9 +302,9 @@ class NearMatch:
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
-    """Find, for each party, the changes that would make the largest number of its ids equal to other parties' ids.
+    """Find, for each party, the changes of ids that give it the largest number of common ids with other parties.
 
-    Changes that make no further id equal are left out of a party's result.
+    A party's result contains only changes that are necessary for this number.
 
     Args:
         ids: [N], distinct.
@@ -321,9 +332,9 @@ def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) ->
 
 
 def _equal(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_], changes: Sequence[str]) -> list[int]:
-    """Return, for each party, the number of its changed ids that equal another party's changed ids."""
+    """Return, for each party, how many of its ids equal another party's id after the ``changes``."""
     changed = normalized(ids, changes)
-    alike = changed.is_duplicated().arg_true().to_numpy()  # usually selects few ids, so that the code below is fast
+    alike = changed.is_duplicated().arg_true().to_numpy()
     if not len(alike):
         return [0] * own.shape[1]
     changed = changed.gather(alike)

@@ -29,7 +29,7 @@ KINDS = {
     "active": "rows of the active party's table",
     "all": "rows that every party holds",
 }
-PARTLY = 0.1  # the share of a party's unmatched ids; the report has a note if a change of ids would match more
+PARTLY = 0.1  # a note recommends a change of ids if it would match more than this share of a party's unmatched ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Overlap:
             blocks: the K parties.
             labeled: [N], True if the row has a label.
             notes: sentences that are shown with the counts.
-            ids: [N], the ids, from which a note explains why a party shares few rows or no row; ``None`` if unknown.
+            ids: [N], the ids, for a note that explains why a party shares few or no rows; ``None`` if unknown.
             held: [N], True if the active party's table has the row; if ``None``, ``kinds`` is empty.
         """
         presence = observed.sum(axis=1)
@@ -182,7 +182,7 @@ class Overlap:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the report for the terminal: numbers of rows for sets of parties and for single parties, and notes."""
+        """Return the report for the terminal: tables of the numbers of rows, and the notes."""
         kinds = [self._by_kind()] if self.kinds else []
         block = [Text(BLOCK)] if len(self.blocks) > 1 else []
         return Group(self._by_pattern(), *block, self._by_party(), *kinds, *map(Text, self.notes))
@@ -216,7 +216,7 @@ class Overlap:
         return table
 
     def _pattern_name(self, parties: tuple[str, ...]) -> str:
-        """Return a short name for a set of parties, such as "all 8" or "all but shop"; it lists at most six parties."""
+        """Return a short name for a set of parties, such as "all 8" or "all but shop"."""
         absent = [name for name in self.blocks if name not in parties]
         if not absent and len(parties) > 1:
             return f"all {len(parties)}"
@@ -242,10 +242,10 @@ def _table(title: str, first: str, last: str) -> RichTable:
 
 
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return a frame of all sets of parties: their numbers of rows and labelled rows, and their first row's index.
+    """Return a frame with one line for each set of parties, most frequent set first.
 
-    The set with the most rows comes first. Sets are packed into 64-bit integers, so that rows of up to 64 parties
-    are grouped by a single integer.
+    Its columns are the packed set, the number of rows, the number of labelled rows, and the index of the set's first
+    row.
     """
     n, parties = observed.shape
     packed = np.zeros((n, max(1, -(-parties // 64)) * 8), dtype=np.uint8)
@@ -286,7 +286,7 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
 
 
 def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
-    """Return a note for each party that has many ids which would match other parties' ids after a normalization."""
+    """Return a note for each party with many ids that would equal other parties' ids if ``id_normalize`` were set."""
     if alignment.ids is None or len(blocks) == 1:
         return ()
     return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
@@ -295,10 +295,6 @@ def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
 def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
-    """Yield a note for each party with many ids that would match other parties' ids after a normalization.
-
-    The parties in ``strangers``, which share no row with any party, are left out.
-    """
     own = observed & (observed.sum(axis=1) == 1)[:, None]
     for k, near in enumerate(nearly(ids, own, ~observed)):
         if k not in strangers and near.count > PARTLY * own[:, k].sum():
@@ -309,7 +305,6 @@ def _partly(
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:
-    """Return a possible reason why party k's ids differ from those of all other parties; "" if no reason is found."""
     if ids is None:
         return ""
     own = pl.Series(observed[:, k])

@@ -12,8 +12,7 @@ Notation  K      the number of parties
           r_k    party k's one-time scalar for its own list of points; t_k is the scalar with r_k t_k = s_k
           token  H(id) times s_1 s_2 ... s_K, which is equal for equal ids
 
-    1. Every party sends its number of ids and a hash of the terms (salt, batch size, ``apart``, parties) to all other
-       parties.
+    1. Every party sends its number of ids and a hash of the settings for alignment to all other parties.
     2. Party k permutes its ids secretly, and sends its list of points r_k H(id) to the next party in the roster's
        order. Each party j multiplies the points by s_j and sends them on. The last party returns the list to party k.
        The lists of passive parties skip the active party.
@@ -65,8 +64,8 @@ from numpy.typing import NDArray
 
 from anyparty.alignment import alignment_state
 from anyparty.alignment.alignment_state import AlignmentState, ListPlan, plan_alone, plan_with_state
-from anyparty.alignment.rounds import FEW, BlindingProgress, Rounds, TokenUnion
-from anyparty.alignment.x25519 import SIZE, Secret
+from anyparty.alignment.rounds import FEW, BlindingProgress, Rounds, TokenUnion, each_once
+from anyparty.alignment.x25519 import SIZE, random_order
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, some
 from anyparty.tables import cells
@@ -89,7 +88,7 @@ class IdTerms:
 
     @classmethod
     def of(cls, ids: pl.Series, normalize: Sequence[str]) -> IdTerms:
-        """Return the settings that made ``ids`` [n]: the given changes, and the number of id columns."""
+        """Return the settings of a party with the given ids and the given changes ``normalize``."""
         return cls(check_normalize(normalize), 1 if not len(ids) else str(ids[0]).count(JOINT) + 1)
 
     def __str__(self) -> str:
@@ -98,14 +97,14 @@ class IdTerms:
         return f"id_normalize = {list(self.normalize)}{columns}"
 
     def text(self) -> str:
-        """Return these settings as text, which is hashed with all other terms; "" for one id column without changes."""
+        """Return these settings as text, to be hashed; "" for one id column without changes."""
         return "" if self == IdTerms() else f"\n{','.join(self.normalize)}\n{self.columns}"
 
     def other_with(self, is_hash_of: Callable[[str], bool]) -> IdTerms | None:
-        """Find another party's settings for an error message: compare its hash with hashes of all possible settings.
+        """Find another party's settings from their hash, for an error message.
 
-        ``is_hash_of`` returns True if the other party's hash is the hash of a text. The result is ``None`` if no
-        possible settings have this hash.
+        All possible settings are tried. ``is_hash_of`` returns True if the hash belongs to the given text. The result
+        is ``None`` if no settings have this hash.
         """
         return next((terms for terms in _every() if terms != self and is_hash_of(terms.text())), None)
 
@@ -225,21 +224,20 @@ async def align(
         batch: the number of ids in a message; every party must pass the same number.
         apart: whether the parties are allowed to share no id, as in prediction; every party must pass the same value.
         normalize: the changes to make to each id, such as "strip-zeros"; every party must pass the same changes.
-        progress: called after each step of this party's work, with the number of points that the party has blinded and
-            the total number. Both include the points of an interrupted alignment that this one continues.
-        state: a folder on the party's own disk, which no other process uses meanwhile. If the alignment is interrupted,
-            the next alignment with the same folders continues it. After a complete alignment, the next alignment with
-            the same folders processes only new ids. The caller deletes the folder. By default, nothing is stored.
+        progress: a function that is called during the alignment, with the number of points that this party has blinded
+            until now, and the total number.
+        state: a folder on the party's own disk that keeps the party's state between alignments; by default, nothing is
+            stored. If all parties keep their folders, the next alignment continues an interrupted one, or processes
+            only new ids. No other process may use the folder during the alignment.
 
     Warns:
         UserWarning: other parties know under 1 % of a party's ids. The warning is issued at this party and at the
             active party.
 
     Raises:
-        AlignmentError: an id of this party is missing or repeated. Or no id is known to two parties; then every party
-            raises this error.
-        ConfigError: the parties have different salts, batches, rosters, changes of ids or numbers of id columns. Then
-            nothing but the hashes of these terms and the numbers of ids was sent.
+        AlignmentError: an id of this party is missing or repeated, or no id is known to two parties.
+        ConfigError: the parties have different salts, batches, rosters, changes of ids or numbers of id columns. In
+            this case, no ids have been sent.
         MessageError: another party sent a message with impossible values.
         PartyLost: another party left.
         StorageError: ``state`` cannot be written.
@@ -254,7 +252,7 @@ async def align(
         else plan_with_state(net, roster, own, sizes, AlignmentState.load(state, _hash(f"{salt}\n{roster}")), secret)
     )
     await _play(net, roster, own, plan, salt=salt, batch=batch, progress=progress)
-    union = await asyncio.to_thread(_union, plan, sizes) if plan.tokens is not None else None
+    union = await asyncio.to_thread(_union, plan) if plan.tokens is not None else None
     n, rows, few = await (
         _receive_rows(net, roster, sizes, batch) if union is None else _send_rows(net, union, sizes, batch)
     )
@@ -291,34 +289,33 @@ async def _play(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
-    """Return the union of all parties' tokens; if the secrets are not new, its rows are in a new random order.
+def _union(plan: ListPlan) -> TokenUnion:
+    """Return the union of all parties' tokens, with its rows in random order if the secrets are not new.
 
-    Without the new order, rows would be sorted by the same tokens as in the last alignment. A passive party could then
-    see where rows were added between its own rows, and so which of its new ids another party had already.
+    With the secrets of an earlier alignment, sorting by tokens would reveal where rows were added.
     """
-    union = TokenUnion.of(sizes, plan.kept_tokens())
-    return union.reordered(Secret.of().order(union.n)) if plan.continued else union
+    assert plan.tokens is not None
+    union = plan.tokens.union().without(plan.left_out)
+    return union.reordered(random_order(union.n)) if plan.continued else union
 
 
 def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) -> pl.Series:
-    """Apply the changes ``normalize`` to the ids, and return them as trimmed text; reject missing and repeated ids."""
+    """Return the ids as trimmed text with the changes ``normalize`` applied; reject missing and repeated ids."""
     own = cells.as_text(ids if isinstance(ids, pl.Series) else pl.Series(values=list(ids), dtype=pl.String))
     if own.null_count():
         rows = some((row + 1 for row in own.is_null().arg_true()), 5)
         raise AlignmentError(f"party {me!r}: there is no id in row {rows}; give each row one, or leave it out")
     own = normalized(own, normalize)
-    if own.n_unique() < len(own):
+    if own.hash().n_unique() < len(own) and own.n_unique() < len(own):  # the hashes are faster to compare
         twice = map(shown, own.filter(own.is_duplicated()).unique(maintain_order=True))
         raise AlignmentError(f"party {me!r}: each id must occur once, but {some(twice)} occur more often")
     return own
 
 
 async def _exchange_sizes(net: Channel, roster: Roster, size: int, common: str, id_terms: IdTerms) -> dict[str, int]:
-    """Send this party's number of ids and a hash of its terms to all parties; return every party's number of ids.
+    """Check by hashes that all parties use equal settings, and return every party's number of ids.
 
-    The numbers are in the roster's order. The terms, which must be equal at all parties, are ``common`` and
-    ``id_terms``.
+    The settings are ``common`` and ``id_terms``.
     """
     terms = common + id_terms.text()
     others = [name for name in roster.names if name != net.me]
@@ -354,11 +351,10 @@ def _hash(terms: str) -> bytes:
 async def _send_rows(
     net: Channel, union: TokenUnion, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Send each passive party the number of all rows, the indices of its rows, and whether it shares few rows.
+    """Send each passive party the number of all rows, the indices of its own rows, and whether few of them are shared.
 
     Returns:
-        The number of all rows, the row index of each entry in the active party's list, and the parties that share few
-        rows with others.
+        The number of all rows, the indices of the active party's rows, and the names of parties that share few rows.
     """
     few = union.few()
     for name in sizes:
@@ -376,11 +372,11 @@ async def _send_rows(
 async def _receive_rows(
     net: Channel, roster: Roster, sizes: Mapping[str, int], batch: int
 ) -> tuple[int, NDArray[np.int64], list[str]]:
-    """Receive the number of all rows, the indices of this party's rows, and whether this party shares few rows.
+    """Receive the message of ``_send_rows`` at a passive party.
 
     Returns:
-        The number of all rows, the row index of each entry in this party's list, and a list of parties: this party if
-        it shares few rows with other parties, otherwise no party.
+        The number of all rows, the indices of this party's rows, and a list that contains this party's name if it
+        shares few rows.
     """
     me, active = net.me, roster.active
     expect = {"rows": TensorSpec((1,), torch.int64), "few": TensorSpec((1,), torch.uint8)}
@@ -394,7 +390,7 @@ async def _receive_rows(
         parts.append((await net.recv(active, "align-positions", expect))["rows"].numpy())
     rows = np.concatenate(parts)
     valid = not len(rows) or 0 <= rows.min() <= rows.max() < n
-    if not valid or np.bincount(rows, minlength=1).max() > 1:
+    if not valid or not each_once(rows, n):
         raise MessageError(
             f"party {active!r} sent invalid indices for the rows of {me!r}: expected {sizes[me]} "
             f"different indices below {n}"
@@ -405,10 +401,10 @@ async def _receive_rows(
 def _check_overlap(
     own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Sequence[str], *, apart: bool
 ) -> None:
-    """Raise an error if the parties share no id; warn if ``few`` names parties that share hardly any ids.
-
-    Both messages quote some ids of this party, ``me``.
-    """
+    """Raise an error if the parties share no id; warn if the parties in ``few`` share hardly any ids."""
+    nothing_shared = len(sizes) > 1 and n == sum(sizes.values()) and not apart
+    if not nothing_shared and not few:
+        return
     examples = (
         f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are "
         "written the same way (upper and lower case, leading zeros, blanks and dashes); id_normalize in [federation] "
@@ -416,7 +412,6 @@ def _check_overlap(
     )
     if not len(own):
         examples = f"All rows of {me} are empty"
-    if len(sizes) > 1 and n == sum(sizes.values()) and not apart:
+    if nothing_shared:
         raise AlignmentError(f"no id is known to two parties, so there is nothing to learn together. {examples}")
-    if few:
-        remark(f"under {FEW:.0%} of the ids of {some(few)} are known to any other party. {examples}")
+    remark(f"under {FEW:.0%} of the ids of {some(few)} are known to any other party. {examples}")

@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed
+from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed, sorting
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.errors import MessageError
 
 CHUNK = 1024  # the number of points that a thread blinds in one task, which takes 30 ms
 
 BlindingProgress = Callable[[int, int], None]
-"""A function that is called with the number of points that this party has blinded so far, and the total number."""
+"""A callback whose arguments are the number of points that this party has blinded until now, and the total number."""
 
 
 def stops(roster: Roster, owner: str) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def stops(roster: Roster, owner: str) -> tuple[str, ...]:
 
 @dataclass
 class Rounds:
-    """The procedure by which one party takes part in the conversion of all parties' ids to tokens.
+    """One party's part in converting all parties' ids to tokens.
 
     Each party hashes its ids to points on an elliptic curve. It blinds the points, which means that it multiplies them
     by a secret scalar, and sends them from party to party. Every other party blinds them, too. A point that all parties
@@ -60,9 +60,9 @@ class Rounds:
         sizes: for each party, the number of ids that need tokens.
         batch: the number of ids in a message.
         pool: worker threads.
-        progress: called after each batch of a list that this party has blinded.
-        before: for each party, the number of ids with tokens from an interrupted alignment, which this one continues.
-        done: the number of points that this party has already blinded, including points of the interrupted alignment.
+        progress: a callback, called each time this party has blinded a batch.
+        before: for each party, the number of ids whose tokens an earlier alignment has computed and stored.
+        done: the number of points that this party has blinded, in this and in earlier alignments.
     """
 
     net: Channel
@@ -78,9 +78,9 @@ class Rounds:
     done: int = 0
 
     async def play(self, keep: Callable[[str, bytes], None]) -> None:
-        """Pass all lists from party to party; the active party calls ``keep`` with a party and a batch of its tokens.
+        """Pass all lists from party to party until every id has a token.
 
-        ``keep`` runs outside the event loop.
+        The active party calls ``keep`` in a thread, with a party's name and a batch of this party's tokens.
         """
         active, me = self.roster.active, self.net.me
         self.done = self._work(self.before)
@@ -98,13 +98,13 @@ class Rounds:
                 await self._depart(b + 1)
 
     async def _depart(self, b: int) -> None:
-        """Blind batch ``b`` of this party's list with the one-time scalar; send it to the first party on its route."""
+        """Blind batch ``b`` of this party's list with the one-time scalar, and send it to the next party."""
         first = self._stops(self.net.me)[1]
         if first != self.net.me:
             await self._send(first, "align-ids", await self._own(b, self.secret.once))
 
     async def _pass_on(self, b: int) -> None:
-        """Receive and blind batch ``b`` of each other party's list, and send it to the next party on its route."""
+        """Receive batch ``b`` of each other party's list, blind it, and send it to the next party."""
         for owner in self._others():
             route = self._stops(owner)
             at = route.index(self.net.me)
@@ -112,7 +112,7 @@ class Rounds:
             await self._send(route[at + 1], "align-ids", points)
 
     async def _receive_own(self, b: int) -> bytes:
-        """Receive batch ``b`` of this party's list after its route; replace the one-time scalar by the secret one."""
+        """Receive back batch ``b`` of this party's list, and replace the one-time scalar by the secret scalar."""
         last = self._stops(self.net.me)[-2]
         if last == self.net.me:  # no other party is on the route
             return await self._own(b, self.secret.scalar)
@@ -149,7 +149,6 @@ class Rounds:
             await self.net.send(to, tag, {"points": _tensor(points)})
 
     async def _on_all_cores(self, work: Sequence[Callable[[], bytes]]) -> bytes:
-        """Run the functions ``work`` on all cores, and return their results, joined in the order of ``work``."""
         loop = asyncio.get_running_loop()
         made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
         self.done += len(made) // SIZE
@@ -158,11 +157,11 @@ class Rounds:
         return made
 
     def _work(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of points that this party blinds if the parties' lists have the lengths ``sizes``."""
+        """Return the number of points that this party must blind for lists of the given sizes."""
         return sum(sizes.values()) + (sizes.get(self.net.me, 0) if len(self._stops(self.net.me)) > 2 else 0)
 
     def _others(self) -> list[str]:
-        """Return the names of the other parties, in the order in which their lists arrive."""
+        """Return the names of the other parties, in the order in which this party receives their lists."""
         at = self.roster.names.index(self.net.me)
         return [*reversed(self.roster.names[:at]), *reversed(self.roster.names[at + 1 :])]
 
@@ -173,7 +172,6 @@ class Rounds:
         return -(-max(self.sizes.values()) // self.batch)
 
     def _count(self, owner: str, b: int) -> int:
-        """Return the number of points in batch ``b`` of the owner's list."""
         return max(0, min(self.batch, self.sizes[owner] - b * self.batch))
 
 
@@ -191,12 +189,14 @@ class TokenUnion:
 
     Attributes:
         n: N, the number of different tokens, which are the rows.
-        rows: by party, [n_k]: the row index of each token in the party's list, in the list's order.
-        key: [N] int64, a number that identifies the row, made from later bytes of its token.
+        rows: for each party, [n_k]: the row index of each token in the party's list, in the list's order.
+        head: [N] uint64, the first 8 bytes of the row's token as a big-endian number.
+        key: [N] int64, made from bytes 8 to 15 of the row's token; identifies the row.
     """
 
     n: int
     rows: dict[str, NDArray[np.int64]]
+    head: NDArray[np.uint64]
     key: NDArray[np.int64]
 
     @classmethod
@@ -218,39 +218,102 @@ class TokenUnion:
         row = np.empty(len(ranked), dtype=np.int64)
         row[order] = np.cumsum(first) - 1
         rows = dict(zip(sizes, np.split(row, np.cumsum(list(sizes.values()))[:-1]), strict=True))
-        for name, own in rows.items():
-            if np.bincount(own, minlength=1).max() > 1:
-                raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
-        return cls(int(first.sum()), rows, (ranked[first, 1] >> np.uint64(1)).astype(np.int64))
+        n = int(first.sum())
+        _check_once(rows, n)
+        return cls(n, rows, ranked[first, 0].byteswap(), (ranked[first, 1] >> np.uint64(1)).astype(np.int64))
+
+    def extended(self, more: TokenUnion) -> TokenUnion | None:
+        """Return the union of this union's tokens, and after them ``more`` tokens of the same parties.
+
+        The result is equal to the union that ``of`` makes from all tokens, but takes much less time if ``more`` is
+        small. The rows of both unions must be sorted by their tokens. The result is ``None`` if the heads do not
+        identify the tokens, which is true for about one of a million unions.
+
+        Raises:
+            MessageError: the list of a party contains the same token twice.
+        """
+        if not (self.has_distinct_heads() and more.has_distinct_heads()):
+            return None
+        at = np.searchsorted(self.head, more.head)
+        known = np.zeros(more.n, dtype=np.bool_)
+        inside = at < self.n
+        known[inside] = self.head[at[inside]] == more.head[inside]
+        if (self.key[at[known]] != more.key[known]).any():
+            return None
+        fresh = ~known
+        shift = np.cumsum(np.bincount(at[fresh], minlength=self.n + 1))[: self.n]
+        old = np.arange(self.n) + shift  # the index of each row of this union among all rows
+        new = at + np.cumsum(fresh) - fresh  # the index of each row of ``more`` among all rows
+        rows = {name: np.concatenate([old[own], new[more.rows[name]]]) for name, own in self.rows.items()}
+        n = self.n + int(fresh.sum())
+        _check_once(rows, n)
+        at, head, key = at[fresh], more.head[fresh], more.key[fresh]
+        return TokenUnion(n, rows, np.insert(self.head, at, head), np.insert(self.key, at, key))
+
+    def has_distinct_heads(self) -> bool:
+        """Return whether the heads of the rows, which are sorted by their tokens, are all different."""
+        return bool((self.head[1:] > self.head[:-1]).all())
+
+    def without(self, left_out: Mapping[str, NDArray[np.int64]]) -> TokenUnion:
+        """Return the union of all tokens except those at the indices ``left_out`` of the parties' lists."""
+        if not any(map(len, left_out.values())):
+            return self
+        kept = {name: np.delete(own, left_out[name]) for name, own in self.rows.items()}
+        used = np.zeros(self.n, dtype=np.bool_)
+        for own in kept.values():
+            used[own] = True
+        index = np.cumsum(used) - 1
+        rows = {name: index[own] for name, own in kept.items()}
+        return TokenUnion(int(used.sum()), rows, self.head[used], self.key[used])
 
     def reordered(self, order: NDArray[np.int64]) -> TokenUnion:
         """Return the union with its rows in another order: row n becomes row ``order[n]``."""
-        key = np.empty_like(self.key)
-        key[order] = self.key
-        return TokenUnion(self.n, {name: order[own] for name, own in self.rows.items()}, key)
+        head, key = np.empty_like(self.head), np.empty_like(self.key)
+        head[order], key[order] = self.head, self.key
+        return TokenUnion(self.n, {name: order[own] for name, own in self.rows.items()}, head, key)
 
     def present(self) -> NDArray[np.bool_]:
         """Return a mask [N, parties], True if the party holds the row."""
-        out = np.zeros((self.n, len(self.rows)), dtype=np.bool_)
-        for k, rows in enumerate(self.rows.values()):
-            out[rows, k] = True
-        return out
+        out = np.zeros((len(self.rows), self.n), dtype=np.bool_)
+        for mask, rows in zip(out, self.rows.values(), strict=True):
+            mask[rows] = True
+        return np.ascontiguousarray(out.T)
 
     def few(self) -> list[str]:
-        """Return the parties with few shared rows: under 1 % of the highest number that the lists' lengths allow."""
-        shared = self.present().sum(axis=1) > 1
+        """Return the parties that share few rows with other parties.
+
+        These are parties with under 1 % of the largest possible number of shared rows, given the lengths of all lists.
+        """
+        holders = np.zeros(self.n, dtype=np.uint16)
+        for rows in self.rows.values():
+            holders[rows] += 1  # a party has each row at most once
+        shared = holders > 1
         total = sum(map(len, self.rows.values()))
         most = {name: min(len(rows), total - len(rows)) for name, rows in self.rows.items()}
-        return [name for name, rows in self.rows.items() if shared[rows].sum() < FEW * most[name]]
+        return [name for name, rows in self.rows.items() if np.count_nonzero(shared[rows]) < FEW * most[name]]
+
+
+def _check_once(rows: Mapping[str, NDArray[np.int64]], n: int) -> None:
+    """Raise a ``MessageError`` if a party's list contains one of the n rows twice."""
+    for name, own in rows.items():
+        if not each_once(own, n):
+            raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
+
+
+def each_once(indices: NDArray[np.int64], n: int) -> bool:
+    """Return whether no index occurs twice; all indices are in 0..n-1."""
+    seen = np.zeros(n, dtype=np.bool_)
+    seen[indices] = True
+    return int(np.count_nonzero(seen)) == len(indices)
 
 
 def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the permutation [M] that sorts M tokens by their bytes.
 
-    The first 64 bits decide the order of different tokens, except in about one of a million alignments of four million
-    tokens.
+    The first 8 bytes are almost always sufficient; all bytes are compared only if two different tokens have the same
+    first bytes.
     """
-    order = np.argsort(words[:, 0].byteswap())
+    order = sorting(words[:, 0].byteswap())
     ranked = words[order]
     if (_differ(ranked) & (ranked[1:, 0] == ranked[:-1, 0])).any():
         return np.lexsort([words[:, word].byteswap() for word in reversed(range(WORDS))])
@@ -258,7 +321,6 @@ def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _differ(ranked: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return a mask [M - 1] for all tokens except the first: True if the token differs from the preceding token."""
     out = np.zeros(max(0, len(ranked) - 1), dtype=np.bool_)
     for word in range(WORDS):
         out |= ranked[1:, word] != ranked[:-1, word]

@@ -27,7 +27,7 @@ from anyparty.training.callbacks import Callback
 
 
 class TrainOptions(TypedDict, total=False):
-    """The settings of ``anyparty.config.TrainSettings``, which describes them and validates their values."""
+    """The keyword arguments of ``Federation.train`` for training; ``TrainSettings`` describes their meaning."""
 
     epochs: int
     batch_size: int
@@ -51,16 +51,15 @@ def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return a copy of ``config``, the settings, in which the given arguments replace values.
+    """Return a copy of the settings ``config`` in which arguments of ``Federation.train`` replace values.
 
-    ``Federation.train`` describes the arguments.  ``train`` holds those keyword arguments of ``Federation.train`` that
-    belong to the group [train] of the settings.
+    ``train`` holds the arguments for the settings group [train], such as ``epochs``.
 
     Raises:
         ConfigError: a setting does not exist or is out of range, or ``parameters`` are given with a method object.
     """
     changed: dict[str, Any] = {}
-    if isinstance(method, str) and ":" in method:  # a caller who passes "module:name" allows this code to be imported
+    if isinstance(method, str) and ":" in method:  # by passing "module:name", the caller allows its import
         config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
     if isinstance(method, str) or (method is None and parameters):
         key = "factory" if method is not None and ":" in method else "name"  # "module:name" refers to user code
@@ -86,7 +85,7 @@ def over(
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
-    """Reject training settings that belong to the optimizer, to the encoder or to the method with the given name.
+    """Reject training settings that belong to the optimizer, the encoder or the method ``method``.
 
     Raises:
         ConfigError: ``train`` contains such a setting; the message names the argument that takes the setting.
@@ -102,7 +101,7 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
 
 
 def folder(named: Any) -> Path | None:
-    """Return the argument ``folder`` as a path, or ``None`` if it is ``None``.
+    """Return the argument ``named`` as a path; ``None`` stays ``None``.
 
     An empty name is rejected, because it would mean the current working directory.
 
@@ -154,7 +153,9 @@ def check_kinds(method: Any, watch: Any) -> None:
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return ``given`` as a mapping by party; a single value applies to all parties, ``None`` gives an empty mapping.
+    """Return an argument's value for each party, in a mapping.
+
+    A single value applies to all parties. ``None`` gives an empty mapping.
 
     Raises:
         ConfigError: a party is unknown. The message begins with ``what``, the name of the argument.
@@ -167,7 +168,7 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
 
 
 def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
-    """Return, by party, the function that makes its encoder, in place of the encoder in the settings.
+    """Return, for each party, the function that makes its encoder, in place of the encoder in the settings.
 
     ``given`` is a function for all parties, a mapping from parties to functions, or ``None``.
 
@@ -185,7 +186,7 @@ def encoders(given: Any, roster: Roster) -> dict[str, Factory]:
 def split_by(
     split: Any, tables: Mapping[str, Table], active: str, config: Config
 ) -> tuple[Mapping[str, Table], Config]:
-    """Return the tables and the settings for a training with the argument ``split`` of ``Federation.train``.
+    """Apply the argument ``split`` of ``Federation.train``, and return the changed tables and settings.
 
     Raises:
         ConfigError: an id, a part or a kind of split cannot be used.
@@ -204,15 +205,14 @@ def split_by(
 
 
 def listed_parts(split: Mapping[str, Any], table: Table, known: pl.Series) -> pl.Series:
-    """Return the use of each row of the active party's table: "train", "validation", "test", or null if not listed.
+    """Return the part ("train", "validation" or "test") of each row of the active party's table [n].
+
+    A row that ``split`` does not list has null.
 
     Args:
-        split: the ids of the rows for "train", "validation" and "test".
+        split: for each part, the ids of its rows.
         table: the active party's table, with n rows.
         known: the ids in the tables of all parties.
-
-    Returns:
-        A series of n texts.
 
     Raises:
         ConfigError: a key of ``split`` is unknown, an id is unknown or listed twice, a row for validation or test has
@@ -256,7 +256,7 @@ def check_parts(split: Mapping[str, Any]) -> None:
 
 
 def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> dict[str, Optimizer]:
-    """Return, by party, the optimizer that replaces the optimizer of the settings.
+    """Return, for each party, the optimizer that replaces the optimizer of the settings.
 
     ``given`` and ``scheduler`` are the arguments ``optimizer`` and ``scheduler`` of ``Federation.train``.
 
@@ -274,7 +274,7 @@ def optimizers(given: Any, scheduler: Any, config: Config, roster: Roster) -> di
 
 
 def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:
-    """Return the parties with columns and a table, which may take part in a prediction, in the roster's order.
+    """Return the parties that can be used in a prediction: parties with columns and a table, in the roster's order.
 
     ``parties`` restricts the result to some of the parties.
 
@@ -303,7 +303,7 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
 
 
 def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionError:
-    """Return the error for a caller that needs the test rows of a loaded model, which are not in memory.
+    """Return the error that a loaded model has no test rows in memory.
 
     Args:
         shipped: whether the method is built in. If not, the error asks the user to pass the method again.

@@ -27,7 +27,7 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
         member: the party's share of the model, with its networks.
         rows: the party's prepared rows.
         alignment: the index of each aligned row in each party's table.
-        wanted: [n], the indices of the selected rows among the aligned rows; rows that the party lacks are left out.
+        wanted: [n], the indices of the selected aligned rows; rows that the party lacks are left out.
 
     Returns:
         A frame with the columns id, h0, h1, ... In a row whose cells are all empty, all columns except id are null.
@@ -58,13 +58,12 @@ def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment,
 
 @dataclass
 class LiveEmbeddings:
-    """The networks of all parties of a run in this process, with which a caller computes embeddings during training.
+    """The networks and rows of all parties during a run in this process, to compute embeddings during training.
 
     Attributes:
         method: the method without its schedule.
         alignment: the alignment of the tables.
-        parties: by party, its networks and its rows.
-
+        parties: for each party, its networks and its rows.
     """
 
     method: Method
@@ -72,11 +71,11 @@ class LiveEmbeddings:
     parties: dict[str, tuple[State, Rows]] = field(default_factory=dict)
 
     def add(self, state: State, rows: Rows) -> None:
-        """Store a party's networks and rows; training calls this function when it has made the networks."""
+        """Store a party's networks and rows. Training calls this function when a party's networks exist."""
         self.parties[state.seat.me] = state, rows
 
     def __call__(self, parties: Sequence[str] | None = None) -> dict[str, pl.DataFrame]:
-        """Return each party's embeddings of all its rows with the present weights, in the columns id, h0, h1, ...
+        """Compute each party's embeddings of all its rows with the present weights: columns id, h0, h1, ...
 
         ``parties`` selects some of the parties.  A party whose networks compute no embeddings is left out.
 

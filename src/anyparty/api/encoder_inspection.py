@@ -33,7 +33,7 @@ def inspect_encoder(
     Args:
         config: the federation's settings: the party's table, encoder and optimizer, and the method's embedding size.
         party: the party whose encoder is checked; by default the active party.
-        tables: by party, a data frame that replaces the file in the settings.
+        tables: for each party, a data frame that replaces the file in the settings.
         how: arguments of ``methods.encoder_check.inspect``: embedding, epochs, every, batch_size, classifier, settings,
             metric, folds.  These arguments replace the values that ``config`` gives.
 
@@ -47,7 +47,6 @@ def inspect_encoder(
         AlignmentError: the tables share no ids, there are fewer labelled rows than folds of the cross-validation,
             or a fold would lack a class.
         TableError: a table cannot be read, or its ids, columns or labels cannot be used.
-
     """
     federation = Federation.from_config(config, tables)
     name = party or federation.roster.active
@@ -63,9 +62,9 @@ def inspect_encoder(
 
 
 def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]:
-    """Return a party's prepared columns [n, d], the class of each row [n], and the names of the classes.
+    """Return a party's labelled rows [n, d] after preprocessing, their classes [n], and the names of the classes.
 
-    The n rows are the party's labelled rows that are neither test rows nor unused.
+    Test rows and unused rows are left out.
     """
     roster, settings = federation.roster, federation.config.train
     if name not in roster.names:

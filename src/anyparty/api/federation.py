@@ -78,7 +78,7 @@ class Federation:
         return f"<Federation of {rows}; {f'{active!r} leads' if active in held else f'labels at {active!r}'}>"
 
     def _repr_html_(self) -> str:
-        """Return two tables as HTML for notebooks: the overlap of the parties' rows, and how columns were read."""
+        """Return two HTML tables for notebooks: the overlap report, and the types of the parties' columns."""
         return html_of(repr(self), self.overlap.render(), self.reading)
 
     @classmethod
@@ -110,7 +110,7 @@ class Federation:
         """Build a federation from the parties' tables: files, data frames, pyarrow tables or numpy structured arrays.
 
         Args:
-            tables: by party, its table.
+            tables: each party's table.
             id: the id column, or a list of columns that together identify a row; one value for all parties, or by
                 party.
             id_normalize: the changes that every party makes to its ids, such as ["strip-zeros"].
@@ -120,19 +120,21 @@ class Federation:
             active: the active party; by default the only party whose table has the label column.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
-            file: by party, settings for reading its file, such as {"separator": ";"}; they replace detected settings.
-            types: by party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
-            drop: by party, the columns to ignore.
-            scale: whether numeric columns are standardized by the training rows: for all parties, or by party.
+            file: for each party, settings for reading its file, such as {"separator": ";"}; they replace detected
+                settings.
+            types: for each party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
+            drop: for each party, the columns to ignore.
+            scale: whether numeric columns are standardized, by the mean and standard deviation of the training rows:
+                for all parties, or by party.
             max_levels: the largest number of categories of a column, for all parties or by party. If a column has more
                 categories, the rarest ones become one category.
             split: how rows are split into training, validation and test, as in the group [split] of the settings:
-                "stratified", "random", or another kind of split with the column that this kind reads, such as
-                {"kind": "group", "group": "patient"}.
-            missing: by party and column, the texts and numbers that mark a missing cell or label.
-            limits: by party and column, how limits such as <25 are read: "half" reads 12.5, "value" reads 25, and
+                "stratified", "random", or a mapping with another kind and its column, such as {"kind": "group",
+                "group": "patient"}.
+            missing: for each party and column, the texts and numbers that mark a missing cell or label.
+            limits: for each party and column, how limits such as <25 are read: "half" reads 12.5, "value" reads 25, and
                 "missing" reads a missing cell.
-            dates: by party and column, how dates are written: "day-first", "month-first", "year-first", or a
+            dates: for each party and column, how dates are written: "day-first", "month-first", "year-first", or a
                 format such as "%d.%m.%y".
             merge_spellings: whether categories that differ only in their spelling are one category.
             classes: a list of the classes, or a mapping from each class to the label texts that stand for it; by
@@ -142,7 +144,6 @@ class Federation:
         Raises:
             TableError: a table cannot be read, or its ids, columns or labels cannot be used.
             ConfigError: an argument names an unknown party, or its value cannot be used.
-
         """
         if not tables:
             raise ConfigError("tables: expected a table by the name of its party, such as {'bank': 'bank.csv'}, got {}")
@@ -212,16 +213,17 @@ class Federation:
     ) -> Federation:
         """Build a federation from numpy arrays or torch tensors whose n rows are in the same order.
 
-        An encoder receives each row flattened in C order, so ``nn.Unflatten(1, (3, 32, 32))`` restores an image.
+        An encoder receives each row as a flat vector (C order), so ``nn.Unflatten(1, (3, 32, 32))`` restores an image.
 
         Args:
-            arrays: by party, numbers [n, ...] of any rank: columns, sequences, images.  The party lacks a row if all
-                its numbers are NaN; any other NaN is a missing cell.
+            arrays: for each party, numbers [n, ...] of any rank: columns, sequences, images.  The party lacks a row if
+                all its numbers are NaN; any other NaN is a missing cell.
             y: the labels [n]; NaN or ``None`` for a row without a label.
             observed: [n, K] bool, True if the k-th party of ``arrays`` has the row; by default every party has it.
             ids: the ids of the rows; by default 0, 1, ..., n - 1.
             active: the party that owns the labels, including labels of rows that it lacks; by default the first party.
-            scale: whether numbers are standardized by the training rows: for all parties, or by party.
+            scale: whether numbers are standardized, by the mean and standard deviation of the training rows: for all
+                parties, or by party.
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
             split: how rows are split into training, validation and test, as the argument of ``from_tables``.
@@ -229,7 +231,6 @@ class Federation:
         Raises:
             TableError: an array has another type or shape than described; the message names the argument.
             ConfigError: an argument names an unknown party, or its value cannot be used.
-
         """
         tables = tables_of_arrays(arrays, y, observed=observed, ids=ids, active=active)
         made = cls.from_tables(tables, id=ID, label=LABEL, active=active or next(iter(tables)), task=task,
@@ -243,12 +244,11 @@ class Federation:
 
         Args:
             config: the settings, or the name of their file.
-            tables: by party, a file name or data frame.
+            tables: for each party, a file name or data frame.
 
         Raises:
             TableError: a table cannot be read, or its ids, columns or labels cannot be used.
             ConfigError: a setting cannot be used, a party is unknown, or a party has no table.
-
         """
         config = run_settings.config_of(config)
         check_parties(tables or {}, config.parties, "tables")
@@ -277,7 +277,7 @@ class Federation:
                               "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
-    # Functions of the alignment, the labels and the task
+    # Alignment, labels and task
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -289,7 +289,7 @@ class Federation:
         return align(list(self.tables.values()), first=self.roster.active)
 
     def rows(self, **settings: Unpack[TrainOptions]) -> pl.DataFrame:
-        """Return the N aligned rows with their ids: the parties that have each row, its label, and its use.
+        """Return a frame of the N aligned rows: ids, the parties that have each row, labels, and parts of the split.
 
         Args:
             settings: training settings that replace those of the federation, such as ``seed``, ``test`` and ``rows``.
@@ -316,7 +316,7 @@ class Federation:
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """The presence of rows, [N, K] bool: True if the k-th party with columns has row n.
+        """The mask [N, K] bool of rows that parties have: True if the k-th party with columns has row n.
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
         """
@@ -324,7 +324,7 @@ class Federation:
 
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
-        """The labelled rows, [N] bool: True if the active party has a label for row n.
+        """The mask [N] bool of labelled rows: True if the active party has a label for row n.
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
         """
@@ -344,12 +344,12 @@ class Federation:
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes, self.roster.active)
 
     def split(self, settings: TrainSettings | None = None) -> NDArray[np.int8]:
-        """Return the use of each aligned row, [N] int8: training, validation, test or none.
+        """Return the part of each aligned row, [N] int8: training, validation, test or none.
 
         The rows are in the order of ``alignment.ids``; ``rows`` returns them with their ids.
-        The seed in ``settings``, by default the federation's training settings, determines the split, and
-        ``config.split`` describes it. Training then keeps only the rows that ``settings.rows`` selects: rows that any
-        party, the active party or every party holds.
+
+        The seed in ``settings`` determines the split; by default, these are the federation's training settings.
+        ``config.split`` describes the kind of split. Training rows that ``settings.rows`` does not select get none.
 
         Raises:
             TableError: a class has too few rows for training, validation and test, or the column that splits the rows
@@ -364,7 +364,7 @@ class Federation:
     def task(self, use: NDArray[np.int8]) -> Task:
         """Infer the task, classification or regression, from the labels of training rows.
 
-        ``use`` is the use of each aligned row [N], as ``split`` returns it.
+        ``use`` is the part of each aligned row [N], as ``split`` returns it.
 
         Raises:
             TableError: there are no labels, or all labels have the same class.
@@ -378,7 +378,7 @@ class Federation:
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
-        """Describe the task in one line: the known labels' classes, or in regression the range of their numbers.
+        """Describe the task in one line: the classes, or in regression the range of the labels.
 
         Raises:
             TableError: the labels cannot be used, for example because all have the same class.
@@ -388,12 +388,12 @@ class Federation:
 
     @property
     def files(self) -> RichTable:
-        """A printable table of the format of each party's file, such as separator and encoding."""
+        """A printable table of the formats of the parties' files, such as separator and encoding."""
         return summary.files(list(self.tables.values()))
 
     @property
     def reading(self) -> RichTable:
-        """A printable table of how each party's columns were read: type, levels, missing share, possible mistakes."""
+        """A printable table of all columns: type, number of levels, missing share, possible mistakes."""
         return summary.render(list(self.tables.values()))
 
     @property
@@ -401,7 +401,7 @@ class Federation:
         """A printable table of the columns and labels that may be wrong; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()), self.config.federation.task)
 
-    # Functions for training
+    # Training
 
     @usual_torch()
     @checked(by_hand=("method", "watch", "encoder", "optimizer", "schedule", "scheduler", "loss", "folder"))
@@ -459,7 +459,7 @@ class Federation:
             Diverged: the loss became infinite or NaN.
 
         """
-        # Imported only here, because these modules import torch, which takes seconds and which tables do not need.
+        # Imported here, because these modules import torch, which takes seconds.
         from anyparty.api import arguments, training_run  # noqa: PLC0415
 
         check_not_forked()
@@ -493,21 +493,23 @@ def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[
     for party, asked in file.items():
         unknown = [name for name in asked if name not in known]
         if unknown:
-            raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}; the "
-                              f"settings are {', '.join(known)}")  # fmt: skip
+            raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}")
         if asked and not isinstance(tables[party], str | Path):
             raise ConfigError(f"file: {next(iter(asked))} applies to a file, and the table of party {party!r} is a "
                               "data frame or an array: remove the setting, or give the file")  # fmt: skip
 
 
 def read_party(config: Config, name: str, source: Any, label: str | None, *, leads: bool) -> Table:
-    """Read a party's table from ``source``, a file or a data frame, as the settings describe.
+    """Read a party's table from ``source``, a file or a data frame, with the party's settings.
 
-    ``label`` is the party's label column, if the party has labels. ``leads`` is true for the active party; only this
-    party reads the column that assigns rows to training, validation and test.
+    Runs in one process and runs on several machines read tables with this function, so that both get the same rows.
 
-    Runs in one process and runs at a party's site both use this function.  They must read the same columns, because the
-    number of aligned rows depends on the columns.
+    Args:
+        config: the settings.
+        name: the party.
+        source: the file or data frame.
+        label: the party's label column, if the party has labels.
+        leads: whether this is the active party, which also reads the column that splits the rows.
 
     Raises:
         TableError: the table cannot be used.

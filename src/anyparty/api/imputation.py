@@ -52,7 +52,7 @@ class Imputation:
         id_columns: [n, m], the values of the id columns; ``None`` if the tables have no ids.
         prepare: the preprocessing of the party's table.
         mean: [n, F], the mean of each of the F outputs.  A numeric column is in its own unit.  Each level of a category
-            has a number near 0 (absent) or 1 (present).  NaN if no party that may take part has the row.
+            has a number near 0 (absent) or 1 (present).  NaN if no selected party has the row.
         samples: [S, n, F], S samples of the same columns, in the same units as ``mean``.
         drawn: [S, n, F], the samples that ``table(samples=True)`` shows. Each category has one level, and each boolean
             column one boolean, drawn at random. If ``None``, ``table`` shows ``samples``.
@@ -60,7 +60,6 @@ class Imputation:
             party lacks the n rows.
         whole: the party's original table; ``None`` if it was not given.
         places: [n], the index of each row in ``whole``; -1 if ``whole`` does not have the row.
-
     """
 
     party: str
@@ -89,8 +88,8 @@ class Imputation:
     def table(self, *, samples: bool = False) -> pl.DataFrame:
         """Return the imputed rows in the form of the party's table.
 
-        An imputed category is shown as its likeliest level.  The imputed cells of a row are empty if no party that may
-        take part has the row.
+        An imputed category is shown as its likeliest level.  The imputed cells of a row are empty if no selected party
+        has the row.
 
         If the party's table was given, the result has the columns of that table in the same order.  The label column
         and the columns that the model does not use are unchanged; they are empty in rows that the table does not have.
@@ -100,9 +99,9 @@ class Imputation:
         whose cells are all empty.  The result can replace the table: only empty numeric cells are filled in, and all
         other cells are unchanged.
 
-        With ``samples`` the result has a row for each sample, so S rows for each id. A column ``sample`` after the id
-        column numbers them from 1 to S.  Levels of categories, and booleans, are drawn with the probabilities that the
-        model gives them.
+        If ``samples`` is true, the result has a row for each sample, so S rows for each id. A column ``sample`` after
+        the id column numbers them from 1 to S.  Levels of categories, and booleans, are drawn with the probabilities
+        that the model gives them.
 
         Raises:
             PredictionError: ``samples`` is true, but no samples were drawn or the party has a column ``sample``.
@@ -123,7 +122,7 @@ class Imputation:
     def frame(self) -> pl.DataFrame:
         """Return the id columns and the F means, one row for each id.
 
-        The means of a row are null if no party that may take part has the row.
+        The means of a row are null if no selected party has the row.
         """
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         if self.id_columns is None:
@@ -132,7 +131,7 @@ class Imputation:
 
     @property
     def unknown(self) -> int:
-        """The number of rows that stay empty, because no party that may take part has them."""
+        """The number of rows that stay empty, because no selected party has them."""
         return int(np.isnan(self.mean).all(axis=1).sum())
 
     @property
@@ -146,7 +145,7 @@ class Imputation:
         return sum(self._empty(kind) for kind in KINDS if kind != "numeric")
 
     def _empty(self, kind: Kind) -> int:
-        """Return the number of empty cells in columns of type ``kind``, counted in rows that the party has."""
+        """Return the number of empty cells in columns of the type ``kind``."""
         names = [name for name, of in self.prepare.kinds.items() if of == kind]
         return 0 if self.own is None else sum(self.own.select(by_name(names)).null_count().row(0))
 
@@ -159,11 +158,6 @@ class Imputation:
         return self._lacked(values) if self.own is None else self._filled(values, self.own)
 
     def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
-        """Return the imputed rows that the party lacks.
-
-        If the party's table was given, the result also has the columns that the model does not use.  They are empty in
-        rows that the table does not have.
-        """
         ids = [] if self.id_columns is None else self.id_columns.get_columns()
         columns = [
             *(column.alias(name) for name, column in zip(self.id, ids, strict=False)),
@@ -175,7 +169,6 @@ class Imputation:
         return self.whole.select(pl.all().gather(at.set(at < 0, None))).with_columns(columns)
 
     def _filled(self, values: NDArray[np.float64], own: pl.DataFrame) -> pl.DataFrame:
-        """Return the party's table, with empty cells of numeric columns replaced by ``values``."""
         assert self.whole is not None
         changed = []
         for k, name in enumerate(self.prepare.numeric.columns):
@@ -186,7 +179,7 @@ class Imputation:
         return self.whole.with_columns(changed)
 
     def _likely(self, column: pl.Series) -> pl.Series:
-        """Convert an imputed boolean column from numbers to booleans (True above 0.5); keep other columns unchanged."""
+        """Convert an imputed boolean column from numbers to booleans: True above 0.5."""
         truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
         return column > 0.5 if truth else column
 
@@ -200,9 +193,9 @@ def impute(
 
     Only the party that owns the columns gets the result.
 
-    With ``cells``, the function instead imputes empty cells of the rows that the party has. It then also uses those
-    cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay empty,
-    and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
+    If ``cells`` is true, the function instead imputes empty cells of the rows that the party has. It then also uses
+    those cells of the same row that are not empty.  Only numeric cells are imputed.  Categories, dates and texts stay
+    empty, and ``Imputation.left`` counts them.  No other party learns which rows have empty cells.
 
     The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 
@@ -213,11 +206,11 @@ def impute(
 
     Args:
         model: a trained FALSE-VFL.
-        tables: by party, a file name or data frame; the table of ``party`` is optional.
+        tables: for each party, a file name or data frame; the table of ``party`` is optional.
         party: the party that owns the columns.
         samples: S, the number of samples of each row.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
-        parties: the parties whose columns may take part; by default all parties with a table.
+        parties: the parties whose columns may be used; by default all parties with a table.
         ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Returns:
@@ -227,7 +220,6 @@ def impute(
         PredictionError: the model is not a FALSE-VFL, the party does not exist or has no columns, ``samples`` is
             negative, or ``cells`` is true although ``party`` has no table or is not in ``parties``.
         TableError: a table lacks a column that the model was trained on.
-
     """
     method = _generative(model, "impute")
     if party not in model.roster.blocks:
@@ -261,7 +253,7 @@ def impute(
         assert block is not None
         known = block.take(wanted)[0].cpu().double().numpy()
         numbers = prepare.matched(read[party])[whole_rows].select(by_name(prepare.numeric.columns)).to_numpy()
-        known[:, : numbers.shape[1]] = numbers  # NaN marks an empty cell
+        known[:, : numbers.shape[1]] = numbers  # NaN for empty cells
         mean, sampled, drawn = (np.where(np.isnan(known), each, known) for each in (mean, sampled, drawn))
     identities = alignment.identities(wanted.numpy())
     return Imputation(
@@ -282,8 +274,8 @@ def impute_run(
     Args:
         folder: the run's folder.
         party: the party that owns the columns.
-        tables: by party, a file name or data frame; by default the tables that the run was trained on.
-        parties: the parties whose columns may take part; by default all parties with a table.
+        tables: for each party, a file name or data frame; by default the tables that the run was trained on.
+        parties: the parties whose columns may be used; by default all parties with a table.
         samples: S, the number of samples of each row.
         cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
@@ -303,19 +295,19 @@ def log_likelihood(
 ) -> pl.DataFrame:
     """Return the log-likelihood of each row under the model, in the columns id, log_likelihood (in nats), parties.
 
-    The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the parties that
-    take part.  The number of samples is the method's parameter ``predict_samples``.  For FALSE-VFL-II the value is the
+    The value is the importance-weighted lower bound of log p(x^O), where x^O are the row's cells at the selected
+    parties.  The number of samples is the method's parameter ``predict_samples``.  For FALSE-VFL-II the value is the
     bound of log p(x^O, m), where m is the set of parties that have the row.  Compare only rows that the same parties
     have, because the values of different sets of parties are about different columns.
 
     Args:
         model: a trained FALSE-VFL.
-        tables: by party, a file name or data frame.
-        parties: the parties whose columns may take part; by default all parties with a table.
+        tables: for each party, a file name or data frame.
+        parties: the parties whose columns may be used; by default all parties with a table.
         ledger: a ledger that counts the messages and bytes; by default nothing is counted.
 
     Raises:
-        PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can take part.
+        PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can be used.
         TableError: a table lacks a column that the model was trained on.
     """
     method = _generative(model, "log_likelihood")
@@ -346,13 +338,13 @@ def log_likelihood_run(
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame; by default the tables that the run was trained on.
-        parties: the parties whose columns may take part; by default all parties with a table.
+        tables: for each party, a file name or data frame; by default the tables that the run was trained on.
+        parties: the parties whose columns may be used; by default all parties with a table.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
         ModelError: the run does not exist or is unfinished, or its files cannot be used.
-        PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can take part.
+        PredictionError: the model is not a FALSE-VFL, a party is unknown, or no party can be used.
         TableError: a table lacks a column that the model was trained on.
     """
     return log_likelihood(model_for_run(folder, allow_code=allow_code), tables or own_tables(folder, parties), parties)
@@ -372,6 +364,6 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
 
 
 def _whole(source: Any, table: Table, member: Member) -> pl.DataFrame:
-    """Return all columns of the party's source table, without the rows that were left out when ``table`` was read."""
+    """Return all columns of the table's source, for the rows that ``table`` contains."""
     whole = readers.read(source, table.party, member.file).cells
     return whole if table.rows is None else whole[table.rows]

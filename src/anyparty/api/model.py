@@ -49,11 +49,10 @@ class AlignedTables(NamedTuple):
     """The input tables of a model, after they are read and aligned.
 
     Attributes:
-        rows: by party, its prepared rows.
+        rows: for each party, its prepared rows.
         alignment: the index of each aligned row in each party's table.
         asked: the parties whose columns a prediction may use.
-        tables: by party, its table as it was read, before preprocessing.
-
+        tables: for each party, its table as it was read, before preprocessing.
     """
 
     rows: dict[str, Rows]
@@ -71,18 +70,17 @@ class Model:
         named: the method's name and all its parameters, as they are saved; ``None`` for a user-defined method.
         roster: the parties in their fixed order, and which of them is active.
         task: the prediction task: classification with its classes, or regression.
-        members: by party, its networks, its preprocessing and the way its table is read.
+        members: for each party, its networks, its preprocessing and the way its table is read.
         seed: the root seed of the training run.
         history: one record per epoch, with the loss and the validation scores; empty in a loaded model.
         best_epoch: the place in ``history``, counted from 1, of the epoch whose weights were kept; 0 if no epoch was
             chosen by validation scores.
         ledger: the numbers of messages and bytes that the parties sent in training.
-        costs: the rounds and bytes of the training messages: "sent" as counted, and "published" by the formulas of the
-            APC-VFL paper.
+        costs: the rounds and bytes of the training messages: "sent" has the counted values, and "published" the values
+            that the formulas of the APC-VFL paper give.
         held_out: the data for ``evaluate()`` without tables: each party's rows, their alignment, and the indices [n] of
             the test rows among the aligned rows; ``None`` in a loaded model.
         own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method.
-
     """
 
     method: Method
@@ -100,9 +98,9 @@ class Model:
 
     @classmethod
     def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
-        """Build a model from its summary, its method and each party's networks.
+        """Build a model from its summary ``about``, its method and each party's networks.
 
-        ``trained`` holds those fields that a model has after training but not after loading: history, ledger, costs and
+        ``trained`` has the fields that only a trained model has, and a loaded model lacks: history, ledger, costs and
         held_out.
         """
         assert about.task is not None
@@ -113,7 +111,7 @@ class Model:
 
     def __repr__(self) -> str:
         """Return the method, task, parties and number of epochs, but no weights, ids or classes."""
-        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # both are 0 for a loaded model
+        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # both are 0 in a loaded model
         of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
@@ -154,7 +152,7 @@ class Model:
         """The number of test rows of the training run that the model holds in memory."""
         return 0 if self.held_out is None else len(self.held_out[2])
 
-    # Functions for prediction
+    # Prediction
 
     @usual_torch()
     @checked(PredictionError, by_hand=("tables",))
@@ -164,15 +162,15 @@ class Model:
     ) -> Predictions:  # fmt: skip
         """Predict every row of ``tables``; without tables, predict the test rows of the training run.
 
-        Each row is predicted from the columns of those parties that have the row and may take part.  Rows are in the
+        Each row is predicted from the columns of the selected parties that have the row.  Rows are in the
         order of the active party's table.  Rows that the active party lacks follow, in the order of the passive
         parties' tables.
 
         Args:
-            tables: by party, a file name or data frame.  A party without a table takes no part.  Arrays [n, ...] are
-                also accepted, as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a party lacks a row
-                whose numbers are all NaN.
-            parties: the parties whose columns may take part; by default all parties with a table.
+            tables: for each party, a file name or data frame.  A party without a table takes no part.  Arrays [n, ...]
+                are also accepted, as in ``Federation.from_arrays``: rows have the ids 0, 1, ..., and a party lacks a
+                row whose numbers are all NaN.
+            parties: the parties whose columns may be used; by default all parties with a table.
             ledger: a ledger that counts the messages and bytes of this prediction; by default nothing is counted.
 
         Returns:
@@ -180,9 +178,8 @@ class Model:
             a regression, the predicted number in the unit of the label.
 
         Raises:
-            PredictionError: a party is unknown, no party can take part, or there are neither tables nor test rows.
+            PredictionError: a party is unknown, no party can be used, or there are neither tables nor test rows.
             TableError: a table lacks a column that the model was trained on.
-
         """
         refuse_without_labels(self.task)
         if tables is None:
@@ -211,17 +208,16 @@ class Model:
         """Compute the metrics of the labelled rows of ``tables``; without tables, of the test rows of the training run.
 
         Args:
-            tables: by party, a file name or data frame; the active party's table has the labels.  All labelled rows
-                are scored, also training rows.
-            parties: the parties whose columns may take part; by default all parties with a table.
+            tables: for each party, a file name or data frame; the active party's table has the labels.  All labelled
+                rows are scored, also training rows.
+            parties: the parties whose columns may be used; by default all parties with a table.
             unseen: the reaction to a label of a class that training did not see.  "refuse" raises an error, because the
                 label may be a mistake.  "wrong" counts the prediction of the row as wrong, and lists the class in
                 ``Evaluation.unseen``.
             y: the labels [n], if ``tables`` are arrays.
 
         Returns:
-            The metrics of all labelled rows, of the rows with each number of present parties, and of the rows with each
-            set of present parties.
+            The metrics of all labelled rows, and metrics grouped by the number and by the set of present parties.
 
         Raises:
             PredictionError: there are no labelled rows or no tables, or ``unseen`` is neither "refuse" nor "wrong".
@@ -261,7 +257,7 @@ class Model:
         The aligned rows are in the order of ``predict(tables)``, and ``alignment.ids`` has their ids as text.
 
         Raises:
-            PredictionError: a party is unknown, or no party can take part.
+            PredictionError: a party is unknown, or no party can be used.
             TableError: a table lacks a column that the model was trained on.
         """
         asked = whom_to_ask(self.roster, tables, parties)
@@ -275,18 +271,18 @@ class Model:
         """Compute each party's embeddings of its rows in ``tables``; without tables, of the training run's test rows.
 
         Args:
-            tables: by party, a file name or data frame.
+            tables: for each party, a file name or data frame.
             parties: the parties whose rows are embedded; by default all parties with a table.
 
         Returns:
-            By party, a frame with the columns id and h0, h1, ... The rows have the order of the party's table.  A row
-            whose cells are all empty has no embedding: its numbers are null.  A party without embeddings is left out.
+            For each party, a frame with the columns id and h0, h1, ... The rows have the order of the party's table.  A
+            row whose cells are all empty has no embedding: its numbers are null.  A party without embeddings is left
+            out.
 
         Raises:
             PredictionError: the method computes no embeddings, or it computes none at a party in ``parties``; a party
                 is unknown, or there are neither tables nor test rows.
             TableError: a table lacks a column that the model was trained on.
-
         """
         if tables is None:
             rows, alignment, wanted, asked = self._at_hand(parties)
@@ -303,19 +299,15 @@ class Model:
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Run the coroutine function ``part`` concurrently for all parties in this process; return results by party.
 
-        ``part`` takes a party's ``Member`` and the party's channel.  ``ledger`` counts the messages.
+        ``part`` takes a party's ``Member`` and the party's channel.  ``ledger`` counts the messages, if it is given.
         """
         wrap = partial(
-            ContractChannel,
-            roster=self.roster,
-            declared=self.method.can.messages,
-            bounds=None,
-            ledger=ledger or Ledger(),
+            ContractChannel, roster=self.roster, declared=self.method.can.messages, bounds=None, ledger=ledger
         )
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
-        """Return each party's rows in training, their alignment, the test rows' indices, and the parties to use.
+        """Return the training run's rows for each party, their alignment, the indices of test rows, and usable parties.
 
         Raises:
             PredictionError: the model was loaded and has no rows in memory; or a party is unknown or has no columns.
@@ -327,8 +319,7 @@ class Model:
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None, y: Any = None) -> dict[str, Table]:
         """Read tables or arrays with the same settings as in training.
 
-        Labels are read only from one table; ``labels`` is the party with this table. If the tables are arrays, the
-        labels are ``y``.
+        ``labels`` is the party whose labels are read. ``y`` has the labels if the tables are arrays.
         """
         arrays = any(map(is_array, tables.values()))
         if y is not None and not arrays:
@@ -353,9 +344,8 @@ class Model:
     def _rows(
         self, tables: Sequence[Table], unseen: Sequence[str] = (), *, as_given: bool = False
     ) -> tuple[dict[str, Rows], Alignment]:
-        """Return each party's prepared rows and their alignment.
+        """Prepare and align the tables' rows, sorted by id or, if ``as_given`` is true, as in the active party's table.
 
-        The rows are sorted by id. With ``as_given``, the rows of the active party are first, in the order of its table.
         ``unseen`` lists the classes among the labels that did not occur in training.
         """
         task, lead = replace(self.task, classes=(*self.task.classes, *unseen)), self.roster.active
@@ -377,10 +367,7 @@ class Model:
     def _answer(
         self, rows: dict[str, Rows], wanted: torch.Tensor, asked: list[str], ledger: Ledger | None = None
     ) -> Predictions:
-        """Return the predictions for the aligned rows with the indices ``wanted`` [n], in this order.
-
-        Every party runs its side of the prediction, but only the columns of the parties in ``asked`` are used.
-        """
+        """Return the predictions for the aligned rows ``wanted`` [n] from the columns of the parties in ``asked``."""
 
         def part(member: Member, net: Channel) -> Any:
             own = rows[member.state.seat.me]
@@ -390,7 +377,7 @@ class Model:
         assert isinstance(answered, Predictions)
         return answered
 
-    # Functions that save and load the model
+    # Saving and loading
 
     @usual_torch()
     @checked(by_hand=("folder",))

@@ -140,9 +140,12 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     """
     path = inside(place(folder, "folder"), "config.toml")
     if not path.is_file():
+        if path.with_name("model.json").is_file():
+            raise ModelError(f"{folder} is a saved model, not the folder of a run; use it in Python: "
+                             f"anyparty.Model.load({str(folder)!r})")  # fmt: skip
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
-    if "split" not in config.model_fields_set:  # an earlier version saved these settings; it always split at random
+    if "split" not in config.model_fields_set:  # in earlier versions, every split was random
         return config.model_copy(update={"split": SplitSettings(kind="random")})
     return config
 
@@ -162,7 +165,8 @@ def model_for_run(
         device: the device for the networks; by default the device used in training, or the CPU if this machine does
             not have that device.
         method: the method that was trained, if it is user-defined.
-        encoders: by party, the function that makes its encoder, if it was passed in Python and cannot be imported.
+        encoders: for each party, the function that makes its encoder, if it was passed in Python and cannot be
+            imported.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
@@ -187,7 +191,7 @@ def model_for_run(
 
 
 def _here(config: Config) -> str:
-    """Return the device that a run was trained on, or "cpu" if this machine does not have that device."""
+    """Return the device of a run's training, or "cpu" if this machine does not have that device."""
     try:
         device_of(config.train.device)
     except ConfigError:
@@ -216,10 +220,10 @@ def federation_of_run(folder: Path | str) -> Federation:
 
 
 def _unchanged(folder: Path, federation: Federation) -> Federation:
-    """Return the federation after checking that its tables are the run's training tables.
+    """Check that the federation's tables are the run's training tables, and return the federation.
 
     Raises:
-        ModelError: a table has changed, or the caller listed the ids of the test rows, which no file stores.
+        ModelError: a table has changed, or the run's test rows were listed by their ids, which are not stored.
     """
     if federation.config.split.kind == "ids":
         raise ModelError("the test rows of this run were listed by their ids, and a run's folder stores no ids: give "
@@ -244,19 +248,19 @@ def evaluate_run(
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame with new rows; all labelled rows are scored. Without tables, the
-            training tables are read again, and the test rows that the run's seed selects are scored. The same
+        tables: for each party, a file name or data frame with new rows; all labelled rows are scored. Without tables,
+            the training tables are read again, and the test rows that the run's seed selects are scored. The same
             happens, with a warning, if ``tables`` are the training tables. If only some of ``tables`` are training
             tables, a warning reports that most of their rows were used in training. A run's folder holds no ids and no
             hashes of ids, so training rows in a changed table are not detected.
-        parties: the parties whose columns may take part; by default all parties with a table.
+        parties: the parties whose columns may be used; by default all parties with a table.
         method: the method that was trained, if it is user-defined.
-        encoders: by party, the function that makes its encoder, if it was passed in Python and cannot be imported.
+        encoders: for each party, the function that makes its encoder, if it was passed in Python and cannot be
+            imported.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Returns:
-        The metrics of all scored rows, of the rows with each number of present parties, and of the rows with each set
-        of present parties.
+        The metrics of all scored rows, and metrics grouped by the number and by the set of present parties.
 
     Raises:
         ModelError: the run does not exist or is unfinished, its files cannot be used, or its tables cannot be read
@@ -270,11 +274,11 @@ def evaluate_run(
         return model.evaluate(parties=parties)
     same = [name for name in tables if _as_in_training(place(folder, "folder"), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
-        with suppress(UserError):  # from_config fails if ``tables`` lacks a party's table
+        with suppress(UserError):  # ``from_config`` raises an error if a party's table is missing
             hold_out(model, _unchanged(place(folder, "folder"), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
         remark("the model was trained on these tables: only the rows that its run held out are scored")
-        there = [name for name in same if name in model.roster.blocks]  # parties outside blocks hold only labels
+        there = [name for name in same if name in model.roster.blocks]  # ``blocks`` lacks parties that hold only labels
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
     if same:
@@ -286,7 +290,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return True if the table ``source`` has the same fingerprint as the training table of the given party."""
+    """Return True if ``source`` has the fingerprint of the table that the party had in training."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
@@ -306,14 +310,15 @@ def predict_run(
 ) -> Predictions:  # fmt: skip
     """Predict every row of ``tables``; without tables, of the tables that the run was trained on.
 
-    Each row is predicted from the columns of those parties that have the row and may take part.
+    Each row is predicted from the columns of the selected parties that have the row.
 
     Args:
         folder: the run's folder.
-        tables: by party, a file name or data frame; a party without a table is absent.
-        parties: the parties whose columns may take part; by default all parties with a table.
+        tables: for each party, a file name or data frame; a party without a table is absent.
+        parties: the parties whose columns may be used; by default all parties with a table.
         method: the method that was trained, if it is user-defined.
-        encoders: by party, the function that makes its encoder, if it was passed in Python and cannot be imported.
+        encoders: for each party, the function that makes its encoder, if it was passed in Python and cannot be
+            imported.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Returns:
@@ -321,7 +326,7 @@ def predict_run(
 
     Raises:
         ModelError: the run does not exist or is unfinished, or its files cannot be used.
-        PredictionError: a party is unknown, or no party can take part.
+        PredictionError: a party is unknown, or no party can be used.
         TableError: a table lacks a column that the model was trained on.
     """
     model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
@@ -329,10 +334,9 @@ def predict_run(
 
 
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
-    """Return, by party, the file of the party's table that a run was trained on.
+    """Return the file of each party's table in the training of a run.
 
-    A party that is not in ``parties`` is left out if its file does not exist.  If ``parties`` is ``None``, the result
-    has every party.
+    If ``parties`` is given, missing files of other parties are left out.
 
     Raises:
         ModelError: the run does not exist, or was trained from data frames.
@@ -342,26 +346,23 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
 
 
 def hold_out(model: Model, federation: Federation) -> None:
-    """Select a run's test rows again with the run's seed, and store them in ``model.held_out``.
-
-    ``federation`` holds the tables that the run was trained on.
-    """
+    """Select a run's test rows from its training tables again, and store them in ``model.held_out``."""
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
         name: member.prepare.features(tables[name], new=False) if member.prepare else Features.none(len(tables[name]))
         for name, member in model.members.items()
     }
-    told = {name: federation.teaching(name).label for name in tables}
-    held = {name: label for name, label in told.items() if label is not None}
-    labels = {name: encode(label, model.task, name) for name, label in held.items()}
+    columns = {name: federation.teaching(name).label for name in tables}
+    label_columns = {name: label for name, label in columns.items() if label is not None}
+    labels = {name: encode(label, model.task, name) for name, label in label_columns.items()}
     device = model.members[model.roster.active].state.seat.device
     rows = assemble(alignment, model.roster, features, labels, device)
     model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
 
 
 def _with_tables(folder: Path) -> Config:
-    """Return a run's settings; raise an error unless they contain the path of a table for every party."""
+    """Return a run's settings; raise an error if a party's table was not a file."""
     config = settings_of(folder)
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
@@ -372,12 +373,11 @@ def _with_tables(folder: Path) -> Config:
 
 
 def _with_own_encoder(config: Config) -> list[str]:
-    """Return the parties whose encoder is user-defined and can be imported by its name."""
     return [name for name in config.parties if _importable(config.encoder_settings(name).factory)]
 
 
 def _importable(factory: str | None) -> bool:
-    """Return True if "module:function" can be imported: it is not a lambda, a local function or part of a script."""
+    """Return False for a lambda, a local function or a function of a script, which cannot be imported by name."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 

@@ -89,7 +89,7 @@ class TrainingRun:
 
     @property
     def messages(self) -> tuple[MessageSpec, ...]:
-        """All messages that parties may send in training."""
+        """The declarations of all messages that parties may send in training."""
         return (*self.method.can.messages, *control_messages.MESSAGES)
 
     def party(
@@ -119,7 +119,7 @@ class TrainingRun:
 
         """
         own = self.config.parties.get(name, PartySettings())
-        house = PartyInputs(
+        inputs = PartyInputs(
             name=name,
             table=table,
             known=known,
@@ -131,7 +131,7 @@ class TrainingRun:
             hooks=hooks or RunHooks(),
         )
         return partial(
-            take_part, house=house, roster=self.roster, config=self.config, method=self.method, resume=self.resume
+            take_part, inputs=inputs, roster=self.roster, config=self.config, method=self.method, resume=self.resume
         )
 
     def member(self, outcome: PartyResult) -> Member:
@@ -195,14 +195,14 @@ def train(
     """Train a model with all parties in this process.
 
     Args:
-        tables: by party, its table.
+        tables: each party's table.
         roster: the parties in their fixed order, and which of them is active.
         alignment: the alignment of the tables: which of the N rows each party has.
         overlap: the number of rows that each set of parties shares.
         config: the settings.
         method: the method that replaces the method of the settings.
-        encoders: by party, the function that makes its encoder in place of the settings' encoder.
-        optimizers: by party, the optimizer that replaces the settings' optimizer.
+        encoders: for each party, the function that makes its encoder in place of the settings' encoder.
+        optimizers: for each party, the optimizer that replaces the settings' optimizer.
         loss: a function of outputs [n, C] and labels [n] that replaces the built-in loss.
         folder: the folder for checkpoints, model and record; ``None`` keeps the model in memory only.
         resume: whether to resume from the folder's checkpoints.
@@ -216,7 +216,6 @@ def train(
         ResumeError: ``folder`` already holds a run and ``resume`` is false, or ``resume`` is true and ``folder`` does
             not hold this run.
         Diverged: the loss became infinite or NaN.
-
     """
     _check_extreme(config)
     functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
@@ -238,7 +237,7 @@ def train(
             hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # Begin the record now, after all settings are checked: begin() locks the folder, and only open() unlocks it.
+    # Begin the record after all checks, because begin() locks the folder until the block of open() ends.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers,
@@ -254,8 +253,8 @@ def train(
         for each in callbacks.each:
             each.embedder = live
         with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
-            told = teaching(tables[active], alignment.position[active], observed.numpy())
-            callbacks.on_aligned(overlap, predicted(told, config.federation.task, config.federation.positive))
+            labelled = teaching(tables[active], alignment.position[active], observed.numpy())
+            callbacks.on_aligned(overlap, predicted(labelled, config.federation.task, config.federation.positive))
             try:
                 with custom_loss(loss):
                     outcomes = memory.play(parts, wrap)
@@ -284,7 +283,7 @@ def _functions(
     config: Config, roster: Roster, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer],
     loss: Loss | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the functions and classes that users may define, in a mapping with keys such as "encoder of bank"."""
+    """Return all functions and classes that the user may have defined, with keys such as "encoder of bank"."""
     found: dict[str, Any] = {"loss": loss}
     for name in roster.blocks:
         found[f"encoder of {name}"] = encoders.get(name) or config.encoder_of(name)
@@ -300,18 +299,17 @@ def as_trained(
 ) -> Config:  # fmt: skip
     """Return the settings to record for a run, including the Python objects that replaced some of them.
 
-    A method, an encoder or an optimizer is recorded as settings if an equal object can be made from settings.  A
-    user-defined method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is
-    recorded as ``module:function``, even if this name cannot be imported.
+    A built-in method, encoder or optimizer is recorded as settings.  A user-defined method is recorded with the name
+    ``own: TITLE`` and a description.  A user-defined network is recorded as ``module:function``, even if this name
+    cannot be imported.
 
     Args:
         config: the settings.
         method: the method object that the caller passed in place of the settings' method; ``None`` if no object was
             passed.
         own: the description of the settings' method without its schedule, if this method is user-defined.
-        encoders: by party, the function that the caller passed to make its encoder.
-        optimizers: by party, the optimizer that the caller passed.
-
+        encoders: for each party, the function that the caller passed to make its encoder.
+        optimizers: for each party, the optimizer that the caller passed.
     """
     parties = {}
     for name, party in config.parties.items():

@@ -125,10 +125,10 @@ def sha256(path: Path) -> str:
 
 FORMAT = 4
 WITHOUT_MANIFEST = 2  # models of this format have no manifest; they can still be read
-FROM_ZERO = 3  # the last format that counted ``best_epoch`` from 0
-SPARE = 1_000_000  # a loaded network may allocate this many numbers in addition to twice its saved weights
+FROM_ZERO = 3  # in formats up to this one, ``best_epoch`` is counted from 0
+SPARE = 1_000_000  # a loaded network may have at most 2 W + SPARE numbers, where W is the number of saved weights
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
-OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run, deleted if another model replaces the run's model
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # deleted if another model replaces the model of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,15 +138,14 @@ class ModelSummary:
     Attributes:
         method: the method's name and parameters; ``None`` for a user-defined method.
         roster: the parties in their fixed order, and which of them is active.
-        task: the prediction task; ``None`` at a party without labels, which does not know it.
+        task: the prediction task; ``None`` at a party without labels.
         seed: the root seed of the training run.
         best_epoch: the place in the history, counted from 1, of the epoch whose weights were kept; 0 if no epoch was
             chosen by validation scores.
-        parts: by party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own site
-            knows only its own hash.  A party that was lost before training ended has no hash.
+        parts: for each party, the SHA-256 of the file with its weights, in hexadecimal.  A passive party at its own
+            site knows only its own hash.  A party that was lost before training ended has no hash.
         own: the description of a user-defined method, as returned by ``described``; ``None`` for a built-in method, or
             if an earlier version saved the model.
-
     """
 
     method: dict[str, Any] | None
@@ -265,13 +264,12 @@ class _PartyFile:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the text of the first of pydantic's validation errors, with the name of the invalid field."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
 
 def write_manifest(folder: Path, parties: Iterable[str]) -> None:
-    """Write the manifest of a model's folder, which lists ``model.json`` and two files for each of the ``parties``.
+    """Write the manifest of a model's folder: the hashes of model.json and of every party's files.
 
     Raises:
         ModelError: a file of a party does not exist.
@@ -282,12 +280,12 @@ def write_manifest(folder: Path, parties: Iterable[str]) -> None:
 
 
 def check_mark(about: ModelSummary, home: Path, name: str) -> str:
-    """Return the SHA-256 of a party's weights, after checking that ``about`` lists this hash for the party.
+    """Return the SHA-256 of a party's weights, and check that it is the hash in the model's summary ``about``.
 
     ``home`` is the party's folder in the model. If ``about`` lists no hash for the party, the weights are not checked.
 
     Raises:
-        ModelError: the model was saved with other weights of this party.
+        ModelError: the weights have another hash.
     """
     found = sha256(home / WEIGHTS)
     if about.parts.get(name, found) != found:
@@ -324,7 +322,7 @@ def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]
     ``about.parts`` may already hold the hashes of parties that are not in ``members``.
 
     Returns:
-        By party in ``members``, the SHA-256 of the file with its weights.
+        For each party in ``members``, the SHA-256 of the file with its weights.
 
     Raises:
         StorageError: a file cannot be written.
@@ -336,14 +334,14 @@ def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]
 
 
 def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
-    """Write a model into a folder, unless the folder holds another model or a run without this model.
+    """Write a model into a folder; raise an error if this would overwrite another model or a run.
 
-    With ``replace``, the folder may hold another model or a run.  The record and settings of that run are then deleted,
-    because they describe another model.
+    If ``replace`` is true, another model or a run is overwritten.  The record and settings of that run are then
+    deleted, because they describe another model.
 
     Raises:
         ConfigError: a run is in progress in the folder.
-        ModelError: the folder holds another model or a run without this model, and ``replace`` is false.
+        ModelError: the folder holds another model, or a run that did not make this model, and ``replace`` is false.
         StorageError: a file cannot be written, or the folder is a file.
     """
     refuse_file(folder)
@@ -362,7 +360,7 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
 
 
 def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
-    """Return True if the folder already holds the model of ``about`` and ``members``, with bit-identical weights.
+    """Return True if the folder already holds this model, with bit-identical weights.
 
     Only model.json is compared, because it contains the SHA-256 of each party's weights.
     """
@@ -384,7 +382,7 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
     """
     name = seat.me
     folder = home.parent.parent
-    if (folder / MANIFEST).exists():  # only old models lack a manifest, as ModelSummary.load has checked
+    if (folder / MANIFEST).exists():  # models of an old format have no manifest
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
@@ -435,7 +433,7 @@ def load_members(
 ) -> dict[str, Member]:
     """Read the networks and the preprocessing of every party of a saved model.
 
-    ``encoders`` has, by party, the function that makes a user-defined network.
+    ``encoders`` has, for each party, the function that makes a user-defined network.
 
     Raises:
         NotGiven: a network is user-defined, and ``encoders`` does not have it.
@@ -469,9 +467,8 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
         member: the party's share of the model, which has the names of the columns.
         me: the party's name.
         source: the table, or the name of its file.
-        aligned: by name, the types of the columns that were read for the alignment, in the order in which they were
-            read. These columns are read too, unless one of them cannot be read. If ``aligned`` is empty, only the
-            columns that the model needs are read, in the order of the file.
+        aligned: by name, the types of the columns that the alignment used. If possible, these columns are read too, in
+            this order.
 
     Raises:
         TableError: the table cannot be used.

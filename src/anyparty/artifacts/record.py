@@ -16,24 +16,25 @@ Fields of every record:
     code: for each use of a user-defined function or class, such as "encoder of bank", a hash of its source
     ledger: the numbers of messages and bytes by sender, receiver and tag
     evaluation: the test scores, in the form of ``Evaluation.to_json``
-    costs: the rounds and bytes of messages: "sent" as counted, and "published" by the formulas of the APC-VFL paper
+    costs: the rounds and bytes of messages: "sent" has the counted values, and "published" the values that the formulas
+        of the APC-VFL paper give
     title, declared: the method's title, and the messages that the method declares
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 
-The record of a run in one process also has ``tables``: by party, the fingerprint of its table.  Earlier versions stored
-the settings of such a run only in config.toml.
+The record of a run in one process also has ``tables``: for each party, the fingerprint of its table.  Earlier versions
+stored the settings of such a run only in config.toml.
 
 Further fields in the record of a party at its own site:
 
     party, active, parties: the names of this party, of the active party, and of all parties
     job: the name that the transport gave the run
-    agreed: by group of settings that all parties must share, a hash of the group
+    agreed: for each group of settings that all parties must share, a hash of the group
     table: the fingerprint of the party's table
     alignment: an identifier of the alignment in hexadecimal, which is equal at all parties
     aligning: the number of elliptic-curve points that this party has computed in a private alignment, and the total
         number
-    stages: by name of the stage, the number of epochs, the number of rows per epoch, and the first epoch
-    shape: the sizes of the party's network that cost formulas need, in the form of ``core.costs.PartyShape``
+    stages: for each stage, the number of epochs, the number of rows per epoch, and the first epoch
+    shape: the sizes of the party's network, for cost formulas, in the form of ``core.costs.PartyShape``
     predicted: a description of the task in one line; only at the active party
     attendance: warnings about parties that missed epochs; only at the active party
 
@@ -62,7 +63,7 @@ from anyparty.config.settings_group import Settings
 from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.storage import read_json, write_json
 from anyparty.core.types import Capabilities
-from anyparty.errors import ConfigError, ModelError, hearing
+from anyparty.errors import ConfigError, ModelError, remarks_to
 from anyparty.training.callbacks import error_text, now, status_of
 
 if TYPE_CHECKING:
@@ -78,17 +79,17 @@ MAY_DIFFER = {
 
 
 class Entry(Settings):
-    """A group of fields in a record.  Fields that no class declares are kept unchanged."""
+    """A group of fields in a record.  Unknown fields are kept unchanged."""
 
     model_config = ConfigDict(extra="allow", frozen=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return those fields that were set, as values for JSON."""
+        """Return the fields that have been set, as values for JSON."""
         return self.model_dump(exclude_unset=True)
 
 
 class EpochEntry(Entry):
-    """One epoch: its stage, number, loss, seconds, scores, and the parties that were absent or came back."""
+    """One epoch: its stage, number, loss, duration, scores, absent parties, and parties that came back."""
 
     stage: str
     epoch: int
@@ -121,7 +122,7 @@ class MessageEntry(Entry):
 
 
 def _as_read(value: Any, validate: Any) -> Any:
-    """Validate a number with the function ``validate``; return an integer unchanged, and not as a float."""
+    """Validate a number; keep an integer an integer, although the field's type is float."""
     number = validate(value)
     return value if type(value) is int else number
 
@@ -139,7 +140,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """The test scores of all test rows, and of the rows with each number and each set of present parties."""
+    """The test scores of all test rows, and scores grouped by the number and by the set of present parties."""
 
     task: Literal["classification", "regression"]
     classes: list[str]
@@ -160,7 +161,7 @@ def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
 
 
 class StatusEntry(Entry):
-    """The status, the error, the end time and the warnings of work that one process does, such as a run."""
+    """The status, the error, the end time and the warnings of a run or of other work of one process."""
 
     status: str = "done"
     error: str = ""
@@ -169,7 +170,7 @@ class StatusEntry(Entry):
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Record the warnings that a ``with`` block issues, its final status, its error and its end time."""
+        """Record the result of a ``with`` block: its warnings, final status, error and end time."""
         self.remarks = list(self.remarks)
 
         def remark(sentence: str) -> None:
@@ -177,7 +178,7 @@ class StatusEntry(Entry):
                 self.remarks.append(sentence)
 
         try:
-            with hearing(remark):
+            with remarks_to(remark):
                 yield
         except BaseException as error:
             self.status, self.error = status_of(error), error_text(error)
@@ -282,7 +283,7 @@ class RunRecord(StatusEntry):
 
 
 def declared_by(can: Capabilities) -> dict[str, Any]:
-    """Return the fields ``title`` and ``declared`` of a record: a method's title and the messages that it declares."""
+    """Return a record's fields ``title`` and ``declared`` for a method with the capabilities ``can``."""
     return {
         "title": can.title,
         "declared": [{key: str(value) for key, value in asdict(each).items()} for each in can.messages],
@@ -290,7 +291,7 @@ def declared_by(can: Capabilities) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that affect results, of Python, and the machine's architecture."""
+    """Return the machine's architecture, and the versions of Python and of the packages that affect results."""
     packages = ("torch", "numpy", "polars", "scikit-learn")
     return {
         "anyparty": anyparty.__version__,
@@ -312,10 +313,10 @@ def is_cut(path: Path) -> bool:
 
 
 def has_model(path: Path) -> bool:
-    """Return True if the model in the folder of a record file belongs to the recorded run.
+    """Return True if the folder of a record file has the model of the recorded run.
 
-    The record shows this by the status "done", or by its field ``best_epoch``. This field is set when the model is
-    written, and stays if the run fails later. The result is also True if the record cannot be read.
+    A run has written its model if its status is "done" or its record has a ``best_epoch``. The result is also True if
+    the record cannot be read.
     """
     try:
         record = RunRecord.read(path)

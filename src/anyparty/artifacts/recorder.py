@@ -73,7 +73,7 @@ class Recorder(Callback):
     lock: FileLock | None = None
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Remove from the history the epochs of ``stage`` after ``first_epoch``, which a resumed stage repeats."""
+        """Remove the epochs of ``stage`` after ``first_epoch`` from the history; a resumed stage repeats them."""
         self.record.history = list(
             takewhile(lambda epoch: epoch.stage != stage or epoch.epoch <= first_epoch, self.record.history)
         )
@@ -94,7 +94,7 @@ class Recorder(Callback):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Write the record when the ``with`` block ends or fails, then unlock the run's folder."""
+        """Write the record at the end of the ``with`` block, even after an error, then unlock the run's folder."""
         try:
             with self.record.noting():
                 yield
@@ -161,7 +161,7 @@ class LocalRecorder(Recorder):
         path, settings = folder / FILE, folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
         kept = RunRecord.read(path).to_json() if there and not cut else {}
-        if (cut or kept.get("history")) and not resume:  # a new run may replace a run that finished no epoch
+        if (cut or kept.get("history")) and not resume:  # a run that finished no epoch may be replaced
             raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
                               f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
         if resume and not (there and settings.exists()):
@@ -191,7 +191,7 @@ class LocalRecorder(Recorder):
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
-            if old.get("loss", loss) != loss:  # earlier versions recorded no loss; then accept any loss
+            if old.get("loss", loss) != loss:  # records of earlier versions have no loss
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
                 raise ResumeError(f"cannot resume with another loss: the run began with {was}, and this call has "
                                   f"{now_is}; pass the first one to train(loss=...), or train again")  # fmt: skip
@@ -199,14 +199,14 @@ class LocalRecorder(Recorder):
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
-            _same(old.setdefault("code", dict(code)), code,  # earlier versions recorded no hashes; then accept any code
+            _same(old.setdefault("code", dict(code)), code,  # records of earlier versions have no hashes
                   "the source of your functions changed since the run began", "source of")  # fmt: skip
             values = old | {"status": "running", "error": "", "settings": config.to_toml()}
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # before config.toml: the next start rejects a config.toml without a record
-        if not resume or all(party.table for party in config.parties.values()):  # store changed paths of tables
+            recorder.record.write(path)  # first, because the next start rejects a config.toml without a record
+        if not resume or all(party.table for party in config.parties.values()):  # the tables' paths may have changed
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
         (folder / ID_HASHES).unlink(missing_ok=True)
@@ -276,7 +276,7 @@ class SiteRecorder(Recorder):
         self.write()
 
     def on_align_progress(self, done: int, total: int) -> None:
-        """Record how many elliptic-curve points of the private alignment this party has computed, and their total."""
+        """Record how many elliptic-curve points the party has computed in a private alignment, and their total."""
         self.record.aligning = [done, total]
         self.write()
 
@@ -287,7 +287,7 @@ class SiteRecorder(Recorder):
 
         Args:
             number: an identifier of the alignment.
-            agreed: the text of each group of settings, by the name of the group; the record stores hashes of the texts.
+            agreed: by name, the text of each group of shared settings; the record stores hashes of the texts.
             rows: the number of aligned rows.
             overlap: at the active party, the number of rows that each set of parties shares; ``None`` at passive
                 parties.
@@ -302,17 +302,16 @@ class SiteRecorder(Recorder):
 
 
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a new record that replaces a truncated record file, for example after a power failure.
+    """Return the fields of a record that replaces a truncated record file.
 
     ``values`` are all fields except the history. The history is read from the active party's last readable checkpoint.
-    ``path`` is the truncated file.
     """
     remark(
         f"{path}: truncated, for example by a power failure; the run resumes from its checkpoints. Its record of "
         "earlier messages is lost, and whether its tables changed cannot be checked"
     )
     for file in reversed(Checkpoints(path.parent / "parties" / active / "checkpoints").files()):
-        with suppress(ModelError, ValidationError):  # skip a damaged checkpoint, which training reports later
+        with suppress(ModelError, ValidationError):  # training reports a damaged checkpoint later
             return values | {"history": PROGRESS.validate_python(read(file)[1]).history}
     return values
 
@@ -320,8 +319,8 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
 def same_settings(old: str, new: str, own: Method | None = None) -> None:
     """Check that two TOML texts are settings of the same run; the paths of tables may differ.
 
-    ``own`` is the method of the new settings, if it is user-defined.  The old settings may have no description of such
-    a method, because earlier versions did not save one.  In this case only the method's title is compared.
+    ``own`` is the method of the new settings, if it is user-defined.  If the old settings do not describe such a
+    method, as in earlier versions, only the titles of the methods are compared.
 
     Raises:
         ResumeError: a setting or the order of the parties differs.
@@ -335,7 +334,7 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
     before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
     _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))
-    if those != these:  # order matters: a party's index selects its network
+    if those != these:  # a party's index selects its network
         raise ResumeError(f"cannot resume, the settings list the parties in another order: it was {', '.join(those)}, "
                           f"is {', '.join(these)}; restore the order in which the run began")  # fmt: skip
 
@@ -355,7 +354,7 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
 
 
 def _short(value: Any) -> str:
-    text = repr(value)  # a long text such as a hash is shortened, but a name "module:function" is not
+    text = repr(value)
     return text if len(text) <= 24 or ":" in text else text[:20] + "...'"
 
 
@@ -366,14 +365,13 @@ def counted_costs(
 
     Args:
         method: the method that was trained.
-        outcomes: by party, its result of training.  Only the active party's result is required.
+        outcomes: for each party, its result of training.  Only the active party's result is required.
         batch_size: the number of rows in a batch.
         ledger: the numbers of messages and bytes that the parties sent.
 
     Returns:
         A mapping with two lists.  "sent" has the rounds and bytes of the method's own messages.  "published" has the
         rounds and bytes that the formulas of the APC-VFL paper give, and is empty if no formula covers the method.
-
     """
     own = {message.tag for message in method.can.messages}
     shapes = {name: sizes_of(outcome) for name, outcome in outcomes.items()}
@@ -385,7 +383,7 @@ def counted_costs(
 
 
 def sizes_of(outcome: PartyResult) -> PartyShape:
-    """Return the sizes of a party's network for cost formulas; other parties do not know these sizes."""
+    """Return the network sizes of a party, for cost formulas."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

@@ -1,4 +1,4 @@
-"""Lock a folder while a run writes to it, and call functions that save the run's state regularly.
+"""Lock a folder while a run writes to it, and save the run's state at regular intervals.
 
 Without the lock, two runs in one folder would overwrite each other's record, checkpoints and model. The operating
 system locks the file ``.lock`` in the folder, and releases the lock at once if the process is killed.
@@ -21,10 +21,10 @@ from anyparty.errors import ConfigError, StorageError
 
 LOCK = ".lock"
 LOCK_HELD = "another run is at work in this folder"
-ID_HASHES = "trained.safetensors"  # earlier versions wrote hashes of training ids to this file, which is now deleted
-WAIT_S = 20.0  # seconds to wait for the lock: a party's new process may start while its old process is still ending
+ID_HASHES = "trained.safetensors"  # earlier versions wrote this file; it is deleted
+WAIT_S = 20.0  # seconds to wait for the lock, because a restarted party's old process may still be ending
 LOOK_S = 0.2  # seconds between two attempts to lock the folder
-WRITTEN = {  # only the process with the lock writes these files; commands such as `anyparty report` take no lock
+WRITTEN = {  # only the process with the lock writes these files
     "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
 }  # fmt: skip

@@ -26,8 +26,8 @@ from anyparty.training.callbacks import Callback
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
-MOST_LETTERS = 500  # maximum length of a parameter's value in MLflow
-MOST_OF_A_CAUSE = 200  # maximum length of another package's error message when our message quotes it
+MOST_LETTERS = 500  # the largest number of characters of a parameter in MLflow
+MOST_OF_A_CAUSE = 200  # the largest number of quoted characters of another package's error message
 UNTRACKED = "To train without MLflow, remove mlflow from [track]"
 
 
@@ -104,7 +104,7 @@ def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the value of each setting in nested ``values``, as texts.
+    """Yield the dotted name and the value of each setting in nested ``values``, as text.
 
     >>> dict(flat({"train": {"epochs": 5}, "method": {"name": "laser"}}))
     {'train.epochs': '5', 'method.name': 'laser'}
@@ -143,7 +143,7 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Write the loss, the duration and the scores of an epoch, and flush the file to show them without delay."""
+        """Write the loss, the duration and the scores of an epoch, and flush them to the file."""
         self.epochs = record["epoch"]
         for name, value in numbers(record):
             self.writer.add_scalar(name, value, self.epochs)
@@ -151,12 +151,12 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Write the name of the party that was lost, and the reason why it was lost."""
+        """Write the name of a lost party and the reason."""
         self.writer.add_text("parties", f"{party} is gone: {why}", self.epochs)
 
     @forgiven
     def on_party_joined(self, party: str) -> None:
-        """Write the name of the party that takes part again."""
+        """Write the name of a party that came back."""
         self.writer.add_text("parties", f"{party} takes part again", self.epochs)
 
     @forgiven
@@ -185,7 +185,7 @@ class MLflow(Tracker):
     def __init__(
         self, uri: str, *, experiment: str = "anyparty", name: str = "", kept: Path | None = None, resume: bool = False
     ) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default, 7 retries, would take minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the default of 7 retries takes minutes
         try:
             from mlflow.tracking import MlflowClient  # noqa: PLC0415 - in the extra "track"
         except ImportError:
@@ -196,7 +196,7 @@ class MLflow(Tracker):
             found = self.client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self.client.create_experiment(experiment)
             if resume and kept is not None:
-                with suppress(ModelError):  # the file ``kept`` does not exist if MLflow did not track the run before
+                with suppress(ModelError):  # the file is missing if MLflow did not track the run before
                     self.run = str(read_json(kept)["run"])
             self.goes_on = bool(self.run)
             if self.goes_on:
@@ -232,12 +232,12 @@ class MLflow(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Tag the MLflow run with the name of a party that was lost, and the reason why it was lost."""
+        """Tag the MLflow run with the name of a lost party and the reason."""
         self.client.set_tag(self.run, f"party.{party}", f"gone since epoch {self.epochs + 1}: {why}")
 
     @forgiven
     def on_party_joined(self, party: str) -> None:
-        """Tag the MLflow run with the name of a party that takes part again."""
+        """Tag the MLflow run with the name of a party that came back."""
         self.client.set_tag(self.run, f"party.{party}", f"takes part again after epoch {self.epochs + 1}")
 
     @forgiven

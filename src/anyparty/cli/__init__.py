@@ -11,7 +11,7 @@ from anyparty.cli.errors import end_at_once
 def main() -> None:
     """Run the command ``anyparty`` with the arguments of this process."""
     end_at_once()
-    from anyparty.cli.app import app  # during these imports, Ctrl-C ends the process
+    from anyparty.cli.app import app  # Ctrl-C ends the process during this import
 
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils

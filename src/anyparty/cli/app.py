@@ -142,7 +142,7 @@ def predict(
     raw_csv: RawCsv = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict every row with the parties that have the row and may take part.
+    """Predict every row from the columns of the selected parties that have the row.
 
     The predictions are in the order of the active party's table. Predictions of rows that this table lacks follow, in
     the order of the other parties' tables.
@@ -290,7 +290,7 @@ def doctor(
     findings = examine(place)
     table = Table("", "check")
     for name in ("result", "what to do"):
-        table.add_column(name, overflow="fold")  # break long texts over lines, so that the end of a path is not cut
+        table.add_column(name, overflow="fold")  # wrap long paths instead of cutting them
     for each in findings:
         style = LEVEL_STYLES[each.level]
         table.add_row(Text(each.level, style=style), Text(each.check), Text(each.result), Text(each.advice))
@@ -315,12 +315,11 @@ app.add_typer(party, name="party")
 
 
 def _options(name: str, *values: object) -> list[str]:
-    """Return the option ``name`` and a value, as two words of a command line, for each value that is not ``None``."""
     return [word for value in values if value is not None for word in (name, str(value))]
 
 
 def _resume_hint(words: list[str], folder: Path) -> str:
-    """Return a sentence with the command that resumes a stopped run; if nothing was saved, the sentence states this."""
+    """Return a sentence with the command that resumes a stopped run, or a sentence that nothing was saved."""
     if not (folder / "record.json").exists():
         return "Stopped before training began; nothing was saved."
     return f"Stopped. Resume with: {shlex.join(['anyparty', 'train', *words])} --resume"

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from anyparty.core.predictions import Predictions
     from anyparty.core.types import Capabilities
 
-LONGEST_WORD = 16  # in a narrow table, words of up to this many letters are kept whole
+LONGEST_WORD = 16  # in a narrow table, only words with more letters than this are broken
 MAX_SETS = 16  # maximum number of sets of parties in a summary of predictions
 
 
 class Screen(Console):
-    """A console that prints a command's output in one of two forms: text for people, or one JSON object.
+    """A console that prints a command's output as text for people or as one JSON object.
 
-    Text is printed unchanged, although rich by default reads ``:ab:`` as an emoji and ``[red]`` as a colour.
+    It prints ``:ab:`` and ``[red]`` unchanged. By default, rich would print them as an emoji and as a colour.
     """
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, as_json: bool = False) -> None:
-        """Make the console; with ``as_json``, ``print`` prints nothing, and only ``result`` prints."""
+        """Make the console; if ``as_json`` is true, ``print`` prints nothing, and ``result`` prints JSON."""
         system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
         super().__init__(stderr=stderr, quiet=quiet or as_json, color_system=system, emoji=False, markup=False,
                          highlight=False)  # fmt: skip
         self.as_json = as_json
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print like ``rich``, but make too wide tables narrower, or print the rows of such tables as a list."""
+        """Print like ``rich``, but fit wide tables to the terminal: narrow their columns, or print a list instead."""
         super().print(*(_fitted(each, self) for each in objects), **options)
 
     def result(self, values: Callable[[], Mapping[str, Any]]) -> None:
@@ -51,7 +51,7 @@ class Screen(Console):
         A number that is not finite becomes ``null``; dates and paths become text.  ``json_keys`` describes the keys.
         """
         if self.as_json:
-            from anyparty.core.storage import finite  # imported late, because it loads polars
+            from anyparty.core.storage import finite  # this import loads polars
 
             print(json.dumps(finite(values()), indent=2, ensure_ascii=False, default=str))
 
@@ -61,11 +61,11 @@ def screen(*, stderr: bool = False, quiet: bool = False, as_json: bool = False) 
     return Screen(stderr=stderr, quiet=quiet, as_json=as_json)
 
 
-# Functions that fit tables to the width of a terminal
+# Fit tables to the width of a terminal
 
 
 def _fitted(shown: Any, console: Console) -> Any:
-    """Return ``shown`` with tables that fit the width of the console without cutting a number or a word."""
+    """Fit tables to the width of the console without breaking a number or a short word."""
     shown = rich_cast(shown)
     if isinstance(shown, Group):
         return Group(*(_fitted(each, console) for each in shown.renderables))
@@ -75,7 +75,7 @@ def _fitted(shown: Any, console: Console) -> Any:
 def _fitted_table(table: Table, console: Console) -> Table:
     least = [_least_width(column, console) for column in table.columns]
     most = [max(_widths(column, console, "maximum")) for column in table.columns]
-    room = console.width - 1 - 3 * len(least)  # the width without the frame and the spaces around cells
+    room = console.width - 1 - 3 * len(least)  # the width for text, without frame and spaces
     if sum(most) <= room:
         return table
     if sum(least) > room:
@@ -88,13 +88,13 @@ def _fitted_table(table: Table, console: Console) -> Table:
 
 
 def _widths(column: Column, console: Console, of: str) -> list[int]:
-    """Return the widths of a column's header and cells, with line breaks ("minimum") or without ("maximum")."""
+    """Return the widths of a column's header and cells; ``of`` is "minimum" (with line breaks) or "maximum"."""
     cells = [column.header, *column.cells]
     return [getattr(Measurement.get(console, console.options, cell), of) for cell in cells]
 
 
 def _least_width(column: Column, console: Console) -> int:
-    """Return the least width of a column that does not break numbers, or words of up to ``LONGEST_WORD`` letters."""
+    """Return the smallest width of a column at which no number and no short word is broken."""
     header, *_ = words = _widths(column, console, "minimum")
     if column.justify == "right":
         return max(header, *_widths(column, console, "maximum")[1:], 1)
@@ -102,7 +102,7 @@ def _least_width(column: Column, console: Console) -> int:
 
 
 def _as_list(table: Table) -> Table:
-    """Return ``table`` as a list: one section for each row, with a line for each column's header and cell."""
+    """Convert a table to a list: a line with header and text for each cell, and a section for each row."""
     listed = Table(title=table.title, caption=table.caption, title_justify="left", show_header=False)
     listed.add_column(overflow="fold")
     listed.add_column(overflow="fold")
@@ -115,15 +115,17 @@ def _as_list(table: Table) -> Table:
     return listed
 
 
-# Functions for predictions and files of results
+# Predictions and output files
 
 
 def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_csv: bool = False) -> None:
-    """Reject, before a command does any work, an output file that has an unknown format or is one of the ``tables``.
+    """Reject an output file with an unknown format, or one that would overwrite an input table.
+
+    Commands call this function before they do any work.
 
     Raises:
-        ConfigError: the file is neither .parquet nor .csv, or is a table that would be lost; or ``raw_csv`` is set
-            without a .csv file.
+        ConfigError: the file is neither .parquet nor .csv, or is one of the ``tables``; or ``raw_csv`` is set without a
+            .csv file.
     """
     from anyparty.core import display
     from anyparty.errors import ConfigError
@@ -139,7 +141,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
-    """Reject an output file that ``check_output`` would reject, or that is a table of the run."""
+    """Reject an output file like ``check_output``; the run's own tables are protected, too."""
     from anyparty.api.runs import settings_of
 
     own = () if out is None else settings_of(run).parties.values()
@@ -163,12 +165,12 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
 
 
 def rows_or_file(frame: pl.DataFrame, out: Path | None) -> dict[str, Any]:
-    """Return for JSON the path ``out`` to which ``print_or_write`` writes, or all rows if ``out`` is ``None``."""
+    """Return the path ``out`` of the written file for JSON, or all rows if ``out`` is ``None``."""
     return {"out": out, "rows": frame.to_dicts() if out is None else None}
 
 
 def predictions_to_json(answered: Predictions) -> dict[str, Any]:
-    """Return for JSON the same numbers of rows as ``render_predictions`` shows, but for all sets of parties."""
+    """Return the summary of predictions for JSON: the parties used, the numbers of rows, and missing answers."""
     from anyparty.core.predictions import members
 
     rows = int(answered.answered.sum())
@@ -184,7 +186,7 @@ def predictions_to_json(answered: Predictions) -> dict[str, Any]:
 
 
 def render_predictions(answered: Predictions) -> RenderableType:
-    """Show how many rows each set of parties predicted, and the reasons why the remaining rows have no prediction."""
+    """Show how many rows each set of parties predicted, and why other rows have no prediction."""
     from anyparty.core.predictions import members
 
     n = len(answered)
@@ -207,7 +209,7 @@ def render_predictions(answered: Predictions) -> RenderableType:
 
 
 def _rows_by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield each set of parties that predicted rows together, with the number of rows; the highest number is first."""
+    """Yield each set of parties that predicted rows, with the number of rows; most rows first."""
     from anyparty.core.predictions import members, patterns
 
     distinct, which = patterns(answered.took_part[answered.answered])
@@ -234,11 +236,11 @@ def _cell(value: object) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
-# Functions that describe methods
+# Descriptions of methods
 
 
 def render_methods() -> RenderableType:
-    """Show all methods and their capabilities from methods.json; importing the methods would take seconds."""
+    """Show all methods and their capabilities, without importing the methods, which would take seconds."""
     listed = json.loads((Path(__file__).parent / "methods.json").read_text(encoding="utf-8"))
     table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
     for each in listed["methods"]:
@@ -249,7 +251,7 @@ def render_methods() -> RenderableType:
 
 
 def methods_to_json() -> dict[str, Any]:
-    """Return for JSON the names and capabilities of all methods."""
+    """Return the names and capabilities of all methods, for JSON."""
     from anyparty.methods.method_registry import METHODS, method
 
     return {"methods": [_capabilities_to_json(name, method(name).can) for name in METHODS]}
@@ -268,7 +270,7 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
     """Return a method's capabilities, and the name, default and meaning of each parameter.
 
     Raises:
-        ConfigError: the method is unknown, or it is a user's own ("module:name") and cannot be imported or created.
+        ConfigError: the method is unknown, or a user-defined method ("module:name") cannot be imported or created.
     """
     from anyparty.config.method_factory import METHOD, classes_of, made_by
     from anyparty.config.user_code import AllowedCode, load_code
@@ -281,7 +283,7 @@ def _described_method(name: str) -> tuple[Capabilities, list[dict[str, str]]]:
 
 
 def described_parameters(of: Any) -> list[dict[str, str]]:
-    """Return the name, default and meaning of each parameter of a class or function, from its docstring."""
+    """Return the name, default and description of each parameter of a class or function."""
     meanings = _documented_attributes(of)
     return [
         {"name": name, "default": default, "meaning": meanings.get(name, "")}
@@ -290,10 +292,10 @@ def described_parameters(of: Any) -> list[dict[str, str]]:
 
 
 def method_to_json(name: str) -> dict[str, Any]:
-    """Return for JSON a method's capabilities, messages and parameters.
+    """Return a method's capabilities, messages and parameters, for JSON.
 
     Raises:
-        ConfigError: the method is unknown, or it is a user's own and cannot be imported or created.
+        ConfigError: the method is unknown, or a user-defined method cannot be imported or created.
     """
     can, parameters = _described_method(name)
     return {**_capabilities_to_json(name, can), "parameters": parameters}
@@ -303,7 +305,7 @@ def render_method(name: str) -> RenderableType:
     """Show a method's parameters with their defaults, its messages, and what each message reveals.
 
     Raises:
-        ConfigError: the method is unknown, or it is a user's own and cannot be imported or created.
+        ConfigError: the method is unknown, or a user-defined method cannot be imported or created.
     """
     can, described = _described_method(name)
     about = Table.grid(padding=(0, 2))
@@ -331,10 +333,7 @@ def needed_parties(can: Capabilities) -> str:
 
 
 def _default_parameters(of: Any) -> dict[str, str]:
-    """Return, by name, the default of each parameter that a settings file can store.
-
-    A parameter whose value is a function is left out.
-    """
+    """Return the default of each parameter that a settings file can store, by name."""
     from anyparty.core.declared_types import takes
 
     values = {name: each.default for name, each in inspect.signature(of).parameters.items()}
@@ -352,7 +351,7 @@ def _default(value: Any) -> str:
 
 
 def _documented_attributes(of: Any) -> dict[str, str]:
-    """Return, by name, the description of each attribute in the docstrings of a class and its base classes."""
+    """Return the description of each attribute, by name, from the docstrings of a class and its base classes."""
     if not isinstance(of, type):
         return {}
     listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in reversed(inspect.getmro(of))]

@@ -3,9 +3,9 @@
     from anyparty.cli import demo
     comparison = demo.run("anyparty-demo", seeds=5)
 
-The results are one table and one plot.  ``anyparty.compare`` trains the methods.  For each seed, the test rows, the
-missing rows, the initial weights and the batches are drawn at random. They are equal for all methods.  An accuracy with
-2 of the 4 parties is the mean over the six pairs of parties.
+The results are one table and one plot.  ``anyparty.compare`` trains the methods.  A seed determines the test rows, the
+missing rows, the initial weights and the batches, which are equal for all methods.  The accuracy with 2 of the 4
+parties is the mean over the six pairs of parties.
 
 The learning rate, the widths of the networks and the number of epochs are equal for all methods.  They were chosen on
 validation rows alone, by the mean validation log-loss over the six methods; ``benchmarks.demo_settings`` repeats this
@@ -39,7 +39,7 @@ from anyparty.methods.method_registry import SPLIT, method
 
 NO_ANSWER = "no answer"
 COLOURS = {"light": ("#1f2328", "#6e7781", "#d8dee4", "#ffffff"), "dark": ("#e6edf3", "#9198a1", "#3d444d", "#0d1117")}
-LINES = {  # a colour and a marker for each method; the colours are readable on white and on black
+LINES = {  # a colour, which is readable on white and on black, and a marker for each method
     "Local": ("#8c959f", "v"), "Standard VFL": ("#bc4c00", "X"), "Ensemble": ("#bf8700", "s"),
     "Combinatorial": ("#8250df", "^"), "PlugVFL": ("#1a7f37", "D"), "LASER-VFL": ("#0969da", "o"),
 }  # fmt: skip
@@ -105,14 +105,13 @@ def result_files(comparison: Comparison) -> dict[str, bytes]:
     }
 
 
-# Functions for the table of results
+# Table of results
 
 
 def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]:
     """Return the mean and standard deviation of the accuracy in percent, by method and number of present parties.
 
-    A method has no entry for numbers of parties with which it cannot predict. The deviation is NaN if there is one
-    seed.
+    Numbers of parties with which a method cannot predict are left out. With one seed, the deviation is NaN.
     """
     rows = comparison.frame(by="present").filter(pl.col("coverage") > 0).iter_rows(named=True)
     return {
@@ -125,7 +124,7 @@ def scores(comparison: Comparison) -> dict[tuple[str, int], tuple[float, float]]
 
 
 def counts(comparison: Comparison) -> list[int]:
-    """Return the different numbers of present parties in a comparison, largest first."""
+    """Return the different numbers of present parties in a comparison, in descending order."""
     found: Sequence[int] = comparison.frame()["present"].drop_nulls().unique().to_list()
     return sorted(found, reverse=True)
 
@@ -146,7 +145,7 @@ def render_table(comparison: Comparison) -> Table:
 
 
 def away(present: int, parties: int) -> str:
-    """Return the heading of a column: how many of the ``parties`` are away if ``present`` of them are present.
+    """Return the heading of the table's column for ``present`` of ``parties`` parties.
 
     >>> away(4, 4), away(2, 4)
     ('all 4 present', '2 away')
@@ -185,9 +184,9 @@ def leader(comparison: Comparison) -> str:
 
 
 def verdicts(comparison: Comparison) -> Iterator[str]:
-    """Yield sentences: the leader's best columns, the methods level with it, and the methods that cannot predict.
+    """Yield sentences about the comparison: its best method, methods with equal scores, methods that cannot predict.
 
-    A method is level with the leader if the 95 % interval of their paired difference includes 0.
+    Two methods count as equal if the 95 % interval of their paired difference includes 0.
     """
     found, present, best = scores(comparison), counts(comparison), leader(comparison)
     yield f"{best} has the highest mean with {_columns(firsts(comparison)[best], present)}."
@@ -212,7 +211,7 @@ def _and(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-# Functions for the plot of results
+# Plot of results
 
 
 def plot(comparison: Comparison, kind: str, theme: str = "light") -> bytes:
@@ -264,6 +263,6 @@ def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
 def _points(
     found: Mapping[tuple[str, int], tuple[float, float]], name: str, present: Sequence[int]
 ) -> dict[int, tuple[float, float]]:
-    """Return, by position on the x axis, a method's mean and standard deviation; 0 replaces an unknown deviation."""
+    """Return a method's mean and standard deviation (0 if unknown) at each position of the x axis."""
     known = {place: found[name, n] for place, n in enumerate(present) if (name, n) in found}
     return {place: (mean, 0.0 if math.isnan(deviation) else deviation) for place, (mean, deviation) in known.items()}

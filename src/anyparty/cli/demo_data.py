@@ -116,7 +116,7 @@ def _hash(content: bytes) -> str:
 
 
 def training_tables(seed: int) -> dict[str, pl.DataFrame]:
-    """Return each party's training table; ``seed`` (0 for the demo's files) determines the rows that a party lacks."""
+    """Return each party's training table; ``seed`` selects the rows that a party lacks (0 for the demo's files)."""
     whole, digit = _tables()
     tables = {}
     for name, table in whole.items():
@@ -157,7 +157,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 @cache
 def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
-    """Return, for all 1,797 images, each party's table of ids and pixels, and the digits, which are the labels."""
+    """Return each party's table of ids and pixels for all 1,797 images, and the labels, which are the digits."""
     data = load_digits()
     numbers = Seeds(0).numpy("demo", "ids").choice(16**6, size=len(data.target), replace=False)
     ids = pl.Series("image", [f"D{number:06x}" for number in numbers.tolist()])

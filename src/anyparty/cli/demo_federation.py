@@ -30,14 +30,14 @@ from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SECRET
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import ConfigError, RunError
 from anyparty.tables.partition import cut
 from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-ROWS_SEEN = 72_000  # rows times epochs, for a demo of about a minute; the number of epochs is limited to 3 to 12
+ROWS_SEEN = 72_000  # the number of rows times the number of epochs, for a demo of about a minute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def most_frequent_share(table: Path) -> float:
 
 
 def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
-    """Repeat a federation's last run in this process; return, by party, whether its weights are equal in both runs."""
+    """Repeat a federation's last run in this process, and return for each party whether both weights are equal."""
     copies = {}
     sites = {name: SiteConfig.read((federation / "kits" / name).resolve()) for name in NAMES}
     for name, site in sites.items():
@@ -154,9 +154,9 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
         for file in (ALIGNMENT, SECRET):
             (folder / name / file).write_bytes((site.folder / file).read_bytes())
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the parties also use one thread; the last bit of a sum depends on the order of additions
+    torch.set_num_threads(1)  # as the parties do, because the number of threads affects rounding
     try:
-        memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
+        memory.play({name: partial(train_at_site, site, settings.load(config)) for name, site in copies.items()})
     finally:
         torch.set_num_threads(threads)
     return {
@@ -169,7 +169,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
 @contextmanager
 def _started(federation: Path) -> Iterator[None]:
     try:
-        flare.start(federation, 240.0)  # seconds, more than usual, because the machine may be busy
+        flare.start(federation, 240.0)  # time-out in seconds, long because the machine may be busy
         yield
     finally:
         flare.stop(federation)

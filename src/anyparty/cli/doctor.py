@@ -34,13 +34,13 @@ from anyparty.errors import AnypartyError, ConfigError, ModelError
 from anyparty.tables import readers
 
 NAME = "anyparty"
-PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # by default port, the command that listens at this port
+PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default ports and the commands that use them
 EXTRAS = {
     "pandas": "tables as pandas data frames", "flare": "parties in separate processes", "serve": "anyparty serve",
     "dask": "anyparty bench --backend dask", "track": "TensorBoard and MLflow", "tune": "anyparty sweep",
 }  # fmt: skip
 MIN_DISK_BYTES, AMPLE_DISK_BYTES = 1e9, 10e9
-MAX_SKEW_S = 60.0  # maximum difference of two clocks; beyond it, certificates and time-outs may fail
+MAX_SKEW_S = 60.0  # with a larger difference of two clocks, certificates and time-outs may fail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _kits_in(folder: Path | None) -> list[Path]:
 
 
 def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
-    """Yield one finding: "fine" with the text that ``run`` returns, or "fix" with the message of its error."""
+    """Call a check ``run``, and yield one finding: "fine" with its result, or "fix" with the message of its error."""
     try:
         result = run()
     except AnypartyError as error:
@@ -114,7 +114,7 @@ def _check(name: str, run: Callable[[], str]) -> Iterator[Finding]:
 
 
 def requirements(extra: str = "") -> list[Requirement]:
-    """Return the packages that anyparty always requires; with ``extra``, those that this extra adds."""
+    """Return the packages that anyparty always requires, or those that the extra ``extra`` adds."""
     every = [Requirement(line) for line in requires(NAME) or ()]
     if not extra:
         return [each for each in every if each.marker is None]
@@ -167,7 +167,7 @@ def cores() -> int:
 
 def check_torch() -> Iterator[Finding]:
     """Check that PyTorch uses at most one thread per core, and report the device on which it can compute."""
-    import torch  # imported only here, because the import is slow
+    import torch  # a slow import
 
     threads, available = torch.get_num_threads(), cores()
     result = f"{threads} on {available} cores"
@@ -299,7 +299,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
 
 
 def check_connection(kit: Path) -> Iterator[Finding]:
-    """Check that the server answers; at the active party, check that its port is free or its own site listens there."""
+    """Check that the server answers; at the active party, check that its port is free or used by its own site."""
     try:
         gate = ServerAddress.of(kit)
     except AnypartyError as error:
@@ -334,9 +334,9 @@ def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
 
 
 def check_clocks(kit: Path) -> Iterator[Finding]:
-    """Check how far the other parties' clocks differed from the active party's when they last reported their time.
+    """Check how much the other parties' clocks differ from the active party's clock.
 
-    Only the active party's kit has these reports, so the function yields no finding for any other kit.  The measured
+    Parties report their time to the active party, so only the active party's kit can be checked.  The measured
     difference includes the time that the message takes, usually less than a second.
     """
     try:
@@ -373,7 +373,7 @@ def check_clocks(kit: Path) -> Iterator[Finding]:
 
 
 def _kits_without_flare() -> Iterator[Finding]:
-    """Report that kits are not checked, because the library that reads certificates comes with FLARE."""
+    """Report that kits are not checked, because NVIDIA FLARE is not installed."""
     yield Finding(check="kits", level="fix", result="NVIDIA FLARE is not installed",
                   advice='pip install "anyparty[flare]"')  # fmt: skip
 

@@ -39,12 +39,9 @@ def end_at_once() -> None:
 
 
 def handle_signals(*, import_libraries: bool = True) -> None:
-    """Import polars, PyTorch and scikit-learn, then let Ctrl-C and SIGTERM raise KeyboardInterrupt.
-
-    The training methods are not imported here, because a command that only reads records does not need them.
-    """
+    """Import polars, PyTorch and scikit-learn, then let Ctrl-C and SIGTERM raise KeyboardInterrupt."""
     if _handlers and import_libraries:
-        with contextlib.suppress(ImportError, OSError):  # the code that needs the library reports the error
+        with contextlib.suppress(ImportError, OSError):  # later code reports a missing library
             import_module("polars")  # polars installs its own handler of Ctrl-C
             _use_system_default()
             import_module("torch")
@@ -60,15 +57,15 @@ def _use_system_default() -> None:
 
 
 def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM, which ``kill``, a batch system or a container sends, like Ctrl-C."""
+    """Handle SIGTERM like Ctrl-C."""
     interrupt = signal.getsignal(signal.SIGINT)
-    if not callable(interrupt):  # SIGINT is ignored, as in a shell's background job, or Python did not set its handler
+    if not callable(interrupt):  # SIGINT is ignored, as in a shell's background job
         raise KeyboardInterrupt
     interrupt(signal.SIGINT, frame)
 
 
 def print_error(sentence: str, style: str = "red") -> None:
-    """Print a sentence to stderr on a single line, so that programs can search the output for the whole sentence."""
+    """Print a sentence to stderr on a single line, so that programs can search for it."""
     from rich.text import Text
 
     from anyparty.cli.console import screen
@@ -101,7 +98,7 @@ def _with_errors(command: Callable[P, T], *, import_libraries: bool) -> Callable
             if isinstance(error, BrokenPipeError) and _stdout_is_closed():
                 from anyparty.cli.console import screen
 
-                screen().on_broken_pipe()  # this call exits without a message
+                screen().on_broken_pipe()  # exits without a message
             if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
                 raise
             print_error(_sentence(error))
@@ -114,17 +111,17 @@ def _with_errors(command: Callable[P, T], *, import_libraries: bool) -> Callable
 
 
 def _sentence(error: Exception) -> str:
-    """Return the error's message; if the system reports a problem with a file, add advice."""
+    """Return the error's message, with advice for errors of the file system."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return (f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}; free space, change its "
                 f"permissions, or name another place")  # fmt: skip
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:  # no space on the disk
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk is full ({error.strerror}). Free some space, then run the command again."
     return str(error)
 
 
 def _stdout_is_closed() -> bool:
-    """Return True if stdout is a pipe whose reader, such as ``head``, has ended; print an empty line to find out."""
+    """Return True if the reader of stdout has ended, such as ``head`` in a pipe."""
     try:
         print(flush=True)
     except BrokenPipeError:

@@ -171,7 +171,7 @@ def train(
 
 
 def _sentences(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return, by party, a sentence that describes how the party's work for a job ended; "done" after success."""
+    """Return a sentence for each party on the result of its work for a job; "done" after success."""
     return {name: str(outcome["sentence"] or "done") for name, outcome in outcomes.items()}
 
 
@@ -232,7 +232,7 @@ def demo(
         int | None, typer.Option(min=1, help="Epochs.", show_default="3 to 12, more for smaller data sets")
     ] = None,
 ) -> None:
-    """Train and predict on real data with four parties in separate processes; compare the weights with one process.
+    """Train and predict on real data with four parties in separate processes; repeat this in one process and compare.
 
     The processes are connected by mutual TLS.
 

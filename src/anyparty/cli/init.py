@@ -64,7 +64,7 @@ def init(
 
 
 def _tables_in_folder(*, asks: bool) -> list[str]:
-    """Return the table files in the current folder; with ``asks``, let the user confirm or replace this list.
+    """Return the table files in the current folder; if ``asks`` is true, let the user confirm or replace this list.
 
     Raises:
         ConfigError: ``asks`` is false, and the folder has fewer than two tables.
@@ -82,9 +82,9 @@ def _tables_in_folder(*, asks: bool) -> list[str]:
 def _ask(
     draft: SettingsDraft, files: Mapping[str, Path], id: str | None, label: str | None  # noqa: A002
 ) -> tuple[str | None, str]:  # fmt: skip
-    """Return the columns of ids and labels, after asking the user for those that are ``None``.
+    """Ask the user for those columns of ids and labels that are ``None``, and return all of them.
 
-    The answer that the prompt suggests is the first candidate in ``draft``.
+    The first candidate in ``draft`` is the suggested answer.
     """
     from anyparty.config.draft import draft_settings
 

@@ -60,7 +60,7 @@ DataFolder = Annotated[
 
 
 class HomeExpandingGroup(typer.core.TyperGroup):
-    """The group of all commands; it replaces each ``~`` that the shell has left in an argument by the home folder.
+    """The group of all commands; it replaces ``~`` in arguments by the home folder where the shell does not.
 
     Shells replace ``~`` only at the start of a word, and not in ``--run=~/x``, ``--set run.folder=~/x`` or
     ``--table bank=~/x.csv``.
@@ -92,16 +92,16 @@ def search_modules_in(*folders: Path) -> None:
 
 
 def allowed_modules(allow_code: list[str] | None) -> list[str]:
-    """Return the modules given with ``--allow-code``; let Python search the current folder for these modules."""
+    """Return the modules given with ``--allow-code``, and let Python find them in the current folder."""
     if allow_code:
         search_modules_in()
     return allow_code or []
 
 
 def announce_user_code(config: Config, folder: Path, say: Callable[[str], object]) -> None:
-    """Let Python find the user code to which the settings refer, and report with ``say`` which code will be loaded.
+    """Report which user code the settings will load, and let Python find it in the current folder.
 
-    Python searches the current folder. If all code is allowed, it also searches ``folder``, the settings file's folder.
+    If all code is allowed, Python also searches ``folder``, the settings file's folder. ``say`` prints a sentence.
     """
     if not config.allowed_code.everything:
         allowed_modules(list(config.allowed_code.names))
@@ -112,7 +112,7 @@ def announce_user_code(config: Config, folder: Path, say: Callable[[str], object
 
 
 def _origin(reference: str) -> str:
-    """Return " from FILE" for the file of the module in a reference ``module:Name``; "" if the module is not found."""
+    """Return " from FILE" for the file of the module in ``module:Name``; "" if the module is not found."""
     with suppress(ImportError, ValueError):
         found = importlib.util.find_spec(reference.partition(":")[0].partition(".")[0])
         return f" from {found.origin}" if found is not None and found.origin else ""
@@ -130,13 +130,14 @@ def folder_option(text: str) -> Path:
     return Path(text)
 
 
+# a single argument with one of these endings is a table, not a settings file
 TABLE_ENDINGS = (
     ".csv",
     ".csv.gz",
     ".parquet",
     ".tsv",
     ".xlsx",
-)  # a single argument with one of these endings is a table, not a settings file
+)
 
 Sources = Annotated[
     list[str],
@@ -158,9 +159,9 @@ LabelColumn = Annotated[
 def settings_from(
     sources: Sequence[str], id: str | None, label: str | None, changes: Sequence[str], allow_code: Sequence[str] = ()  # noqa: A002
 ) -> tuple[Config, Path]:  # fmt: skip
-    """Return the settings and the path of their file.
+    """Return the settings from a settings file or from tables, and the path of the settings file.
 
-    If ``sources`` are tables, no settings file exists. The returned path is then only the source of the run's name.
+    If ``sources`` are tables, the path does not exist; it only gives the run its name.
 
     Raises:
         ConfigError: the file or the options cannot be used, or ``id`` or ``label`` is given with a settings file.
@@ -172,7 +173,7 @@ def settings_from(
 
     files = [text for text in sources if text.lower().endswith(".toml")]
     if len(sources) == 1 and "=" not in sources[0] and not sources[0].lower().endswith(TABLE_ENDINGS):
-        files = list(sources)  # a single argument without the ending of a table file is a settings file
+        files = list(sources)  # a settings file whose name does not end in .toml
     if files:
         if len(sources) > 1:
             raise ConfigError(f"{files[0]}: give one settings file, or only tables")
@@ -190,7 +191,7 @@ def settings_from(
 
 
 def _run_name(parties: Sequence[str], most: int = 4) -> str:
-    """Return a name for runs of these parties, with at most ``most`` names of parties.
+    """Return a name for runs of the given parties, made of at most ``most`` party names.
 
     >>> _run_name(["bank", "shop"]), _run_name(list("abcdef"))
     ('bank-shop', 'a-b-c-d-and-2-more')

@@ -45,7 +45,8 @@ _ELSEWHERE = {"Settings": "settings_group", "config_of": "loader", "from_values"
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name on first use, so that a command that only reads records does not import the encoders."""
+    """Import a name on first use, because importing the encoders takes seconds."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)
+    return found

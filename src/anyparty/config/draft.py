@@ -7,7 +7,7 @@
     found.ids[0]  # {"bank": "customer", "shop": "customer"}
     found.labels[0]  # LabelCandidate(party="bank", column="default", levels=2)
 
-The columns found are suggestions for a person. Training uses only the columns that are written in the settings.
+The columns found are suggestions, which the user should check before training.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
-from anyparty.errors import ConfigError, TableError, nearest, some
+from anyparty.errors import ConfigError, TableError, continued, nearest, some
 from anyparty.tables import cells, readers
 from anyparty.tables.column_types import FEW_LEVELS
 
 if TYPE_CHECKING:
     from anyparty.tables.readers import Source
 
-NEARLY_UNIQUE = 0.9  # a column of ids has at least this share of distinct cells; a few repeated ids may be mistakes
+NEARLY_UNIQUE = 0.9  # a column may hold ids if at least this share of its cells is distinct
 DECIMAL = r"^[+-]?\d*\.\d+([eE][+-]?\d+)?$"
 USUAL_LABELS = frozenset({"class", "default", "diagnosis", "fraud", "label", "outcome", "response", "target", "y"})
 USUAL_IDS = frozenset({"id", "ids", "key", "index"})
@@ -48,9 +48,8 @@ class RoleCandidates:
     """The columns that may hold ids or labels, most likely first.
 
     Attributes:
-        ids: for each candidate, the column of ids by party.
-        shared: for each candidate in ``ids``, the share of ids that the first table has in common with another table;
-            the mean over all other tables.
+        ids: candidates for the id columns; each candidate has one column for each party.
+        shared: for each candidate, the mean share of the first table's ids that another table also has.
         labels: the columns that may hold labels.
     """
 
@@ -64,7 +63,7 @@ def find_roles(sources: Mapping[str, Source], ids: Mapping[str, str] | None = No
 
     Args:
         sources: each party's table, by party.
-        ids: the column of ids by party, if it is known.
+        ids: the column of ids for each party, if it is known.
 
     Raises:
         TableError: a table cannot be read.
@@ -78,9 +77,9 @@ def find_roles(sources: Mapping[str, Source], ids: Mapping[str, str] | None = No
 
 
 def _id_candidates(frames: Mapping[str, pl.DataFrame]) -> list[tuple[float, dict[str, str]]]:
-    """Return, best first, possible choices of an id column in each table, each with its mean share of common ids.
+    """Return candidates for the id columns, with the mean share of ids that tables have in common; best first.
 
-    A choice has one column for each table. Each column of the first table is in at most one choice.
+    Each candidate has one column for each table.
     """
     distinct = {
         party: {column.name: ids for column in frame.iter_columns() if (ids := _distinct_ids(column)) is not None}
@@ -114,7 +113,7 @@ def _distinct_ids(column: pl.Series) -> pl.Series | None:
 
 
 def _shared(ids: pl.Series, others: pl.Series) -> float:
-    """Return the number of common ids, divided by the smaller of the two numbers of ids."""
+    """Return the share of common ids in the smaller of two sets of ids."""
     return float(ids.is_in(others.implode()).sum()) / min(len(ids), len(others))
 
 
@@ -123,12 +122,16 @@ def _plain(name: str) -> str:
 
 
 def _label_candidates(frames: Mapping[str, pl.DataFrame], ids: Mapping[str, str]) -> tuple[LabelCandidate, ...]:
-    """Return columns with few distinct cells or a usual name for labels; their names must occur in only one table."""
+    """Return the columns that may hold labels: columns with few distinct cells, or with a usual name such as label.
+
+    A column name that occurs in several tables is left out.
+    """
     names = [name for frame in frames.values() for name in frame.columns]
     found = []
     for party, frame in frames.items():
         for column in frame.iter_columns():
-            if column.name == ids.get(party) or names.count(column.name) > 1:
+            typed = cells.is_text(column) or cells.is_number(column) or column.dtype == pl.Boolean
+            if column.name == ids.get(party) or names.count(column.name) > 1 or not typed:
                 continue
             usual, levels = _plain(column.name) in USUAL_LABELS, cells.as_text(column).drop_nulls().n_unique()
             if levels < 2 or not (usual or levels <= FEW_LEVELS):
@@ -143,8 +146,8 @@ class SettingsDraft:
     """A draft of the settings that training needs: tables, columns of ids, and the label column.
 
     Attributes:
-        tables: by party, its file.
-        ids: by party, its column of ids.
+        tables: for each party, its file.
+        ids: for each party, its column of ids.
         label: the column to predict.
         active: the party that holds the label.
         candidates: the columns that may hold ids or labels.
@@ -158,7 +161,7 @@ class SettingsDraft:
 
     @property
     def shared_id(self) -> str | None:
-        """The name of the id column if it is the same in all tables, else None."""
+        """The name of the id column if all tables use the same name, else None."""
         return next(iter(self.ids.values())) if len(set(self.ids.values())) == 1 else None
 
     def values(self) -> dict[str, Any]:
@@ -174,7 +177,7 @@ class SettingsDraft:
         }
 
     def to_toml(self, folder: Path) -> str:
-        """Return the text of a settings file with comments; its paths are relative to ``folder``, the file's folder."""
+        """Return the text of a settings file in ``folder``, with comments and relative paths."""
         lines = ["# Settings of anyparty, written by `anyparty init`. Lines that begin with # have no effect.", ""]
         lines += ["[federation]"]
         if self.shared_id is not None:
@@ -225,7 +228,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def parties_of(names: Sequence[str]) -> dict[str, Path]:
-    """Return, by party, the file of each argument ``FILE`` or ``PARTY=FILE``.
+    """Return a mapping from party names to files, made from arguments ``FILE`` or ``PARTY=FILE``.
 
     Without ``PARTY=``, the party's name is the name of the file up to its first dot.
 
@@ -253,10 +256,10 @@ def parties_of(names: Sequence[str]) -> dict[str, Path]:
 def draft_settings(
     tables: Mapping[str, Path], *, id: str | None = None, label: str | None = None,  # noqa: A002 - the setting is called id
 ) -> SettingsDraft:  # fmt: skip
-    """Read the parties' tables, and return a draft of the settings for training on them.
+    """Return a draft of the settings for training on the parties' tables.
 
-    ``id`` and ``label`` are the names of the columns of ids and labels. If one is ``None``, the function searches the
-    tables for this column.
+    ``id`` and ``label`` are the names of the columns of ids and labels. If one is ``None``, the function looks for this
+    column in the tables.
 
     Raises:
         ConfigError: no column can hold the ids or the labels, or several tables have a column with the name ``label``.
@@ -267,8 +270,9 @@ def draft_settings(
     if id is not None:
         for party, names in columns.items():
             if id not in names:
-                raise TableError(f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}; "
-                                 "rename it in this table, or leave out --id to search for it")  # fmt: skip
+                message = f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}"
+                advice = "rename it in this table, or leave out --id to search for it"
+                raise TableError(continued(continued(message, advice), readers.header_below(tables[party], party, id)))
     found = find_roles(tables, None if id is None else dict.fromkeys(tables, id))
     if not found.ids:
         raise ConfigError("no column looks like ids that the tables share; name it: --id COLUMN")
@@ -277,7 +281,7 @@ def draft_settings(
 
 
 def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: str | None) -> tuple[str, str]:
-    """Return the active party and its label column: ``label``, or if this is ``None`` the likeliest label column."""
+    """Return the active party and its label column, which is the likeliest candidate if ``label`` is ``None``."""
     if label is None:
         if not found.labels:
             raise ConfigError("no column looks like labels; name it: --label COLUMN")
@@ -288,6 +292,5 @@ def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: s
                           "write a settings file that drops it: anyparty init")  # fmt: skip
     if not have:
         known = sorted({name for names in columns.values() for name in names})
-        raise TableError(f"no table has the label column {label!r}{nearest(label, known)}; the columns are: "
-                         f"{some(known, 12)}")  # fmt: skip
+        raise TableError(f"no table has the label column {label!r}{nearest(label, known)}")
     return have[0], label

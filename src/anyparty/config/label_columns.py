@@ -21,10 +21,13 @@ def check_parties(given: Iterable[str], known: Collection[str], what: str) -> No
 
 
 def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by party, the label column of each party that holds labels; the active party is first.
+    """Return the label column of each party that holds labels, the active party first.
 
-    ``found`` has, by party, the table or the name of its file. The function finds the active party if it is not set in
-    the settings.
+    If the settings do not name the active party, it is the party whose table has the label column.
+
+    Args:
+        config: the settings.
+        found: each party's table, or the name of its file.
 
     Raises:
         ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
@@ -51,10 +54,9 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return, by party, the label columns that are set in the settings; the active party is first.
+    """Return the label columns that the settings contain, by party, the active party first.
 
-    The active party has the column ``parties.NAME.label``, or by default ``federation.label``.  All other parties have
-    only ``parties.NAME.label``.
+    ``parties.NAME.label`` is a party's label column. For the active party, ``federation.label`` is the default.
 
     Raises:
         ConfigError: the active party has no label column, or no party uses ``federation.label``, so that the setting
@@ -77,8 +79,11 @@ def check_features(
 ) -> None:
     """Raise an error if a party would use the label column ``federation.label`` as a feature.
 
-    ``found`` has, by party, the table or the name of its file. ``columns`` has, by party, the names of the table's
-    columns, as ``columns_of`` returns them.
+    Args:
+        config: the settings.
+        active: the active party.
+        found: each party's table, or the name of its file.
+        columns: the column names of each party's table, from ``columns_of``.
 
     Raises:
         TableError: a party's table has such a column; the message names the party.
@@ -89,22 +94,22 @@ def check_features(
         own = (party and party.label) or (label if name == active else None)
         if label == own or label not in columns[name]:
             continue
-        told = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
+        start = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
         if own is not None:
             raise TableError(
-                f"{told} a feature beside its own label {own!r}: drop it there, or set label = {label!r} in "
+                f"{start} a feature beside its own label {own!r}: drop it there, or set label = {label!r} in "
                 f"[parties.{name}]"
             )
         raise TableError(
-            f"{told} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they are used "
+            f"{start} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they are used "
             'if it hosts a head: method.hosting = "labelers"), or drop it there'
         )
 
 
 def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Return, by party, the names of the columns of its table, without columns that the settings drop.
+    """Return the column names of each party's table, without columns that the settings drop.
 
-    ``found`` has, by party, the table or the name of its file.
+    ``found`` has each party's table, or the name of its file.
     """
     columns = {}
     for name, source in found.items():
@@ -115,7 +120,7 @@ def columns_of(config: Config, found: Mapping[str, Any]) -> dict[str, set[str]]:
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
-    """Return the only key of ``labels``, which maps parties to label columns; raise an error unless it has one key."""
+    """Return the only party in ``labels``; raise an error if there is no party or more than one."""
     if len(labels) == 1:
         return next(iter(labels))
     if not labels:

@@ -14,7 +14,7 @@ from anyparty.core.storage import user_path
 from anyparty.errors import ConfigError
 from anyparty.tables.readers import located
 
-OTHER = {"name": "factory", "factory": "name"}  # a method has one of these keys; a change of one removes the other
+OTHER = {"name": "factory", "factory": "name"}  # a method has only one of these keys, so setting one removes the other
 
 
 def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[str] = ()) -> Config:
@@ -82,7 +82,7 @@ def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: 
 
 
 def _backslash(error: ValueError) -> str:
-    r"""Return a hint if a backslash in double quotes, as in a Windows path, caused the TOML error; else ""."""
+    r"""Return a hint for a TOML error that a backslash caused, as in a Windows path; "" for other errors."""
     if not any(word in str(error) for word in ("Unescaped", "hex value", "Unicode")):
         return ""
     return r"; in a path, write / for each \ or use single quotes: table = 'C:\data\shop.csv'"
@@ -104,7 +104,7 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:
-    """Split ``a.b=value``, the argument of ``--set``, into the key's path, ``["a", "b"]``, and the value."""
+    """Split the argument ``a.b=value`` of ``--set`` into the path of the key, ``["a", "b"]``, and the value."""
     where, equals, text = change.partition("=")
     if not equals or not where.strip():
         raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
@@ -116,10 +116,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Remove settings that no longer apply after a change of the encoder or the method.
-
-    ``where`` is the path of the changed setting, and ``value`` is its new value.
-    """
+    """Remove the settings of the encoder or method that is replaced if ``where`` is set to ``value``."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
@@ -128,11 +125,10 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
             values.pop(name, None)
     if isinstance(values, dict) and groups == ["method"] and key in OTHER:
         values.pop(OTHER[key], None)
-        values.pop("own", None)  # in a run's config.toml, "own" has parameters of the method that is now replaced
+        values.pop("own", None)  # "own" in a run's config.toml belongs to the replaced method
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
-    """Set ``value`` at the path of keys ``where`` in the nested dicts ``values``."""
     *groups, key = where
     for group in groups:
         values = values.setdefault(group, {})
@@ -142,7 +138,7 @@ def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any
 
 
 def _with_paths(config: Config, folder: Path) -> Config:
-    """Return the settings with absolute paths; relative paths start from ``folder``, the settings file's folder."""
+    """Return the settings with absolute paths; relative paths start from ``folder``."""
     folder = folder.absolute()
     parties = {
         name: party if party.table is None else party.model_copy(update={"table": located(party.table, folder)})

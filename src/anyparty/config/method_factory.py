@@ -51,11 +51,11 @@ METHOD = CodeKind(
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
-    """Make a method from a user-defined object; a class or a function is called with the parameters.
+    """Make a method from a user-defined object ``found``; if it is a class or a function, call it with the parameters.
 
-    A rule class makes a split method.  This method takes the rule's parameters and the parameters that all built-in
-    split methods share, such as ``embedding`` and ``pretrain``.  A rule instance makes a split method for which the
-    settings cannot set parameters.
+    If ``found`` is a rule class, the result is a split method.  Its parameters are those of the rule and those that all
+    split methods have, such as ``embedding`` and ``pretrain``.  A rule instance makes a split method with default
+    parameters.
 
     Args:
         found: the object in the user's module.
@@ -88,7 +88,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
 
 
 def classes_of(found: Any) -> tuple[Any, ...]:
-    """Return the classes or the function whose parameters the settings can set; ``()`` if ``found`` is an instance."""
+    """Return the classes or the function whose parameters users can set; ``()`` for an instance."""
     if not _makes(found):
         return ()
     return (found, *SHARED) if _is_rules(found) else (found,)
@@ -97,7 +97,7 @@ def classes_of(found: Any) -> tuple[Any, ...]:
 def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> None:
     """Reject None for a parameter whose default is not None.
 
-    TOML cannot store None. After the settings are saved and read again, the parameter would therefore have its default.
+    TOML cannot store None, so the saved settings would contain the default instead.
     """
     for key in declared_types.takes(found):
         default = inspect.signature(found).parameters[key].default
@@ -107,12 +107,12 @@ def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, A
 
 
 def _makes(found: Any) -> bool:
-    """Return True if ``found`` is a class or a function, False if it is an instance of a rule or a method."""
+    """Return True if ``found`` is a class or a function, False if it is a rule or a method."""
     return callable(found) and (isinstance(found, type) or not hasattr(found, "can"))
 
 
 def _is_rules(found: Any) -> bool:
-    """Return True if ``found`` is a class whose instances are rules, and False if its instances are methods."""
+    """Return True if ``found`` is a rule class, False if it is a method class."""
     return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
 
 
@@ -126,7 +126,7 @@ def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -
         inspect.signature(found).bind(**values)
     except TypeError as error:
         raise ConfigError(f"method {name!r}: {error}") from None
-    except ValueError:  # a class or function written in C may have no signature to check
+    except ValueError:  # a class or function written in C may have no signature
         pass
     return found(**values)
 
@@ -183,10 +183,10 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
 
 
 def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
-    """Make the clock that a schedule uses: a clock of simulated time, or with ``real = True`` a clock of real time.
+    """Make the clock for a schedule: a clock of simulated time, or with ``real = True`` a clock of real time.
 
-    ``values`` are the settings of the group ``[clock]``.  Among them, ``trace`` is the path of a CSV file with the CPU
-    use of each party.  The clock of real time takes only ``timeout`` and ``grace``, in seconds.
+    ``values`` are the settings of the group ``[clock]``.  The clock of real time accepts only ``timeout`` and
+    ``grace``, in seconds.
 
     Raises:
         ConfigError: a value is out of range, the trace cannot be read, or a setting does not apply to this clock.
@@ -240,7 +240,7 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Replace the path ``clock.trace`` in the settings by the file's content, for use on another machine.
+    """Replace the path ``clock.trace`` by the file's content in ``clock.use``, for use on another machine.
 
     Raises:
         ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.
@@ -254,7 +254,6 @@ def carried(config: Config) -> Config:
 
 
 def _schedule_types(of: Any) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, by the field's name."""
     hints = get_type_hints(of)
     return {field.name: hints[field.name] for field in fields(of) if get_origin(hints[field.name]) is not ClassVar}
 
@@ -263,4 +262,4 @@ def _of_schedule_type(hint: Any, value: Any, what: str) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+        raise ConfigError(f"{what}: {declared_types.mistake(error.errors()[0])}, got {value!r}") from None

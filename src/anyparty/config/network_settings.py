@@ -1,6 +1,6 @@
 """Settings of encoders, and the factories that build encoder networks from these settings.
 
-This module is separate from ``settings_group``, so that a command that only reads records does not import networks.
+No other module of this package imports networks, which takes seconds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Encoder(Settings):
     def _ranges(self) -> Encoder:
         """Reject settings that have no effect or are out of range.
 
-        A setting without effect is accepted if it has its default value, because saved settings list every default.
+        A setting without effect is accepted if it has its default value, because saved settings contain every default.
         """
         wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
         fields = type(self).model_fields

@@ -26,11 +26,11 @@ from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
-from anyparty.core.types import Task, of_python
+from anyparty.core.types import of_python
 from anyparty.data.splits import Kind as SplitKind
 from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.metrics import METRICS, headline
+from anyparty.metrics import METRICS
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import reading_rules
@@ -55,7 +55,7 @@ class TrainSettings(Settings):
     training. Training stops early after ``patience`` epochs without a better ``metric`` on validation rows; "none"
     disables early stopping.
 
-    ``keep`` selects the weights that the trained model has.  ``"best"`` keeps the weights of the epoch with the best
+    ``keep`` selects the weights of the trained model.  ``"best"`` keeps the weights of the epoch with the best
     metric on validation rows.  ``"last"`` keeps the weights of the last epoch.  ``"average"`` keeps the mean of each
     party's weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
 
@@ -65,7 +65,6 @@ class TrainSettings(Settings):
 
     ``batches`` selects how batches are drawn.  ``"mixed"`` draws a batch from all training rows.  ``"by-pattern"``
     draws a batch from rows that the same parties hold.
-
 
     ``score_training`` is the number of training rows that are scored after every epoch together with the validation
     rows, for learning curves.  It is limited to the number of validation rows.
@@ -103,17 +102,13 @@ class TrainSettings(Settings):
     device: str = "cpu"
 
     @model_validator(mode="after")
-    def _some_rows_remain(self) -> TrainSettings:
+    def _shares_fit(self) -> TrainSettings:
+        """Reject shares that leave no training rows, and settings that have no effect without validation rows.
+
+        A setting with its default value is accepted, because saved settings contain every default.
+        """
         if self.validation + self.test >= 1:
             raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_do(self) -> TrainSettings:
-        """Reject settings that have no effect because the run has no validation rows.
-
-        A setting with its default value is accepted, because the saved settings of a run list every default.
-        """
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
         idle = [name for name, value in asked.items() if value and value != fields[name].default]
@@ -137,16 +132,25 @@ class TrainSettings(Settings):
             raise ValueError(f"there is no metric {metric!r}{nearest(metric, METRICS)}")
         return metric
 
-    def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects the best epoch, and whether greater values of it are better.
 
-        Raises:
-            ConfigError: the metric does not exist, or does not fit the task.
-        """
-        return headline(task, self.metric)
+def _id_columns(value: Any) -> Any:
+    """Reject a value that is neither the name of a column nor a list of different names."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(name and isinstance(name, str) for name in names):
+        raise ValueError("expected the name of a column, or a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError("expected different names of columns")
+    return value
 
 
-Id = str | tuple[str, ...]
+def _table(value: Any) -> Any:
+    """Reject an empty text, which would mean the current folder."""
+    if value == "":
+        raise ValueError("expected the name of a file or folder; leave it out if the party has no table here")
+    return value
+
+
+Id = Annotated[str | tuple[str, ...], BeforeValidator(_id_columns)]
 
 
 class SplitSettings(Settings):
@@ -188,18 +192,18 @@ class SplitSettings(Settings):
 
     @property
     def column(self) -> str | None:
-        """The column of the active party's table that the split reads, or None if it reads no column."""
+        """The column that the split reads in the active party's table, or None."""
         return self.group or self.time or self.file
 
     def plan(self, train: TrainSettings, task: AskedKind) -> SplitPlan:
-        """Return the plan of a split by these settings, by the shares in ``train`` and by the kind of ``task``."""
+        """Return the plan of the split, with the shares in ``train`` and the kind of task ``task``."""
         return SplitPlan(
             kind=self.kind, parties=self.parties, validation=train.validation, test=train.test, task=task
         )  # fmt: skip
 
 
 class PartySettings(ReadingSettings):
-    """Settings of one party.  With ``columns = false``, only the party's ids and labels are used.
+    """Settings of one party.  If ``columns`` is false, only the party's ids and labels are used.
 
     ``table`` is a file, a folder, a pattern such as "bank-*.csv", or "-" for standard input.  Several files of a
     folder or pattern together form one table.  ``id`` is a column, or a list of columns that together identify a row.
@@ -207,15 +211,15 @@ class PartySettings(ReadingSettings):
     the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
 
     ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace the
-    values that are detected in the file.  ``missing`` lists, by column, texts and numbers that mark a missing cell or a
-    missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, by column, how limits such as <25 and
-    ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types`` corrects the kind
-    of a column: "numeric", "categorical", "date" or "text".  ``dates`` selects, by column, how dates are written:
-    "day-first", "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the largest number of
-    categories of a column.  If a column has more categories, the rarest ones are merged into one.
+    values that are detected in the file.  ``missing`` lists, for each column, texts and numbers that mark a missing
+    cell or a missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, for each column, how limits
+    such as <25 and ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types``
+    corrects the kind of a column: "numeric", "categorical", "date" or "text".  ``dates`` selects, for each column, how
+    dates are written: "day-first", "month-first", "year-first", or a format such as "%d.%m.%y".  ``max_levels`` is the
+    largest number of categories of a column.  If a column has more categories, the rarest ones are merged into one.
     """
 
-    table: UserPath | None = None
+    table: Annotated[UserPath | None, BeforeValidator(_table)] = None
     columns: bool = True
     id: Id | None = None
     duplicates: Duplicates = "error"
@@ -242,17 +246,17 @@ class FederationSettings(Settings):
 
     ``positive`` is the positive class of a binary task, for F1 and the area under the ROC curve.  By default it is the
     second class in sorted order.  ``classes`` lists the classes, ``["no", "yes"]``, or the spellings of each class,
-    ``{yes = ["true", 1], no = ["0"]}``. By default every distinct label is a class. With ``merge_spellings``, every
-    party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
+    ``{yes = ["true", 1], no = ["0"]}``. By default every distinct label is a class. If ``merge_spellings`` is true,
+    every party merges categories that differ only in case, spaces, invisible characters or forms of Unicode.
 
     ``salt`` is an input of the hashes in private alignment.  It should differ between federations, and is not a secret.
     ``max_cell_bytes`` is the maximum size of an id, a label, any other text cell or a column name; longer text is an
-    error.  With ``incremental``, each party keeps its secret and the state of the private alignment on its own disk.  A
-    later alignment then processes only new ids, and the active party can recognise rows of earlier alignments.
+    error.  If ``incremental`` is true, each party keeps its secret and the state of the private alignment on its own
+    disk.  A later alignment then processes only new ids, and the active party can recognise rows of earlier alignments.
     """
 
     id: Id = "id"
-    id_normalize: tuple[str, ...] = ()
+    id_normalize: Annotated[tuple[str, ...], AfterValidator(check_normalize)] = ()
     label: str | None = None
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
@@ -263,14 +267,9 @@ class FederationSettings(Settings):
     max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
     incremental: bool = False
 
-    @field_validator("id_normalize")
-    @classmethod
-    def _known_changes(cls, changes: tuple[str, ...]) -> tuple[str, ...]:
-        return check_normalize(changes)
-
 
 class _Named(BaseModel):
-    """Base class of settings groups with the name of a component, such as a method, and its keyword parameters."""
+    """Base class for settings with the name of a component, such as a method, and its parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -284,7 +283,7 @@ class _Named(BaseModel):
 
     @model_validator(mode="after")
     def _held(self) -> Self:
-        """Reject parameters whose values a run's settings file cannot store."""
+        """Reject parameters that a settings file cannot store."""
         for key, value in (self.model_extra or {}).items():
             check_held(key, value)
         return self
@@ -328,7 +327,7 @@ class ScheduleSettings(_Named):
 
 
 class ClockSettings(Settings):
-    """Settings of the clock that schedules use. Without ``real = true`` time is simulated, in units of your choice.
+    """Settings of the clock that schedules use. By default, time is simulated, in units of your choice.
 
     Attributes:
         real: whether time is measured, not simulated; only ``timeout`` and ``grace`` then apply, in seconds.
@@ -339,9 +338,8 @@ class ClockSettings(Settings):
         timeout: time of the local training in a round, for schedules with a time-out.
         use: for each party, the share c of its CPU that other programs use in each round; an iteration then takes
             1 / (1 - c) times as long.
-        trace: a CSV file with the shares c, a column for each party and a line for each round. If there are more
-            rounds, the lines repeat (``trace_began_anew`` in the history).
-
+        trace: a CSV file with the shares c, a column for each party and a line for each round. After the last line,
+            reading continues with the first line.
     """
 
     real: bool = False
@@ -429,11 +427,6 @@ class Config(Settings):
         }
 
     @property
-    def split_plan(self) -> SplitPlan:
-        """The plan by which the active party splits its rows."""
-        return self.split.plan(self.train, self.federation.task)
-
-    @property
     def allowed_code(self) -> AllowedCode:
         """The user code that these settings may load."""
         return self._allowed_code
@@ -496,5 +489,5 @@ class Config(Settings):
         if lacking := list(nones(values)):
             raise ConfigError(f"{lacking[0]} = None cannot be saved in the run's settings file (config.toml); leave "
                               "it out, or train without a folder")  # fmt: skip
-        values["train"].setdefault("patience", NONE)  # without this key, a reader of the file uses the default
+        values["train"].setdefault("patience", NONE)  # if this key is missing, the default applies
         return tomli_w.dumps(values)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
+from functools import reduce
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -22,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.core.declared_types import alternatives, expected, mistake, place_of
+from anyparty.errors import ConfigError, continued, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, check_order, texts
@@ -36,13 +38,11 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject a boolean where a number is expected, and any other value where a boolean is expected.
-
-        Without this check, pydantic would convert such a value to the expected type.
-        """
+        """Reject booleans for numbers and numbers for booleans, which pydantic would convert."""
         wanted = cls.model_fields[str(info.field_name)].annotation
-        _refuse_truth(value, wanted)
-        if wanted is bool and not isinstance(value, bool):
+        if wanted is not bool:
+            _refuse_truth(value, wanted)
+        elif not isinstance(value, bool):
             raise ValueError("expected true or false")
         return value
 
@@ -56,21 +56,20 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_explain(error, cls)}") from None
+            raise ConfigError(f"{source}: {_explain(error, cls, values)}") from None
 
 
 def _refuse_truth(value: Any, wanted: Any) -> None:
-    """Reject a boolean where a number is expected, also inside lists and dataclasses.
+    """Reject a boolean in place of a number, also inside lists and dataclasses.
 
-    The fields of a dataclass are checked here, because pydantic does not call the validators of ``Settings`` for them.
+    pydantic does not call the validators of ``Settings`` for the fields of a dataclass.
     """
     if isinstance(value, bool) and {int, float} & _leaves(wanted):
         raise ValueError("expected a number")
     if isinstance(value, list | tuple):
         for each in value:
             _refuse_truth(each, wanted)
-    group = _group(wanted)
-    if isinstance(value, Mapping) and group is not None and is_dataclass(group):
+    if isinstance(value, Mapping) and (group := _group(wanted)) is not None and is_dataclass(group):
         for name, each in value.items():
             if isinstance(each, bool) and {int, float} & _leaves(get_type_hints(group).get(name)):
                 raise ValueError(f"{name}: expected a number")
@@ -82,24 +81,35 @@ def _leaves(annotation: Any) -> set[Any]:
     return {annotation}.union(*map(_leaves, parts)) if parts else {annotation}
 
 
-def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key."""
-    said = []
+def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key.
+
+    If a setting accepts several types, pydantic reports one error for each of them. Only the errors deepest inside the
+    value are described, because the value has the type of their container.
+    """
+    said, wrong = list[str](), dict[str, list[Any]]()
     for found in error.errors(include_url=False):
-        where = ".".join(str(part) for part in found["loc"]) or "settings"
         if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            where = ".".join(map(str, found["loc"]))
             known, key = _known(model, found["loc"][:-1]), str(found["loc"][-1])
             said.append(f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}")
         else:
-            message = found["msg"].removeprefix("Value error, ").removeprefix(f"{where.rpartition('.')[2]}: ")
-            said.append(
-                f"{where}: {message}" + ("" if isinstance(found["input"], dict) else f", got {found['input']!r}")
-            )
-    return "; ".join(said)
+            place = place_of(values, found["loc"])[0] if found["type"] != "missing" else found["loc"]
+            wrong.setdefault(".".join(map(str, place)) or "settings", []).append(found)
+    for where, each in wrong.items():
+        if any(other.startswith(f"{where}.") for other in wrong):
+            continue
+        message = mistake(each[0])
+        if len(each) > 1 and all(one["type"] != "value_error" for one in each):
+            message = f"expected {alternatives(map(expected, each))}"
+        message = message.removeprefix(f"{where.rpartition('.')[2]}: ")
+        value = each[0]["input"]
+        said.append(f"{where}: {message}" + ("" if isinstance(value, dict) else f", got {value!r}"))
+    return reduce(continued, said)
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return the question whether the user meant ``key`` in another settings group; "" if no group has this key."""
+    """Return the question "did you mean GROUP.key?" if another settings group has this key, else ""."""
     hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
     places = [f"{name}.NAME" if get_origin(hint) is dict else name
               for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
@@ -107,28 +117,28 @@ def _elsewhere(model: type[BaseModel], key: str) -> str:
 
 
 def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
-    """Return the keys of the settings group at the path ``where`` inside ``group``."""
+    """Return the keys of the settings group at the path ``where``."""
     for part in where:
         group = _group(get_type_hints(group).get(str(part))) or group
     return [field.name for field in fields(group)] if is_dataclass(group) else list(group.model_fields)
 
 
 def _group(annotation: Any) -> type[Any] | None:
-    """Find the first pydantic model or dataclass in a type annotation; return None if it contains no such class."""
+    """Return the first pydantic model or dataclass in a type annotation, or None."""
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     return next((found for part in get_args(annotation) if (found := _group(part))), None)
 
 
-# types of values that settings can store; ``datetime`` is a subclass of ``date``
+# the types of values that settings can store, also ``datetime``, a subclass of ``date``
 HELD = (str, int, float, list, tuple, dict, date, time, type(None))
 
 
 def check_held(key: str, value: Any) -> None:
     """Reject a value that TOML cannot store, also inside lists and dicts.
 
-    A callable is accepted here, because the caller reports it.  None is accepted, and means that the setting is not
-    set.  None inside a list or dict is accepted too, but later causes an error if the run is saved.
+    Callables are accepted, because the caller rejects them with a better message.  None is accepted too: TOML leaves
+    the setting out.  Inside lists and dicts, None causes an error when the settings are saved.
 
     Raises:
         ValueError: TOML cannot store the value; the message names its key.
@@ -145,7 +155,7 @@ def check_held(key: str, value: Any) -> None:
 
 
 def nones(value: Any, where: str = "") -> Iterator[str]:
-    """Yield the path of each None inside nested lists and dicts, because TOML cannot store None."""
+    """Yield the path of each None inside nested lists and dicts."""
     named = value.items() if isinstance(value, dict) else [("", each) for each in _within(value)]
     for key, each in named:
         place = f"{where}.{key}".strip(".")
@@ -161,7 +171,7 @@ def _within(value: Any) -> list[Any]:
 
 
 class ReadingSettings(Settings):
-    """Settings for reading a party's table; a setting that is given replaces the value that is detected in the file."""
+    """Settings for reading a party's table; they replace values that are detected in the file."""
 
     separator: str | None = None
     decimal: str | None = None

@@ -40,7 +40,7 @@ class AllowedCode:
 
     """
 
-    names: tuple[str, ...] = field(default=(), compare=False)  # settings with different permissions may be equal
+    names: tuple[str, ...] = field(default=(), compare=False)  # settings are equal if only their permissions differ
     everything: bool = field(default=False, compare=False)
     source: str = field(default="", compare=False)
 
@@ -166,7 +166,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Describe why an object is not of the expected kind; return an empty string if it is of this kind."""
+    """Describe why an object is not of the expected kind; return an empty string for an object of this kind."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))
@@ -183,13 +183,12 @@ def _misfit(found: Any, module: str, kind: CodeKind) -> str:
 
 
 def _returns(function: FunctionType) -> Any:
-    """Return a function's return annotation, resolved to a class if possible."""
     annotation = function.__annotations__.get("return", inspect.Parameter.empty)
     if not isinstance(annotation, str):
         return annotation
     try:
         return get_type_hints(function).get("return", inspect.Parameter.empty)
-    except (NameError, TypeError, AttributeError):  # an annotation may name a type that only type checkers import
+    except (NameError, TypeError, AttributeError):  # a type may be imported only for type checkers
         try:
             return operator.attrgetter(annotation)(_Namespace(function.__globals__))
         except AttributeError:
@@ -197,7 +196,7 @@ def _returns(function: FunctionType) -> Any:
 
 
 class _Namespace:
-    """An object that has a module's names as attributes, so that ``operator.attrgetter`` can read them."""
+    """An object with a module's names as attributes, for ``operator.attrgetter``."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.__dict__.update(names)

@@ -54,11 +54,10 @@ class RunShape:
         observed: [N, K] bool, True if party k holds row n.
         labelled: [N] bool, True for a row with a label.
         training: [N] bool, True for a training row.
-        shared: by passive party, the number of rows that it shares with the active party, without test rows.
+        shared: for each passive party, the number of rows that it shares with the active party, without test rows.
         epochs: the number of epochs, by stage.
         batch_size: the number of rows in a batch.
         columns: x_t, the width of the active party's prepared block.
-
     """
 
     roster: Roster
@@ -87,13 +86,12 @@ class PartyShape:
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaTraffic:
-    """The values of a cost formula's variables for one passive party, except those in the party's ``PartyShape``.
+    """The input of a cost formula for one passive party, except the sizes of its networks (``PartyShape``).
 
     Attributes:
         party: the passive party.
         equation: the formula's number in the paper.
         counts: the values of the formula's variables, by name.
-
     """
 
     party: str
@@ -101,7 +99,7 @@ class FormulaTraffic:
     counts: Mapping[str, int]
 
     def cost(self, shape: PartyShape | None) -> Cost | None:
-        """Return the cost by the formula; ``None`` if the formula needs a value that ``shape`` does not give."""
+        """Return the cost by the formula; ``None`` if ``shape`` lacks a value that the formula needs."""
         counts = self.counts
         if self.equation == "(6)":
             return apc(counts["aligned"], counts["z_p"])
@@ -117,12 +115,11 @@ class FormulaTraffic:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
-    """Add the rounds and bytes by the cost formulas to entries of a run's record, and return the entries.
+    """Return entries of a run's record with rounds and bytes added, as computed by the cost formulas.
 
     Args:
         counted: the entries. An entry stays unchanged if it already has bytes, or if its formula needs an unknown size.
-        shapes: by passive party, the sizes of its networks; parties with unknown sizes are absent.
-
+        shapes: for each passive party, the sizes of its networks; parties with unknown sizes are absent.
     """
     made = []
     for each in counted:
@@ -134,10 +131,10 @@ def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartySh
 
 @runtime_checkable
 class HasCosts(Protocol):
-    """A method for whose communication costs the APC-VFL paper has a formula."""
+    """A method with a formula for its communication costs in the APC-VFL paper."""
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
-        """Return, for every passive party of a run, the values of the cost formula's variables."""
+        """Return the inputs of the cost formula for every passive party of a run."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
@@ -168,10 +165,10 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 
 
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
-    """Return the values of the variables of equation (9) for every passive party of a run.
+    """Return the inputs of equation (9) for every passive party of a run.
 
-    ``rows`` [N] bool marks the rows that the method uses. D is the number of these rows that are training rows and that
-    the passive party holds.
+    ``rows`` [N] bool marks the rows that the method uses. D is the number of training rows among them that the passive
+    party holds.
     """
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)

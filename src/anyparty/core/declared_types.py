@@ -24,7 +24,7 @@ HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def of_type(hint: Any, value: Any, what: str) -> Any:
-    """Convert the value of a parameter to the type ``hint``, which its method declares, and return the result.
+    """Convert the value of a method's parameter to its declared type ``hint``.
 
     Raises:
         ConfigError: the value has another type, or contains a value that no file can store. The message begins with
@@ -36,18 +36,17 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
     _check_names(hint, value, what)
     try:
         return TypeAdapter(hint).validate_python(of_python(value))
-    except PydanticSchemaGenerationError:  # a user's own class, which no file can contain
+    except PydanticSchemaGenerationError:  # a user-defined class, which files cannot store
         return value
     except ValidationError as error:
-        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+        raise ConfigError(f"{what}: {mistake(error.errors()[0])}, got {value!r}") from None
 
 
 def takes(of: Callable[..., Any]) -> dict[str, Any]:
     """Return the parameters of ``of``, a class or function that creates a method, with their declared types.
 
-    The parameters of a dataclass are its fields. The field ``rule`` of a split method is left out. Fields with
-    ``repr=False`` are left out too, because records do not store them. The type is ``Any`` if a user's parameter
-    declares no type, or a type that cannot be read.
+    The parameters of a dataclass are its fields, except the field ``rule`` of a split method, and fields with
+    ``repr=False``. The type is ``Any`` if a user's parameter declares no type, or a type that cannot be read.
     """
     try:
         signature = inspect.signature(of).parameters
@@ -64,12 +63,12 @@ def takes(of: Callable[..., Any]) -> dict[str, Any]:
 def _hints(of: object) -> dict[str, Any]:
     try:
         return get_type_hints(of)
-    except (NameError, TypeError, AttributeError):  # a type may be defined only for type checkers
+    except (NameError, TypeError, AttributeError):  # a type may be imported only for type checkers
         return {}
 
 
 def _check_names(hint: Any, value: Any, what: str) -> None:
-    """Raise an error if a key of a mapping is not a field of the dataclass in ``hint``; pydantic accepts such keys."""
+    """Raise an error if a mapping has a key that is not a field of the dataclass in ``hint``."""
     known = [name.name for of in (hint, *get_args(hint)) if is_dataclass(of) for name in fields(of)]
     if known and isinstance(value, Mapping):
         for key in (str(key) for key in value if key not in known):
@@ -77,7 +76,7 @@ def _check_names(hint: Any, value: Any, what: str) -> None:
 
 
 def _check_tables(value: Any, what: str) -> None:
-    """Raise an error if a mapping contains, at any depth, a value that a saved model cannot store."""
+    """Raise an error if a mapping contains, at any depth, a value that cannot be saved."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(inner, HELD):
             raise ConfigError(f"{what}: a saved model cannot store {key} = {inner!r}; expected text, a number, true "
@@ -101,7 +100,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
             value = value.tolist()
         try:
             read = _field_adapters(of)[field.name].validate_python(value)
-            fits = _truths(read) == _truths(value)  # False if pydantic has converted True to 1, or "yes" to True
+            fits = _truths(read) == _truths(value)  # False if pydantic has converted a boolean
         except ValidationError:
             fits = False
         if not fits:
@@ -110,7 +109,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
 
 
 def _truths(value: Any) -> int:
-    """Return the number of booleans in a list or tuple; a single value counts as a list of one value."""
+    """Return the number of booleans in a list or tuple, or in a single value."""
     return sum(isinstance(each, bool) for each in (value if isinstance(value, list | tuple) else [value]))
 
 
@@ -124,18 +123,36 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 EXPECTED = {
+    "bool_parsing": "True or False",
     "bool_type": "True or False",
     "callable_type": "a function",
+    "dataclass_type": "a dict",
     "dict_type": "a dict",
+    "float_parsing": "a number",
     "float_type": "a number",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
     "int_type": "a whole number",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
     "mapping_type": "a dict",
+    "missing": "a value",
+    "model_type": "a dict",
     "none_required": "None",
+    "path_type": "a path",
     "string_type": "text",
     "string_unicode": "text",
+    "too_short": "at least {min_length} of them",
+    "tuple_type": "a list",
 }
+LISTS = ("list_type", "tuple_type")
 SCALARS = (int, float, bool, str)
-SHORT = 60  # an error shows a value as text up to this length, and only the type of longer values
+SHORT = 60  # an error message shows values up to this number of characters, and the type of longer ones
 
 
 def checked(
@@ -199,15 +216,23 @@ def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserErr
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        found = [(*_place(value, each["loc"]), each) for each in error.errors(include_url=False)]
+        found = [(*place_of(value, each["loc"]), each) for each in error.errors(include_url=False)]
     deepest = max(len(place) for place, _, _ in found)
     last = [(place, is_key, each) for place, is_key, each in found if len(place) == deepest]
     place, is_key, each = last[0]
-    *several, expected = dict.fromkeys(_expected(each) for _, _, each in last)
-    if several:
-        expected = f"{', '.join(several)} or {expected}"
+    wanted = alternatives(expected(each) for _, _, each in last)
     where = name + "".join(f"[{part!r}]" for part in place[: -1 if is_key else None])
-    raise raises(f"{where}: expected {expected}{' as a key' * is_key}, got {_shown(each['input'])}")
+    raise raises(f"{where}: expected {wanted}{' as a key' * is_key}, got {_shown(each['input'])}")
+
+
+def alternatives(texts: Iterable[str]) -> str:
+    """Join different texts, such as "text, a number or a list".
+
+    >>> alternatives(["text", "a list", "text"])
+    'text or a list'
+    """
+    *several, last = dict.fromkeys(texts)
+    return f"{', '.join(several)} or {last}" if several else last
 
 
 @cache
@@ -215,18 +240,18 @@ def _adapters(function: Callable[..., Any], by_hand: tuple[str, ...] = ()) -> di
     parameters = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     declared = {each.name: each.annotation for each in parameters
                 if each.name not in by_hand and each.annotation is not each.empty}  # fmt: skip
-    # resolve only the annotations to check: other annotations may contain types that only type checkers import
+    # other annotations may contain types that only type checkers import
     hints = get_type_hints(SimpleNamespace(__annotations__=declared), inspect.unwrap(function).__globals__)
     return {name: adapter_of(hint) for name, hint in hints.items()}
 
 
 def adapter_of(hint: Any) -> TypeAdapter[Any]:
-    """Return the pydantic validator of an annotation ``hint``, for use with ``check``."""
+    """Return a pydantic validator of the annotation ``hint``, for ``check``."""
     return TypeAdapter(_strict(hint))
 
 
 def _strict(hint: Any) -> Any:
-    """Convert an annotation: pydantic then accepts iterables as sequences, and does not validate fields of objects."""
+    """Convert an annotation for pydantic: accept iterables as sequences, and do not validate fields of objects."""
     origin, args = get_origin(hint), get_args(hint)
     if hint in SCALARS:
         return Annotated[hint, BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)]
@@ -260,10 +285,10 @@ def _misfit(signature: inspect.Signature, error: TypeError, given: Iterable[str]
     return f"{error}; its arguments are {', '.join(known)}"
 
 
-def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
-    """Return the keys and indices that lead to a wrong value, and whether the wrong value is a key of a mapping.
+def place_of(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
+    """Return the path to a wrong value, and True if the wrong value is a key of a mapping.
 
-    ``loc`` is the location that pydantic reports. It also contains members of unions, which the result leaves out.
+    ``loc`` is the location that pydantic reports. Members of unions in it are left out.
     """
     place = []
     for part in loc:
@@ -278,18 +303,31 @@ def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
     return place, bool(loc) and loc[-1] == "[key]"
 
 
-def _expected(error: Any) -> str:
-    """Describe in plain words the value that pydantic expected in place of a wrong value."""
+def expected(error: Any) -> str:
+    """Describe in plain words which value pydantic expected.
+
+    >>> expected({"type": "greater_than_equal", "ctx": {"ge": 1}, "input": 0})
+    'at least 1'
+    >>> expected({"type": "tuple_type", "input": "town"})
+    "a list, such as ['town']"
+    """
     if error["type"] in EXPECTED:
-        return EXPECTED[error["type"]]
+        example = f", such as [{error['input']!r}]" if isinstance(error["input"], str) and error["input"] else ""
+        return EXPECTED[error["type"]].format(**error.get("ctx", {})) + example * (error["type"] in LISTS)
     if error["type"] == "is_instance_of":
         name = error["ctx"]["class"].replace("Path", "path")
         return f"a{'n' * (name[0] in 'AEIOU')} {name}"
     return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
 
 
+def mistake(error: Any) -> str:
+    """Describe one of pydantic's errors: the value that was expected, or the sentence of a validator."""
+    known = error["type"] in {*EXPECTED, "is_instance_of"} or error["msg"].startswith("Input should be ")
+    return f"expected {expected(error)}" if known else str(error["msg"]).removeprefix("Value error, ")
+
+
 def _shown(value: Any) -> str:
-    """Return a short value as text; return the type of any other value, because the value may be a table."""
+    """Return a short value as text, and the type of a long value or of any other object."""
     if value is None or isinstance(value, bool | int | float | str | tuple | list | dict):
         text = repr(value)
         if len(text) <= SHORT:

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 110  # the width in characters of a table shown as text
-PATIENCE_S = 1.0  # steps that end within this time are not shown
+PATIENCE_S = 1.0  # the running step is shown only after this time
 _SHOW: ContextVar[Callable[[str], None] | None] = ContextVar("show", default=None)
 
 
 @contextmanager
 def showing_steps(console: Console) -> Iterator[None]:
-    """Show on a terminal which step is running (``doing``), in one line, if the ``with`` block takes over a second."""
+    """Show the running step (``doing``) on a terminal if the ``with`` block takes longer than a second."""
     if not console.is_terminal or console.quiet:
         yield
         return
@@ -57,13 +57,13 @@ def showing_steps(console: Console) -> Iterator[None]:
 
 
 def doing(step: str) -> None:
-    """Report to ``showing_steps`` the description of a step that begins, such as "reading bank.csv"."""
+    """Tell ``showing_steps`` which step begins, such as "reading bank.csv"."""
     if (show := _SHOW.get()) is not None:
         show(step)
 
 
 def text_of(*shown: RenderableType) -> str:
-    """Return objects of the package rich, such as tables, as the text that a terminal without colours would show.
+    """Return objects of the package rich, such as tables, as plain text.
 
     >>> table = Table("party", "rows")
     >>> table.add_row("bank", "3")
@@ -78,8 +78,8 @@ def text_of(*shown: RenderableType) -> str:
 
 
 def html_of(*shown: RenderableType) -> str:
-    """Return an HTML element that shows the same text as ``text_of``."""
-    return f'<pre style="line-height:1.2;overflow-x:auto">{escape(text_of(*shown))}</pre>'
+    """Return an HTML element that shows the same text as ``text_of``; a notebook must not wrap the lines of a table."""
+    return f'<pre style="line-height:1.2;white-space:pre;overflow-x:auto">{escape(text_of(*shown))}</pre>'
 
 
 class TextTable(Table):
@@ -149,14 +149,13 @@ def write_frame(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False)
 def take_rows(frame: pl.DataFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
     """Return the rows of a data frame at the positions ``rows`` [b].
 
-    The function takes the rows from one column after another. It does not use ``frame[rows]``, which uses the threads
-    of polars: a forked process would wait for these threads for ever.
+    Unlike ``frame[rows]``, the function does not use the threads of polars, which do not exist in a forked process.
     """
     return pl.DataFrame({column.name: column.gather(rows) for column in frame.iter_columns()})
 
 
 def named_ids(id_columns: pl.DataFrame) -> dict[str, pl.Series]:
-    """Return the id columns of a result by name: a single column is named "id", several columns keep their names."""
+    """Return the id columns of a result by name; a single column gets the name "id"."""
     columns = id_columns.get_columns()
     return {"id": columns[0].alias("id")} if len(columns) == 1 else {column.name: column for column in columns}
 

@@ -19,6 +19,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 
 from anyparty.core.storage import writing
@@ -29,7 +30,7 @@ ACCENT, SOFT = "#0f6fa8", "#bcd9ea"
 VARIABLES = {INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", SOFT: "--soft"}
 WIDTH = 7.2  # width of a figure in inches, equal to the width of the text in an HTML page
 NARROW = 4.6  # width in inches of a figure beside a table
-LONGEST = 22  # maximum number of characters of a name in a figure
+LONGEST = 22  # the largest number of characters of a name in a figure
 DPI = 160
 STYLE = {
     "font.size": 9.0, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "anyparty",
@@ -59,11 +60,11 @@ def shorten(name: str, most: int = LONGEST) -> str:
     """
     end = (most - 1) // 3
     cut = name if len(name) <= most else f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
-    return cut.replace("$", r"\$")  # otherwise, matplotlib would read text between two $ as a formula
+    return cut.replace("$", r"\$")  # matplotlib reads text between two $ as a formula
 
 
 def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
-    """Shorten names; if some shortened names are equal, put their positions in the list before them.
+    """Shorten names; if shortened names are equal, precede each with its position in the list.
 
     >>> distinct_labels(["bank", "library of the northern city", "library of the southern city"], 16)
     ['bank', '2 library of…city', '3 library of…city']
@@ -72,10 +73,24 @@ def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
     return [f"{k + 1} {name}" if cut.count(name) > 1 else name for k, name in enumerate(cut)]
 
 
+class ThousandsFormatter(ScalarFormatter):
+    """Write the numbers at the ticks of an axis with commas between thousands, as tables do."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return the label of a tick at ``x``."""
+        return re.sub(r"(?<![.\d])\d+", lambda digits: f"{int(digits[0]):,}", super().__call__(x, pos))
+
+
 def lines(axis: Axes, along: str) -> None:
-    """Draw faint grid lines behind a plot, at the ticks of one axis or both (``along``: "x", "y" or "both")."""
+    """Draw faint grid lines behind a plot at the ticks of one axis or both; ``along`` is "x", "y" or "both".
+
+    The numbers at these ticks get commas between thousands, unless the axis has labels of its own.
+    """
     axis.grid(visible=True, axis=along)  # type: ignore[arg-type]
     axis.set_axisbelow(True)
+    for name, each in (("x", axis.xaxis), ("y", axis.yaxis)):
+        if along in {name, "both"} and type(each.get_major_formatter()) is ScalarFormatter:
+            each.set_major_formatter(ThousandsFormatter())
 
 
 def hide_frame(axis: Axes) -> None:

@@ -29,7 +29,7 @@ from torch import nn
 
 from anyparty.core.types import MessageSpec
 
-CLASS = "class"  # "class" is a Python keyword, so no field of a dataclass has this name
+CLASS = "class"  # a Python keyword, so no field has this name
 DEEPEST = 8
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NO_REPR: Any = object.__repr__
@@ -39,7 +39,7 @@ def described(made: object, *, whole: bool = True, code: bool = False, depth: in
     """Return a description of the object ``made`` as data that JSON and TOML can store.
 
     If ``whole`` is false, values that are equal to their defaults are left out.  If ``code`` is true, lambdas and
-    local functions include a hash of their source and of the values that they use from outside.
+    local functions include a hash of their source and of the outer variables that they use.
 
     >>> from anyparty.methods.method_registry import method
     >>> described(method("laser", embedding=8), whole=False)
@@ -58,12 +58,12 @@ def described(made: object, *, whole: bool = True, code: bool = False, depth: in
 
 
 def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, the value and the default of each constructor argument that the object stores."""
+    """Yield the name, value and default of each constructor argument that an object stores under its name."""
     if is_dataclass(made):
         for each in fields(made):
             if each.init and each.repr and each.compare:
                 default = each.default_factory() if callable(each.default_factory) else each.default
-                # not "is MISSING": a class pickled by value to another process has its own copy of MISSING
+                # not "is MISSING", because a pickled class may have its own copy of MISSING
                 yield (
                     each.name,
                     getattr(made, each.name, None),
@@ -75,7 +75,7 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
     except (TypeError, ValueError):  # a class implemented in C may have no signature
         return
     kept = dict(getattr(made, "__dict__", {}))
-    if isinstance(made, nn.Module):  # torch stores parameters, buffers and modules apart from other attributes
+    if isinstance(made, nn.Module):  # parameters, buffers and modules are not in __dict__
         kept |= [*made.named_parameters(recurse=False), *made.named_buffers(recurse=False), *made.named_children()]
     for name, taken in takes.items():
         if name in kept:
@@ -83,9 +83,9 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
-    """Convert a value to plain data: equal values give equal data in every process."""
+    """Convert a value to plain data, so that equal values give equal data in every process."""
     value = value.item() if isinstance(value, np.generic) else value
-    # store None and NaN as text: TOML cannot store None, and JSON cannot store NaN
+    # None and NaN as text, because TOML cannot store None, and JSON cannot store NaN
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         value = str(value)
     if isinstance(value, Enum):
@@ -93,7 +93,7 @@ def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     if kind is not None:
         return kind(value)
-    if depth > DEEPEST:  # stop at this depth, because the object may contain itself
+    if depth > DEEPEST:  # the object may contain itself
         return _name(type(value))
     inner = partial(_plain, whole=whole, code=code, depth=depth + 1)
     if isinstance(value, list | tuple):
@@ -106,7 +106,7 @@ def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
 
 
 def _object(value: Any, whole: bool, code: bool, depth: int) -> Any:
-    if isinstance(value, MessageSpec):  # leave out descriptions, which later versions may reword
+    if isinstance(value, MessageSpec):  # without the descriptions, which later versions may reword
         return f"{value.tag}: {value.frm} → {value.to}"
     if isinstance(value, partial):
         parts = {"of": value.func, "args": value.args, **value.keywords}
@@ -123,15 +123,12 @@ def _object(value: Any, whole: bool, code: bool, depth: int) -> Any:
 def _shown(value: Any) -> str:
     try:
         return ADDRESS.sub("", repr(value))
-    except Exception:  # ``repr`` of a user's class may raise any exception
+    except Exception:  # a user's ``repr`` may raise any exception
         return _name(type(value))
 
 
 def _numbers(value: Any) -> str:
-    """Return a text with the type, dtype and shape of a tensor or array.
-
-    A hash of the numbers is appended, unless the tensor requires a gradient or is on the meta device.
-    """
+    """Describe a tensor or array: its type, dtype, shape and, if its numbers are data, their hash."""
     told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
     if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
         return told
@@ -139,15 +136,15 @@ def _numbers(value: Any) -> str:
 
 
 def _name(of: Any) -> str:
-    """Return the name of a class or function without its module or enclosing function."""
+    """Return the name of a class or function without module and enclosing function."""
     return str(getattr(of, "__qualname__", type(of).__qualname__)).rpartition("<locals>.")[2]
 
 
 def name_of(function: Any) -> str:
-    """Return "module:name" of a function or an object for records; different functions get different names.
+    """Return "module:name" of a function or an object, for records; different functions have different names.
 
-    The name of an object includes those values that differ from their defaults.  The name of a lambda or a local
-    function includes a hash of its source and of the values that it uses from outside.
+    The name of an object includes its arguments that differ from the defaults.  The name of a lambda or a local
+    function includes a hash of its source and of the outer variables that it uses.
 
     >>> name_of(nn.CrossEntropyLoss(label_smoothing=0.1))
     'torch.nn.modules.loss:CrossEntropyLoss(label_smoothing=0.1)'
@@ -164,7 +161,7 @@ def name_of(function: Any) -> str:
 
 
 def _code(function: Any, depth: int) -> str:
-    """Return " (code HASH)" for a lambda, a local function or a method of an object; "" for all other functions."""
+    """Return " (code HASH)" for a lambda, a local function or a bound method; "" for other functions."""
     if isinstance(function, MethodType) and not isinstance(function.__self__, type):
         parts: Any = _plain(function.__self__, True, True, depth + 1)
     elif isinstance(function, FunctionType) and ("<lambda>" in function.__qualname__ or "<locals>" in
@@ -177,10 +174,10 @@ def _code(function: Any, depth: int) -> str:
 
 
 def code_hashes(functions: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by name, a hash of the source of each user-defined class or function in ``functions``.
+    """Return a hash of the source of each user-defined class or function in ``functions``, by name.
 
-    The hash of a lambda or a local function also depends on the values that it uses from outside.  Built-in classes and
-    functions, partials and other objects have no hash.
+    The hash of a lambda or a local function also depends on the outer variables that it uses.  Other objects have no
+    hash.
     """
     hashes = {}
     for name, each in functions.items():
@@ -192,10 +189,9 @@ def code_hashes(functions: Mapping[str, Any]) -> dict[str, str]:
 
 
 def source_of(of: Any) -> str:
-    """Return the source of a class or function; for a lambda, return its arguments and its body.
+    """Return the source of a class or function; for a lambda, only its arguments and its body.
 
-    If the source is not available, for example in an interactive session, return a function's bytecode or a class's
-    name.
+    If the source is not available, as in an interactive session, return a function's bytecode or a class's name.
     """
     code = getattr(of, "__code__", None)
     try:
@@ -219,7 +215,7 @@ def _body(code: CodeType) -> str:
     if not lines or not places:
         raise OSError
     (first, begin), (last, end) = min(place[:2] for place in places), max(place[2:] for place in places)
-    text = [line.encode() for line in lines[first : last + 1]]  # positions are in bytes, not in characters
+    text = [line.encode() for line in lines[first : last + 1]]  # ``co_positions`` counts bytes, not characters
     text[-1] = text[-1][:end]
     text[0] = text[0][begin:]
     return " ".join(b"".join(text).decode().split())

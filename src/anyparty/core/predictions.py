@@ -45,7 +45,7 @@ class Predictions:
         asked: [K] bool, True if party k was asked to take part.
         silent: parties that were asked to take part and did not answer.
         predictor: a description of the predictor.
-        reasons: by index of a row without an answer, the reason why the answer is missing.
+        reasons: for each row without an answer, by its index, the reason why the answer is missing.
         id_columns: [n, m] the m id columns of these rows; ``None`` if this party does not know their ids.
         unseen: the number of classes that training did not see, and that ``over`` has appended to the classes of
             ``task``.
@@ -75,7 +75,7 @@ class Predictions:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        """Return the number of rows and the parties that were asked to take part, but no answers, ids or labels."""
+        """Describe the predictions by the number of rows and the parties, without answers, ids or labels."""
         asked = ", ".join(members(self.asked, self.blocks))
         by = f" by {self.predictor}" if self.predictor else ""
         return f"<Predictions of {len(self):,} rows{by}: {int(self.answered.sum()):,} answered; asked: {asked}>"
@@ -94,7 +94,7 @@ class Predictions:
         return ~torch.isnan(self.scores).any(dim=1)
 
     def unweighted(self) -> Predictions:
-        """Return the predictions with class probabilities that no longer contain the class weights.
+        """Remove the class weights from the class probabilities, and return the changed predictions.
 
         The networks of a model with class weights multiply the odds of a class by the weight of the class.  Each
         probability is therefore divided by the weight of its class, and each row is normalised.  The order of rows and
@@ -106,7 +106,7 @@ class Predictions:
         return replace(self, scores=_reweighted(self.scores, self.task, -1), by_party=by_party)
 
     def over(self, more: Sequence[str]) -> Predictions:
-        """Return the predictions with additional classes ``more``, unknown to the model, whose probability is 0."""
+        """Return the predictions with more classes, which the model does not know; their probability is 0."""
         if not more:
             return self
         weights = (*self.task.weights, *(1.0 for _ in more)) if self.task.weights else ()
@@ -155,7 +155,6 @@ class Predictions:
 
     @property
     def _dtypes(self) -> tuple[type[pl.DataType], type[Any]]:
-        """The types of the predicted labels in polars and in numpy."""
         return DTYPES["number" if self.task.kind == "regression" else self.task.label_type]
 
     def frame(self) -> pl.DataFrame:
@@ -186,7 +185,7 @@ class Predictions:
         return pl.DataFrame(columns | self._probabilities())
 
     def _probabilities(self) -> dict[str, pl.Series]:
-        """Return, by column name, the probabilities of each class; an empty dict in a regression."""
+        """Return a column of probabilities for each class; in a regression, return no columns."""
         if self.task.kind == "regression":
             return {}
         scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
@@ -195,7 +194,7 @@ class Predictions:
     def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
         """Write ``frame()`` to a .csv or .parquet file; in a CSV, text that begins like a formula is escaped.
 
-        With ``raw_csv``, no text is escaped.
+        If ``raw_csv`` is true, no text is escaped.
 
         Raises:
             ConfigError: the suffix is neither .csv nor .parquet.
@@ -205,13 +204,13 @@ class Predictions:
 
 
 def id_values(id_columns: pl.DataFrame) -> tuple[Any, ...]:
-    """Return the id of each row: the cell of a single id column, or a tuple of the cells of several id columns."""
+    """Return the id of each row; if there are several id columns, each id is a tuple."""
     rows = id_columns.rows()
     return tuple(row[0] for row in rows) if id_columns.width == 1 else tuple(rows)
 
 
 def refuse_without_labels(task: Task) -> None:
-    """Check that training had labels.
+    """Raise an error if training had no labels, so that the model predicts no labels.
 
     Raises:
         PredictionError: the task has no outputs.
@@ -239,7 +238,7 @@ def predicted_class(task: Task, scores: Tensor) -> Tensor:
 
 
 def weighted(task: Task, scores: Tensor) -> Tensor:
-    """Multiply class probabilities [..., C] by the class weights and normalise them, as in the outputs of networks."""
+    """Multiply class probabilities [..., C] by the class weights and normalise them."""
     return _reweighted(scores, task, 1) if task.weights else scores
 
 
@@ -251,8 +250,6 @@ def _reweighted(scores: Tensor, task: Task, power: int) -> Tensor:
 def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
     """Find the P distinct rows (patterns) of ``present`` [n, K] bool, in lexicographic order.
 
-    The number K is not limited, because only 30 columns at a time are packed into an integer.
-
     Returns:
         The patterns [P, K] bool, and for each row the index of its pattern, [n] int64.
     """
@@ -260,14 +257,14 @@ def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
     code = torch.zeros(n, dtype=torch.int64)
     for k in range(K):
         code = code * 2 + present[:, k]
-        if k % 30 == 29:  # after 30 columns, replace codes by indices below n, so that 30 more bits fit
+        if k % 30 == 29:  # replace codes by smaller numbers, so that 30 more bits fit into 64
             code = torch.unique(code, return_inverse=True)[1]
     numbers, which = torch.unique(code, return_inverse=True)
     row_of = torch.empty(len(numbers), dtype=torch.int64)
-    row_of[which] = torch.arange(n)  # for each pattern, the index of one of its rows
+    row_of[which] = torch.arange(n)  # the index of one row of each pattern
     return present[row_of], which
 
 
 def members(present: Tensor, blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the parties that ``present`` [K] bool marks."""
+    """Return the names of the parties for which ``present`` [K] bool is True."""
     return tuple(name for name, here in zip(blocks, present.tolist(), strict=True) if here)

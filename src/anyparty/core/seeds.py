@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # torch takes seconds to import, so that only the functions that need it import it
-    import torch as pytorch  # under another name, because the classes below have a method ``torch``
+if TYPE_CHECKING:  # other functions import torch when they need it, because the import takes seconds
+    import torch as pytorch  # ``torch`` is also a method of the classes below
     from torch import Generator
 
-_DRAWING = threading.RLock()  # a thread that draws holds this lock, because all threads share torch's default stream
-_WORDS = 624  # the count of 32-bit numbers in the state of the Mersenne Twister
-_WORDS_AT = 24  # the offset of the numbers (8 bytes each) in torch's serialized state, after a seed and two counters
-_BYTES = 5056  # the size of torch's serialized state
+_DRAWING = threading.RLock()  # held while a thread draws, because all threads share torch's generator
+_WORDS = 624  # the number of 32-bit words in the state of the Mersenne Twister
+_WORDS_AT = 24  # the offset in bytes of these words in torch's serialized state
+_BYTES = 5056  # the size in bytes of torch's serialized state
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """The root of all named random streams of a run and, with a party's secret, of the party's private streams."""
+    """All named random streams of a run; if a party's secret is given, also the party's private streams."""
 
     root: int
     secret: bytes = field(default=b"", repr=False)
@@ -71,10 +71,10 @@ class Seeds:
 
     @contextmanager
     def drawing(self, *name: str | int, device: pytorch.device | None = None) -> Iterator[None]:
-        """Make torch modules (initial weights, dropout) draw from the stream with this name in a ``with`` block.
+        """Let torch modules (initial weights, dropout) use the stream with this name in a ``with`` block.
 
-        The block must not contain an await. Torch's default stream is restored after the block. On the CPU, a thread
-        waits at the beginning of its block until the blocks of other threads have ended.
+        The block must not contain an await. Torch's own generator is restored after the block. On the CPU, only one
+        thread at a time can be in such a block; other threads wait.
         """
         import torch  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ class Seeds:
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # 40 times as fast as torch.random.fork_rng
+            before = torch.default_generator.get_state()  # much faster than torch.random.fork_rng
             torch.default_generator.set_state(self.torch(*name).get_state())
             try:
                 yield
@@ -95,8 +95,8 @@ class Seeds:
 class _Own(Seeds):
     """The random streams that depend on a party's secret of 32 bytes.
 
-    These streams set the full state of torch's generator, because a seed of the generator, which has only 32 bits,
-    could be guessed.
+    The secret determines torch's whole generator state. A seed of torch's generator has only 32 bits, which could be
+    guessed.
     """
 
     def numpy(self, *name: str | int) -> np.random.Generator:
@@ -105,7 +105,7 @@ class _Own(Seeds):
     def torch(self, *name: str | int) -> Generator:
         import torch  # noqa: PLC0415
 
-        generator = super().torch(*name)  # its counters are zero, so that all numbers of the new state are used
+        generator = super().torch(*name)  # starts at the first number of its state
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")
@@ -138,5 +138,5 @@ def usual_torch() -> Iterator[None]:
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
         if torch.get_default_device() != torch.device("cpu"):
-            stack.enter_context(torch.device("cpu"))  # only if necessary, because it slows down every call of torch
+            stack.enter_context(torch.device("cpu"))  # only if necessary, because this slows down torch
         yield

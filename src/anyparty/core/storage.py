@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
@@ -17,34 +18,58 @@ from safetensors import SafetensorError
 
 from anyparty.errors import ConfigError, ModelError, StorageError
 
-PART = ".part"  # the suffix of an incomplete file
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}|%\w+%")  # a variable of a shell
+PART = ".part"  # the suffix of incomplete files
 
 
 def user_path(named: Path | str) -> Path:
     """Return a path that a user gave, with ``~`` and ``~user`` replaced by the home folder.
 
     Raises:
-        ConfigError: there is no such home folder.
+        ConfigError: there is no such home folder, or no file can have this name.
     """
     try:
-        return Path(named).expanduser()
+        path = Path(named).expanduser()
+        if "\0" in str(path):
+            raise ValueError("it has a NUL character")
+        path.exists()
     except RuntimeError:
         raise ConfigError(f"{named}: there is no home folder for this user; write the whole path") from None
+    except (OSError, ValueError) as error:  # the name is too long, or the folder above cannot be read
+        reason = getattr(error, "strerror", None) or error
+        shown = repr(str(named)[:60])[1:-1] + "..." * (len(str(named)) > 60)
+        raise ConfigError(f"{shown}: this is not a path of a file or folder ({reason}); write another one") from None
+    return path
+
+
+def path_hint(path: Path) -> str:
+    """Return a reason why a path that does not exist is wrong, such as a variable of a shell; "" if unknown."""
+    if path.exists():
+        return ""
+    if os.sep == "/" and "\\" in str(path):
+        return "\\ does not separate folders on this system; write /"
+    if found := _VARIABLE.search(str(path)):
+        return f"{found.group()} is not replaced by a value; write the folder itself"
+    if re.search(r"(^|/)\w{2,}:/", str(path)):
+        return "this is an address; give a path on this machine, and download a table first"
+    return ""
 
 
 def refuse_file(folder: Path) -> None:
-    """Raise an error if a folder, or one of its parents, is a file.
+    """Raise an error if a folder, or one of its parents, is a file, or if its name is a mistake.
 
     Raises:
-        StorageError: the folder or a parent is a file.
+        StorageError: the folder or a parent is a file, or its name has a variable or separators of another system.
     """
+    if hint := path_hint(folder):
+        raise StorageError(f"{folder}: {hint}")
     for each in (folder, *folder.parents):
         if each.is_file():
             raise StorageError(f"{each}: this is a file; name a folder")
 
 
 def inside(folder: Path, relative: Path | str) -> Path:
-    """Return the path ``folder / relative`` of a file in the folder of a run or a model.
+    """Return the path ``folder / relative``, and check that it is inside the folder.
 
     Raises:
         ModelError: a symbolic link leads out of the folder.
@@ -67,7 +92,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return a value with ``None`` in place of all numbers that are not finite, also inside lists and mappings."""
+    """Replace numbers that are not finite by ``None``, also inside lists and mappings."""
     if isinstance(value, Mapping):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -88,7 +113,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
                          f"again") from None  # fmt: skip
-    except (ValueError, OSError) as error:  # the text is not JSON or not UTF-8, or a number has too many digits
+    except NotADirectoryError:
+        raise ModelError(f"{path.parent} is a file; name the folder of a saved model or a run") from None
+    except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number with too many digits
         raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder again") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -96,13 +123,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping read from JSON with its lists converted to tuples, because JSON stores tuples as lists."""
+    """Convert the lists of a mapping to tuples, which JSON stores as lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Write a file atomically: yield a temporary path, and rename the file written there to ``path`` at the end.
+    """Write a file atomically: yield a temporary path, and rename the temporary file to ``path`` at the end.
 
     The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
     records contain a table's categories, and errors may contain ids.
@@ -150,9 +177,9 @@ def take(path: Path, otherwise: str) -> FileLock:
 
 
 def sweep(folder: Path, names: Collection[str]) -> None:
-    """Delete incomplete files, which killed processes left in a folder: the ``.part`` files of the given names.
+    """Delete incomplete files that killed processes left in a folder: the ``.part`` files of the given names.
 
-    No process may be writing these files.
+    No other process may be writing these files.
     """
     for left in folder.glob(f"*{PART}"):
         name, _, mark = left.stem.rpartition(".")

@@ -19,7 +19,7 @@ import numpy as np
 
 from anyparty.errors import ConfigError, MessageError
 
-if TYPE_CHECKING:  # tables and alignment use this module without torch, which takes seconds to import
+if TYPE_CHECKING:  # importing torch takes seconds
     import torch
     from torch import Tensor
 
@@ -108,7 +108,7 @@ class Roster:
 
     @cached_property
     def labelers(self) -> tuple[str, ...]:
-        """The parties that hold labels, the active one first."""
+        """The parties that hold labels, the active party first."""
         others = (party.name for party in self.parties if party.labels and party.name != self.active)
         return (self.active, *others)
 
@@ -210,12 +210,12 @@ class Capabilities:
 
     @property
     def gradients(self) -> tuple[MessageSpec, ...]:
-        """The messages that return gradients to passive parties, which can infer labels from these gradients."""
+        """The messages that return gradients to passive parties, from which labels can be inferred."""
         return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
 
     @property
     def trains_with_all(self) -> bool:
-        """True if training needs all parties, as stated in ``trains_with`` or, if that is ``None``, in ``needs``."""
+        """True if training needs all parties."""
         return (self.trains_with or self.needs) == "all"
 
 
@@ -230,8 +230,8 @@ def _float32() -> torch.dtype:
 class TensorSpec:
     """The shape and dtype of one tensor that a receiver expects.
 
-    ``squares`` is True for numbers that grow with the square of the sender's data, as log-densities do. A receiver
-    rejects such numbers as extreme only above a larger limit.
+    ``squares`` is True for numbers that grow with the square of the sender's data, such as log-densities. For such
+    numbers, the limit for extreme values is larger.
     """
 
     shape: tuple[int, ...]
@@ -250,9 +250,9 @@ class Channel(Protocol):
         """The party at this end of the channel."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send named tensors to the party ``to``; return as soon as the channel has accepted the tensors.
+        """Send named tensors to the party ``to``, and return when the channel has accepted them.
 
-        The result is ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this result.
+        The result is ``False`` if the message is dropped because ``to`` has left. Only the ledger uses this result.
         """
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
@@ -273,10 +273,7 @@ def _among(allowed: Sequence[str], value: object, name: str) -> None:
 
 
 def finite(tensor: Tensor) -> bool:
-    """Return whether all numbers of a tensor are finite.
-
-    If the sum is finite, all numbers are finite. The sum is tested first, because this test takes a tenth of the time.
-    """
+    """Return True if all numbers of a tensor are finite."""
     return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())
 
 
@@ -300,12 +297,12 @@ def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> Non
 
 
 def fits(got: Sequence[int], want: Sequence[int]) -> bool:
-    """Return whether the shape ``got`` matches the shape ``want``, in which -1 matches any length."""
+    """Return True if the shape ``got`` matches the shape ``want``, in which -1 matches any length."""
     return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))
 
 
 def of_python(value: Any) -> Any:
-    """Return a value with NumPy numbers converted to Python numbers, also inside lists, tuples and mappings."""
+    """Convert NumPy numbers to Python numbers, also inside lists, tuples and mappings."""
     if isinstance(value, Mapping):
         return {key: of_python(each) for key, each in value.items()}
     if type(value) in {list, tuple}:

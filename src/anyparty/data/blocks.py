@@ -66,7 +66,7 @@ class Rows:
             for unlabelled rows.
         labeled: [N] bool, at parties that hold labels: True if the party has a label of the row.
         observed: [N, K] bool, at label holders, whose heads need it: True if party k holds row n.
-        key: [N] int64, at the active party: a number that identifies the row in any order of rows; it breaks ties.
+        key: [N] int64, at the active party: a number that identifies the row and depends only on its id.
         ids: [N_k] String, at the active party: the ids of its own rows, in the order of its block. They never leave the
             party.
         names: [N] String, at the active party: the ids of the aligned rows, null for ids that it does not know. They
@@ -86,13 +86,13 @@ class Rows:
 
     @property
     def teaching(self) -> Tensor:
-        """A mask [N] bool of the rows for which, by this party's data, at least one host of heads has a label."""
+        """The mask [N] bool of the rows that have a label at this party or, as far as it knows, at another party."""
         assert self.labeled is not None
         return torch.stack([self.labeled, *self.labeled_at.values()]).any(dim=0)
 
 
 def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of ``rows`` [n] in random order; a batch may mix rows that different parties hold.
+    """Yield batches of ``rows`` [n] in random order, regardless of the parties that hold a row.
 
     The last batch may be smaller.
     """
@@ -101,10 +101,10 @@ def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tenso
 
 
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of ``rows`` [n] in random order; the same parties hold all rows of a batch.
+    """Yield batches of ``rows`` [n] in random order, so that the same parties hold all rows of a batch.
 
-    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n], on any device, has for each row the index of the set of
-    parties that hold it. The last batch of a pattern may be smaller than ``size``.
+    This is line 2 of LASER-VFL's Algorithm 1. ``pattern`` [n] has for each row the index of its pattern, which is the
+    set of parties that hold the row. The last batch of a pattern may be smaller than ``size``.
     """
     pattern = pattern.cpu()  # the random permutation is on the CPU
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
@@ -116,7 +116,7 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
 
 
 def patterns(observed: Tensor) -> Tensor:
-    """Return for each row an index that equals another row's index if the same parties hold both: [n, K] -> [n] int64.
+    """Return an index [n] for each row of ``observed`` [n, K]; rows that the same parties hold have equal indices.
 
     >>> patterns(torch.tensor([[True, False], [True, True], [True, False]]))
     tensor([0, 1, 0])
@@ -173,7 +173,7 @@ def own_rows(
 
 
 def block_of(features: Features, position: Tensor, device: torch.device | str = "cpu") -> Block:
-    """Return the block of a party's preprocessed rows; ``position`` [N] has each aligned row's index among them."""
+    """Return a party's block; ``position`` [N] has, for each aligned row, its index in ``features``."""
     gaps = None if features.gaps is None else torch.from_numpy(features.gaps).to(device)
     return Block(torch.from_numpy(features.x).to(device), position.to(device), gaps)
 
@@ -190,10 +190,9 @@ def assemble(
     Args:
         alignment: the alignment of all parties.
         roster: the parties.
-        features: by party, the preprocessed features of its n_k rows; a party that is absent here holds no row.
+        features: for each party, the preprocessed features of its n_k rows; a party that is absent here holds no row.
         labels: for each label holder, the pair (y [n_k], labeled [n_k]) of its own rows.
         device: the device for the tensors.
-
     """
     nobody, key = np.full(alignment.n, -1), row_keys(alignment)
     held = [alignment.blocks[name] if name in features else nobody for name in roster.blocks]
@@ -216,7 +215,7 @@ def assemble(
 
 
 def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Convert a party's labels and their mask from the order of its own rows to the order of the N aligned rows."""
+    """Convert a party's labels and their mask from its own n_k rows to the N aligned rows."""
     (y, labeled), at = labels, torch.from_numpy(position)
     held = at >= 0
     whole_y, whole_labeled = torch.zeros(len(at), dtype=y.dtype), torch.zeros(len(at), dtype=torch.bool)
@@ -225,9 +224,9 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 
 
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
-    """Return the ids [n_k] of a party's own rows, in their order; null for a row that has neither cells nor a label.
+    """Return the ids [n_k] of a party's own rows, in their order; ``None`` after a private alignment.
 
-    The result is ``None`` after a private alignment, which reveals no ids.
+    The id is null for a row that has neither cells nor a label.
     """
     if alignment.ids is None:
         return None
@@ -238,14 +237,14 @@ def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
 
 
 def named(ids: pl.Series, position: NDArray[np.int64]) -> pl.Series:
-    """Return the ids [N] at ``position`` [N] among ``ids`` [n_k], null if the position is -1."""
+    """Return the ids [N] of the aligned rows; ``position`` [N] has their indices in ``ids`` [n_k], or -1 for null."""
     return ids.extend_constant(None, 1).gather(np.where(position < 0, len(ids), position))
 
 
 def row_keys(alignment: Alignment) -> Tensor:
     """Return a number for each row that depends only on the row's id: [N] int64.
 
-    After a private alignment, which has no ids, the number is the row's position in the alignment.
+    After a private alignment, which gives no ids, it is the row's index.
     """
     if alignment.ids is None:
         return torch.arange(alignment.n)

@@ -66,7 +66,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DrawnMask:
-    """A drawn mask, with the share of cells that it makes missing.
+    """A drawn mask of the rows that each party holds.
 
     Attributes:
         observed: [N, K] bool, True if party k holds row n.
@@ -85,7 +85,7 @@ class DrawnMask:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The share of rows that each party misses."""
+        """For each party, the share of rows that it lacks."""
         return tuple((1 - self.observed.mean(axis=0)).tolist())
 
     @property
@@ -130,9 +130,8 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
 def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = False) -> DrawnMask:
     """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
-    An empty row is redrawn from the distribution of rows that are not empty. First, the smallest index j of a party
-    that holds the row is drawn. Its probability is proportional to (1 - p_j) times the product of p_i over i < j. The
-    parties after j are then drawn independently. With ``keep_empty``, empty rows are not redrawn.
+    Rows that no party holds are redrawn from the distribution of all other rows, unless ``keep_empty`` is true. For
+    such a row, the first party that holds it is drawn, then the parties after this one.
     """
     observed = rng.random(p.shape) >= p
     empty = np.flatnonzero(~observed.any(axis=1) & (not keep_empty))
@@ -160,7 +159,7 @@ def check_sizes(n: int, K: int, blocks: BlockArrays | None) -> None:
 
 
 def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of: str) -> Numbers:
-    """Return the mean or the variance (``of`` is "mean" or "var") of every block's features in every row: [N, K].
+    """Return the mean or the variance of the features of each block in each row: [N, K]; ``of`` is "mean" or "var".
 
     Raises:
         ConfigError: there are no blocks, they do not fit n and K, or a value is not a number.
@@ -168,7 +167,7 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
     if blocks is None:
         raise ConfigError(f"{mechanism} looks at values: give draw the blocks, normalised")
     check_sizes(n, K, blocks)
-    blocks = [np.asarray(block) for block in blocks]  # convert blocks that are data frames or tensors
+    blocks = [np.asarray(block) for block in blocks]  # blocks may be data frames or tensors
     if any(block.dtype.kind not in "fiub" for block in blocks):
         raise ConfigError(f"{mechanism} looks at values: a block has cells that are not numbers, such as ids or text; "
                           f"leave such columns out, or turn them into numbers")  # fmt: skip
@@ -182,10 +181,9 @@ def row_statistic(mechanism: str, n: int, K: int, blocks: BlockArrays | None, of
 
 
 def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArray[np.float32]]:
-    """Return blocks whose features are scaled to mean 0 and standard deviation 1 over the rows of ``by``.
+    """Scale the features of blocks by the mean and standard deviation of the same features in ``by``.
 
-    ``by`` has blocks of the same parties; by default it is ``blocks``. A feature that is constant in ``by`` is only
-    shifted by this constant.
+    By default, ``by`` is ``blocks``. A feature that is constant in ``by`` is only shifted by this constant.
     """
     out = []
     for block, fitted in zip(blocks, blocks if by is None else by, strict=True):
@@ -195,15 +193,23 @@ def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArr
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class MCAR:
+class _Shown:
+    """Base class of the mechanisms: their ``repr`` leaves out options that are off."""
+
+    def __repr__(self) -> str:
+        values = [(each.name, getattr(self, each.name)) for each in fields(self)]  # type: ignore[arg-type]
+        shown = ", ".join(f"{name}={value!r}" for name, value in values if value is not False)
+        return f"{type(self).__name__}({shown})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MCAR(_Shown):
     """A mechanism in which each party misses each row with probability p, whatever the values (LASER-VFL, section 5).
 
     Attributes:
         p: the probability that a party misses a row.
         keep_empty: whether rows that all parties miss are kept; by default, such rows are redrawn. If they are kept,
-            the expected share of missing blocks is p. A kept empty row contributes nothing to a loss, and its
-            prediction is empty, with a reason.
+            the expected share of missing blocks is p.
     """
 
     name: ClassVar[str] = "mcar"
@@ -225,8 +231,8 @@ class MCAR:
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BetaMCAR:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BetaMCAR(_Shown):
     """A mechanism like MCAR, with one p per party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
 
     ``keep_empty`` has the same meaning as in ``MCAR``.
@@ -249,14 +255,14 @@ class BetaMCAR:
         return independent(rng, np.broadcast_to(p, (n, K)), keep_empty=self.keep_empty)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MNAR:
-    """A party misses a row more often if its own features in the row are high.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MNAR(_Shown):
+    """A mechanism in which a party misses a row more often if its own features in the row are high.
 
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
     probability 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). We do not have the paper's condition; a_k > 0 is our
-    choice. With p = .3, blocks with a low mean are missing with probability .7. Except in redrawn rows, whether a block
-    is missing depends only on its own values. ``keep_empty`` has the same meaning as in ``MCAR``.
+    choice. Except in redrawn rows, whether a block is missing depends only on its own values. ``keep_empty`` has the
+    same meaning as in ``MCAR``.
     """
 
     name: ClassVar[str] = "mnar"
@@ -274,12 +280,12 @@ class MNAR:
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScarceOverlap:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScarceOverlap(_Shown):
     """A mechanism in which two parties share only round(ratio * N) random rows (APC-VFL, section 6 and appendix A).
 
     Only one party holds each of the R remaining rows: the active party holds round(active_only * R) of them, and the
-    passive party holds the rest. In the paper, the active party holds all 20000 rows, of which 10000 to 2500 are
+    passive party holds the rest. In the paper, the active party holds all 20000 rows, of which 2500 to 10000 are
     aligned.
 
     Attributes:
@@ -312,8 +318,8 @@ class ScarceOverlap:
         return DrawnMask(observed, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScarceLabels:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScarceLabels(_Shown):
     """A mechanism in which only ``n`` rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, sec. 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
@@ -351,8 +357,8 @@ class ScarceLabels:
         return DrawnMask(observed, drawn.redrawn, labeled)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequentialMAR(ABC):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SequentialMAR(_Shown, ABC):
     """Base class of ``MAR1`` and ``MAR2``, which select a row's blocks one by one until a condition holds.
 
     Attributes:
@@ -372,7 +378,7 @@ class SequentialMAR(ABC):
 
     @abstractmethod
     def stops(self, variance: Numbers) -> Mask:
-        """Return the mask [N, K] of the blocks after which no further block of the row is selected.
+        """Return the mask [N, K] of the blocks at which the selection of a row's blocks stops.
 
         ``variance`` [N, K] contains the variances of each row's blocks, in the order of selection.
         """
@@ -406,13 +412,13 @@ class SequentialMAR(ABC):
     def _ordered(
         self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None
     ) -> tuple[NDArray[np.int64], Numbers]:
-        """Return the random order of selection [N, K] and the variances in that order [N, K]."""
+        """Return the random order of a row's blocks [N, K], and their variances in this order [N, K]."""
         variance = row_statistic(self.name, n, K, blocks, "var")
         order = stream(seeds, name).random((n, K)).argsort(axis=1)
         return order, np.take_along_axis(variance, order, axis=1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MAR1(SequentialMAR):
     """A mechanism that selects a row's blocks until an informative block is selected; all other blocks are missing.
 
@@ -432,7 +438,7 @@ class MAR1(SequentialMAR):
         return np.asarray(variance > self.threshold - self.step * np.arange(variance.shape[1]))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MAR2(SequentialMAR):
     """A mechanism that selects a row's blocks until their information exceeds a budget; all other blocks are missing.
 
@@ -449,16 +455,16 @@ class MAR2(SequentialMAR):
     step: float = 0.05
 
     def stops(self, variance: Numbers) -> Mask:
-        """Return the mask [N, K] of the blocks after which the costs of a row exceed the budget."""
+        """Return the mask [N, K] of the blocks at which the sum of a row's costs exceeds the budget."""
         threshold = self.threshold - self.step * np.arange(variance.shape[1])
         return np.asarray(np.maximum(variance - threshold, 0).cumsum(axis=1) > self.budget)
 
 
 def _until(stops: Mask, order: NDArray[np.int64]) -> DrawnMask:
-    """Draw each row's blocks in ``order`` until a block ends the drawing; only the drawn blocks are present.
+    """Return the mask of the blocks that are selected before the selection stops.
 
-    ``order`` [N, K] has the parties' indices in each row's order. ``stops`` [N, K] is true for blocks that end the
-    drawing.
+    ``order`` [N, K] has the parties' indices in each row's order of selection. ``stops`` [N, K] is True for blocks at
+    which the selection stops.
     """
     seen = np.ones_like(stops)
     seen[:, 1:] = ~np.logical_or.accumulate(stops, axis=1)[:, :-1]
@@ -482,9 +488,9 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     """Create a mechanism from its name, or from a mapping with the key "name" and its parameters.
 
     >>> missing("mcar", p=0.5)
-    MCAR(p=0.5, keep_empty=False)
+    MCAR(p=0.5)
     >>> missing({"name": "labels", "n": 500, "aligned": 100, "rest": {"name": "mnar", "p": 0.9}})
-    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9, keep_empty=False))
+    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9))
 
     Raises:
         ConfigError: the mechanism or a parameter is unknown, or a value is out of range.

@@ -31,11 +31,11 @@ Kind = Literal["stratified", "random", "group", "time", "file", "ids"]
 Part = NDArray[np.int8]
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
-FEWEST = 4  # with at least this many usable rows, every share above 0 gets a row
-# the use of rows in no part: unlabelled rows in held-out groups, times or parts, and rows that ``train.rows`` excludes
+FEWEST = 4  # if there are at least this many usable rows, validation and test get at least one row each
+# rows in none of the three parts, such as rows that ``train.rows`` excludes
 UNUSED = 3
 PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-ATTEMPTS = 100  # the groups' order is drawn up to this many times, until no part lacks a class
+ATTEMPTS = 100  # the largest number of random orders of groups that are tried until every part has all classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class SplitPlan:
 def assign(
     table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_], plan: SplitPlan, seeds: Seeds
 ) -> Part:
-    """Return the use of each aligned row, [N] int8: training, validation, test or unused.
+    """Return the part of each aligned row, [N] int8: training, validation, test or unused.
 
     Args:
         table: the active party's table, with labels and, if the kind needs it, the column ``table.part_by``.
@@ -93,23 +93,22 @@ def assign(
     else:
         part = {"group": rows.by_group, "time": rows.by_time}.get(plan.kind, rows.listed)()
         part[~labelled & (part != TRAIN)] = UNUSED
-    part[~seen] = TRAIN  # no party has a cell of these rows; they are training rows without labels
+    part[~seen] = TRAIN  # rows without cells are training rows without labels
     use = np.full(len(position), TRAIN, dtype=np.int8)
     use[held] = part[position[held]]
     return use
 
 
 def _rows_of(share: float, n: int) -> int:
-    """Return round(share * n), but at least 1 if the share is above 0 and n is at least ``FEWEST``."""
+    """Return round(share * n); at least 1 if the share is above 0 and n is at least ``FEWEST``."""
     return max(round(share * n), int(share > 0 and n >= FEWEST))
 
 
 def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
-    """Assign random shares of the usable rows to validation and test, and return each row's use [N] int8.
+    """Assign random shares of the usable rows to validation and test, and return each row's part [N] int8.
 
-    All remaining rows are for training. If at least ``FEWEST`` rows are usable, a share above 0 gets at least one row,
-    because validation metrics, early stopping and test scores need rows. Rows without a label, and rows that no party
-    holds, are not usable for validation or test. A method may still learn from such rows.
+    All other rows are for training. Rows without a label, and rows that no party holds, are not usable for validation
+    or test. If at least ``FEWEST`` rows are usable, validation and test get at least one row unless their share is 0.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3
@@ -123,22 +122,22 @@ def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seed
 
 
 def restricted(use: Part, rows: NDArray[np.bool_]) -> Part:
-    """Return ``use`` [N], in which training rows outside the mask ``rows`` [N] become unused."""
+    """Mark training rows outside the mask ``rows`` [N] as unused, and return the changed parts [N]."""
     return np.where((use == TRAIN) & ~rows, np.int8(UNUSED), use)
 
 
 def _classes(table: Table, plan: SplitPlan) -> pl.Series | None:
-    """Return the class of each row as text, null for a row without a label; ``None`` if the labels are numbers."""
+    """Return each row's class as text, or null without a label; ``None`` if the labels are numbers."""
     assert table.label is not None
     try:
         task = infer_task(table.label, party=table.party, kind=plan.task, without=True)
-    except TableError:  # ``task_of`` later raises the same error with more details
+    except TableError:  # ``task_of`` raises a better error later
         return None
     return names_of(table.label) if task.kind == "classification" else None
 
 
 def _patterns(position: NDArray[np.int64], observed: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
-    """Return an index of the set of parties that hold each row of the active party; 0 for unaligned rows: [n]."""
+    """Return an index [n] for each row of the active party; rows that the same parties hold have equal indices."""
     found = np.zeros(n, dtype=np.int64)
     there = position >= 0
     found[position[there]] = np.unique(observed[there], axis=0, return_inverse=True)[1].ravel() + 1
@@ -173,7 +172,7 @@ class _OwnRows:
     def codes(self) -> tuple[NDArray[np.int64], list[str]]:
         """Return the index of each row's class [n], and the names of the classes.
 
-        The index is -1 for a row without a label. If the labels are numbers, all rows have one class without a name.
+        The index is -1 for a row without a label. If the labels are numbers, all rows have index 0.
         """
         if self.classes is None:
             return np.zeros(len(self.table), dtype=np.int64), [""]
@@ -182,21 +181,21 @@ class _OwnRows:
         return codes.fill_null(-1).to_numpy(), names
 
     def keys(self, texts: pl.Series, *stream: str | int) -> NDArray[np.float64]:
-        """Return a uniform random number in [0, 1) for each text; it depends on the text and the random stream."""
+        """Return a random number in [0, 1) for each text, which depends only on the text and the seed."""
         key = self.seeds.own.key("split", *stream)
         drawn = [hashlib.blake2b(text.encode(), key=key, digest_size=8).digest() for text in texts]
         return np.frombuffer(b"".join(drawn), dtype="<u8") / 2.0**64
 
     def stratified(self, patterns: NDArray[np.int64] | None) -> Part:
-        """Return each row's part [n]; each part gets its share of every class.
+        """Return each row's part [n], with the same share of every class in each part.
 
-        ``patterns`` [n] has an index of the set of parties that hold the row. If it is given, every combination of
-        present parties within a class also has the same share in each part.
+        ``patterns`` [n] has an index of the set of parties that hold the row. If it is given, the parts also have the
+        same shares of these sets.
         """
         usable = self.labelled
         part = self._stratified(usable, patterns)
         if self.lacks(np.where(self.seen, part, UNUSED)):
-            # In some part, no party holds a row of some class. The split is repeated with rows that a party holds.
+            # a part lacks usable rows of a class: split again without the rows that have no cells
             part = self._stratified(usable & self.seen, patterns)
         return part
 
@@ -236,7 +235,7 @@ class _OwnRows:
         )
 
     def lacks(self, part: Part) -> list[tuple[str, str]]:
-        """Return the pairs (class, part) in which the class has labelled rows, but none of them is in the part."""
+        """Return the pairs (class, part) for which the part has no row of the class."""
         codes, names = self.codes()
         if self.classes is None:
             return []
@@ -251,7 +250,7 @@ class _OwnRows:
         ]
 
     def by_group(self) -> Part:
-        """Return each row's part [n]: whole groups in random order fill first test, then validation, then training.
+        """Return each row's part [n]: groups in random order are assigned to test, then validation, then training.
 
         Raises:
             TableError: a row has no group, or no draw gives every part a row of every class.
@@ -280,20 +279,20 @@ class _OwnRows:
         return [TRAIN, *([VALIDATION] if plan.validation else []), *([TEST] if plan.test else [])]
 
     def _fill(self, sizes: NDArray[np.int64], key: NDArray[np.float64]) -> Part:
-        """Assign G groups to parts in the order of ``key`` [G]: first to test, then to validation, then to training.
+        """Assign G groups, sorted by ``key`` [G], to test, then to validation, then to training.
 
         ``sizes`` [G] has the number of labelled rows of each group.
         """
         part = np.full(len(sizes), TRAIN, dtype=np.int8)
         order, total = key.argsort(), sizes.sum()
-        # for each group, the number of labelled rows before it, plus half of its own
+        # the number of labelled rows in the preceding groups, plus half of the group's own rows
         before = np.concatenate([[0], sizes[order].cumsum()[:-1]]) + sizes[order] / 2
         part[order[before < (self.plan.test + self.plan.validation) * total]] = VALIDATION
         part[order[before < self.plan.test * total]] = TEST
         return part
 
     def by_time(self) -> Part:
-        """Return each row's part [n]: the latest rows are test rows, the preceding rows validation, the rest training.
+        """Return each row's part [n]: the latest rows are test rows, and the rows before them are validation rows.
 
         Rows with the same time are in the same part.
 
@@ -313,12 +312,9 @@ class _OwnRows:
         return part
 
     def _times(self, column: pl.Series) -> NDArray[np.float64]:
-        """Return the rank of each row's time [n]; equal times have equal ranks.
-
-        Dates in text are read by the reading rules of the party's table.
-        """
+        """Return the rank of each row's time [n]; equal times have equal ranks."""
         rules, name = self.table.rules, column.name
-        known = column if cells.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
+        known = column if cells.is_date_or_datetime(column) else cells.without(column, rules.missing.get(name, ()))
         if not column.dtype.is_temporal() and name not in rules.dates:
             numbers, bad = cells.as_numbers(known)
             if not bad.any():
@@ -330,13 +326,13 @@ class _OwnRows:
         self._check_complete(times)
         if order in {"day-first", "month-first"} and name not in rules.dates:
             remark(f"{where}, which splits the rows by time, is read as dates {date_order(known, times, order)}; if "
-                   f"this is wrong, {date_setting(name, where)}")  # fmt: skip
+                   f"this is wrong, {date_setting(name, where, known)}")  # fmt: skip
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:
-        """Return each row's part [n] from the column with the parts: train, validation or test.
+        """Return each row's part [n] from a column that contains train, validation or test.
 
-        If the column has an empty cell, a labelled row is not used, and a row without a label is for training.
+        If the cell is empty, a labelled row is not used, and a row without a label is for training.
 
         Raises:
             TableError: the column has another text or, with the kind "file", has an empty cell in a labelled row.
@@ -361,23 +357,22 @@ class _OwnRows:
         return self.table.part_by
 
     def _check_complete(self, text: pl.Series) -> None:
-        """Check that no cell of the column of groups or times is empty.
-
-        Raises:
-            TableError: a cell is empty.
-        """
+        """Raise a TableError if the column of groups or times has an empty cell."""
         if text.null_count():
             raise TableError(f"party {self.table.party!r}, column {text.name!r}: row {_numbers(text.is_null())} is "
                              f"empty, and split.kind = {self.plan.kind!r} needs a value in every row")  # fmt: skip
 
 
 def _numbers(rows: pl.Series) -> str:
-    """Return as text the positions, counted from 1, of the first five rows that a mask marks."""
+    """Return the numbers of the first five rows that a mask marks, as text."""
     return ", ".join(str(row + 1) for row in rows.arg_true().head(5).to_list())
 
 
 def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return new sort keys [n]: every section of the sorted rows has the same mix of patterns (sets of parties)."""
+    """Return sort keys [n] that mix the rows evenly by their patterns (sets of parties).
+
+    Any section of the sorted rows then has about the same shares of patterns.
+    """
     order = np.empty(len(key))
     for pattern in np.unique(patterns):
         rows = np.flatnonzero(patterns == pattern)
@@ -387,10 +382,10 @@ def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[
 
 
 def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each class, the number of rows for test and for validation; ``sizes`` has the size of each class.
+    """Return the numbers of test and of validation rows of each class; ``sizes`` has the numbers of all rows.
 
-    Over all classes, these numbers add up to the rounded shares of all rows (method of largest remainders). A share
-    above 0 gives every class at least one row, and every class keeps at least one row for training.
+    The sum over all classes is the rounded share of all rows (method of largest remainders). Each class has at
+    least one row in every part with a share above 0.
 
     >>> [counts.tolist() for counts in counts_of(np.array([236, 4]), 0.2, 0.15)]
     [[47, 1], [35, 1]]

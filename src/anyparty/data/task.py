@@ -68,7 +68,7 @@ def task_of(
     Args:
         table: the active party's table.
         position: [N], the index of each aligned row in the party's table; -1 if the table lacks the row.
-        use: [N], the use of each row: training, validation, test or none.
+        use: [N], the part of each row: training, validation, test or none.
         kind: "auto", "classification" or "regression".
         positive: the positive class of a binary task, if one was chosen.
         without: whether a table without labels is accepted. The task then has no outputs.
@@ -89,10 +89,7 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Yield a hint if training rows have at most one distinct label, and other rows have further labels.
-
-    ``trained`` are the training rows, and ``others`` are the rows for validation and test.
-    """
+    """Yield a hint if the training rows lack classes that occur in the rows for validation and test."""
     there, elsewhere = (names_of(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):
@@ -102,13 +99,15 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
         )
 
 
-def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task, rows: str) -> None:
-    """Check that the training rows that the setting ``train.rows`` selects have labels of every class.
+def check_training_labels(
+    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task, rows: str
+) -> None:
+    """Check that the training rows that ``train.rows`` selects have labels of every class.
 
     Args:
         table: the active party's table.
         position: [N], the index of each aligned row in the party's table; -1 if the table lacks the row.
-        use: [N], the use of each row, after rows that ``train.rows`` excludes were marked as unused.
+        use: [N], the part of each row; rows that ``train.rows`` excludes are marked as unused.
         task: the task.
         rows: the value of the setting ``train.rows``, for the error message.
 
@@ -126,10 +125,10 @@ def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
-    """Return class weights that give all classes the same total weight: n / (C n_c) for a class with n_c training rows.
+    """Return class weights that give all classes the same total weight: n / (C n_c).
 
-    n is the number of labelled training rows, and C is the number of classes that have a training row. The mean weight
-    of these rows is therefore 1.
+    n is the number of labelled training rows, n_c the number of those of class c, and C the number of classes with n_c
+    > 0. The mean weight of these rows is 1.
     """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)

@@ -10,7 +10,7 @@ was added to the class later may have its default value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,7 @@ from anyparty.core import declared_types
 from anyparty.core.declared_types import checked, of_type
 from anyparty.core.object_description import CLASS, described
 from anyparty.core.types import Party, Roster
-from anyparty.errors import ConfigError, ModelError, nearest, some
+from anyparty.errors import ConfigError, ModelError, continued, nearest, some
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.method import Method
 from anyparty.methods.one_exchange.apc import Apc
@@ -98,15 +98,15 @@ IDLE = (
 """All parameters that have no effect under some condition, listed by hand."""
 
 
-def check_effects(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
-    """Raise an error if a parameter in ``given`` has no effect with a method's settings.
+def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
+    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``made``.
 
-    ``parts`` are the objects that hold the method's settings. ``given`` has the parameters that the user set.
+    ``given`` has the parameters that the user set.
 
     Raises:
         ConfigError: a parameter has no effect; the message contains the parameter's name.
     """
-    for part in parts:
+    for part in _layers(made):
         for each in IDLE:
             if not isinstance(part, each.of) or not each.where(part):
                 continue
@@ -161,17 +161,9 @@ def method(name: str, **parameters: Any) -> Method:
             the other parameters.
     """
     made = made_again(name, **parameters)
-    check_idle(name, made, parameters)
+    if parameters:
+        check_idle(name, made, parameters)
     return made
-
-
-def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
-    """Raise an error if a parameter in ``given`` has no effect with the settings of the method ``made``.
-
-    Raises:
-        ConfigError: a parameter has no effect; the message contains the parameter's name.
-    """
-    check_effects(name, _layers(made), given)
 
 
 def made_again(name: str, **parameters: Any) -> Method:
@@ -181,9 +173,9 @@ def made_again(name: str, **parameters: Any) -> Method:
         ConfigError: there is no such method or parameter, or a value is out of range.
     """
     if name not in METHODS:
-        how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
+        how = ("a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
                "docs/how-to/your-method.md" if ":" in name else "")  # fmt: skip
-        raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
+        raise ConfigError(continued(f"no method {name!r}{nearest(name, METHODS)}", how))
     if name not in SPLIT:
         return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))
     return of_rule(name, SPLIT[name], parameters)
@@ -205,11 +197,12 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
         if given and given.get(switch, "none") in {"none", "ignore"} and given.keys() - {switch}:
             raise ConfigError(f"method {name!r}: {some(sorted(given.keys() - {switch}))} would do nothing without "
                               f"{switch} = {on}")  # fmt: skip
-    first, then = SelfSupervised(**shared[1]), Pseudo(**shared[2])
+    first = SelfSupervised(**shared[1]) if shared[1] else None
+    then = Pseudo(**shared[2]) if shared[2] else None
     split = Split(rule=made, **shared[0])
-    if then.unlabelled == "pseudo":
+    if then is not None and then.unlabelled == "pseudo":
         split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
-    return split if first.pretrain == "none" else Pretrained(first=first, method=split)
+    return split if first is None or first.pretrain == "none" else Pretrained(first=first, method=split)
 
 
 def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -315,7 +308,7 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):
             raise ModelError(f"{source}: trained with {was.get('name')!r}, but another method was passed, "
-                             f"{_told(given)}; leave it out, because the model makes its own")  # fmt: skip
+                             f"{_class_names(given)}; leave it out, because the model makes its own")  # fmt: skip
         found = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now.keys())}
         differs, instead = {key: pair for key, pair in found.items() if pair[0] != pair[1]}, "or leave it out"
     else:
@@ -326,8 +319,8 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
                          f"that one, {instead}")  # fmt: skip
 
 
-def _told(given: Any) -> str:
-    """Return a text with the class name of a method and, if the method has a rule, the class name of the rule."""
+def _class_names(given: Any) -> str:
+    """Return the class name of a method, and of its rule if it has one, as text."""
     rule = getattr(given, "rule", None)
     return type(given).__name__ + ("" if rule is None else f"(rule={type(rule).__name__})")
 

@@ -45,14 +45,16 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
-    text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    text = _cast_text(series).str.strip_chars()
+    if text.str.ends_with(".0").any():  # this test is much faster than the replacement
+        text = text.str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
         text = _without_exponent(text)
-    if series.dtype.is_temporal():  # the cast appends zeros to seconds, up to the column's resolution
+    if series.dtype.is_temporal():  # the cast appends zeros to seconds
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or is_text(series):
         text = _timestamps(text)
-    if series.dtype.is_decimal():  # the cast appends zeros to decimals, up to the column's scale
+    if series.dtype.is_decimal():  # the cast appends zeros to decimals
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
@@ -85,7 +87,7 @@ def _timestamps(text: pl.Series) -> pl.Series:
 
 def value_counts(text: pl.Series) -> list[tuple[str, int]]:
     """Return each distinct text with its number of cells: most frequent texts first, equally frequent ones sorted."""
-    # polars adds a column "count", with which a series of this name would clash.
+    # polars adds a column "count", so the series must have another name
     counts = text.alias("text").value_counts()
     return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
 
@@ -122,7 +124,7 @@ def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
     numbers = _cast(series)
     bad = series.is_not_null() & numbers.is_null()
     if bad.any() and series.dtype == pl.String:
-        series = _truth_values_as_numbers(as_text(series))
+        series = as_text(series).str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
         numbers = _cast(series)
         bad = series.is_not_null() & numbers.is_null()
     return numbers, bad
@@ -143,15 +145,15 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def is_moment(series: pl.Series) -> bool:
+def is_date_or_datetime(series: pl.Series) -> bool:
     """Return whether the column's type is a date, or a date with a time."""
     return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
 
 
 def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -> str:
-    """Quote the first cells for which the mask ``bad`` is True, with their row numbers; ``most`` limits their number.
+    """Quote the first cells for which the mask ``bad`` is True, with their row numbers; at most ``most`` cells.
 
-    Rows are counted from 1 below the header. ``start`` is the number of the table's rows that precede ``series``.
+    Rows are counted from 1. ``start`` is the number of the table's rows that precede ``series``.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
     "'x' in row 2, 'y' in row 3"
@@ -162,7 +164,7 @@ def cited(series: pl.Series, bad: pl.Series, most: int = 5, *, start: int = 0) -
 
 
 def without(series: pl.Series, marks: Collection[str]) -> pl.Series:
-    """Replace by null each cell that equals a text in ``marks``, compared as text or as a number.
+    """Replace each cell that equals a text in ``marks``, as text or as a number, by null.
 
     >>> without(pl.Series(["-999", "7", "refused ", "-999.0"]), ["-999", "refused"]).to_list()
     [None, '7', None, None]
@@ -181,19 +183,14 @@ def _cast(series: pl.Series) -> pl.Series:
     return series.cast(pl.Float64, strict=False).fill_nan(None)
 
 
-def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
-    """Replace the texts true by 1 and false by 0, whatever their case."""
-    return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
-
-
 def largest_exact(series: pl.Series) -> int:
-    """Return the largest n up to which the column's float type represents all whole numbers."""
+    """Return the largest n for which the column's float type can represent all whole numbers up to n."""
     bits = {"Float16": 11, "Float32": 24}.get(str(series.dtype), 53)
     return 1 << bits
 
 
 def _cast_text(series: pl.Series) -> pl.Series:
-    """Convert the cells to text. Whole floats get no fraction; times of day keep their fraction of a second."""
+    """Convert the cells to text, whole floats without a fraction."""
     if series.dtype == pl.Time:
         return series.dt.to_string("%H:%M:%S%.f")
     if not series.dtype.is_float():
@@ -206,9 +203,9 @@ def _cast_text(series: pl.Series) -> pl.Series:
 
 
 INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
+    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe0e\ufe0f\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
-SEARCHED = 5000  # in a column with more levels, the spellings of levels are not compared
+SEARCHED = 5000  # in columns with more levels, spellings are not compared
 SHOWN = 6  # the largest number of groups of spellings in a note
 
 
@@ -222,12 +219,12 @@ def tidy(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Return the form that all spellings of a text share: tidy, lower case, without compatibility characters."""
+    """Return a text's form for comparisons, which is equal for all its spellings: tidy and in lower case."""
     return tidy(unicodedata.normalize("NFKC", tidy(text))).lower()
 
 
 def merged(levels: pl.Series) -> pl.Series:
-    """Return the levels [n], null if missing, each in the form that all its spellings share (``fold``).
+    """Replace each level [n] by the form that its spellings share (``fold``); missing levels stay null.
 
     >>> merged(pl.Series(["Yes", "YES ", None, "no"])).to_list()
     ['yes', 'yes', None, 'no']
@@ -237,7 +234,7 @@ def merged(levels: pl.Series) -> pl.Series:
 
 
 def several(levels: pl.Series) -> str:
-    """List, as text, the levels that differ only in their spelling, each with its number of cells.
+    """Return a text that lists levels which differ only in their spelling, each with its number of cells.
 
     The result is "" if there are no such levels.
 
@@ -256,14 +253,14 @@ def several(levels: pl.Series) -> str:
 
 
 def counted(counts: Iterable[tuple[str, int]]) -> str:
-    """List texts, each with its number of cells; invisible characters are shown as escapes."""
+    """Return a list of texts with their numbers of cells, for a message."""
     listed = list(counts)
     more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
     return ", ".join(f"{visible(text)} ({count:,})" for text, count in listed[:12]) + more
 
 
 def visible(text: str) -> str:
-    """Return the text in quotation marks, with invisible characters as escapes."""
+    """Return a text in quotation marks, with escapes for invisible characters."""
     quoted = f'"{text}"' if "'" in text else f"'{text}'"
     return "".join(f"\\u{ord(c):04x}" if INVISIBLE.match(c) or c in "\u00a0\u200c\u200d" else c for c in quoted)
 
@@ -279,13 +276,13 @@ def listed(texts: Iterable[str]) -> str:
 
 
 def party_setting(where: str, setting: str, column: str, value: str | Iterable[str]) -> str:
-    r"""Return the settings line and the argument in Python that give ``setting`` a value for one column of a party.
+    r"""Return a line of a settings file, and the Python argument, that set ``setting`` for one column of a party.
 
     >>> party_setting("party 'shop', shop.csv: column 'zip'", "types", "zip", "categorical")
     'parties.shop.types = {zip = "categorical"} (in Python: types={\'shop\': {\'zip\': \'categorical\'}})'
 
     Args:
-        where: the beginning of a message, which contains the party's name.
+        where: the beginning of an error message; the party's name is read from it.
         setting: the name of the setting, such as "missing".
         column: the name of the column.
         value: the value, a text or several texts.
@@ -309,6 +306,6 @@ def drop_setting(where: str, column: str) -> str:
 
 
 def party_in(where: str) -> str:
-    """Return the name of the party in the beginning of a message, or NAME if the message contains no party."""
+    """Return the party's name from the beginning of an error message; NAME if it contains no party."""
     found = re.match(r"""party (['"])(.+?)\1[,:]""", where)
     return found[2] if found else "NAME"

@@ -25,20 +25,20 @@ from anyparty.tables.reading_rules import (
 Kind: TypeAlias = Literal["numeric", "categorical", "date", "text"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-NUMERIC_SHARE = 0.9  # a text column with at least this share of numbers is a numeric column with mistakes in it
-FEW_TEXTS = 2  # in a column of numbers, up to this many distinct texts may stand for missing cells
-MORE_TEXTS, MOSTLY = 5, 0.8  # MORE_TEXTS replaces FEW_TEXTS if the share of numbers is at least MOSTLY
-MANY_LEVELS = 50  # text is not categorical if it has more than max(MANY_LEVELS, number of cells / 2) distinct values
-FEW_LEVELS = 20  # text with at most this many distinct values is categorical, whatever its notation
+NUMERIC_SHARE = 0.9  # a text column with at least this share of numbers is numeric, and its other cells are mistakes
+FEW_TEXTS = 2  # up to this many distinct texts in a column of numbers may mark missing cells
+MORE_TEXTS, MOSTLY = 5, 0.8  # instead of FEW_TEXTS, if the share of numbers is at least MOSTLY
+MANY_LEVELS = 50  # a column with more than max(MANY_LEVELS, n / 2) distinct texts in n cells is not categorical
+FEW_LEVELS = 20  # a text column with at most this many distinct texts is categorical
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
-UNIT = (  # only known units, because other letters belong to codes such as 7A; k means thousands, M means millions
+UNIT = (  # only known units, because other letters occur in codes such as 7A
     r"([%‰]|°[CF]?|[kKM]|[kmµ]?g|[kcmµ]?m[²³23]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
-SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
+SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # any other unit, such as mL/min/1.73 m²
 MONTH = rf"(?i:{'|'.join(reading_rules.MONTHS)})[A-Za-z]*"
-# Each notation of quantities in text: its name, its pattern, and advice for the user.
+# The notations of quantities in text: name, pattern, and advice for the user.
 NOTATIONS = {
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
@@ -57,7 +57,7 @@ NOTATIONS = {
         rf"^\(\s*{NUMBER}\s*\)$",
         "write them without brackets, and with a minus sign if they are negative",
     ),
-    "durations": (  # durations in the notation of pandas
+    "durations": (  # as pandas writes them
         r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
         "write a number instead, such as days",
     ),
@@ -69,19 +69,19 @@ NOTATIONS = {
     "dates": (
         (
             r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})|"
-            rf"\d{{1,2}}[ -]{MONTH}[ -]\d{{4}}|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
+            rf"\d{{1,2}}[ -]{MONTH}[ -](\d{{4}}|\d{{2}})|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
         ),
         "write a number instead, such as days before a day of your choice",
     ),
 }
 MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
-LITERALS = ("NA", "None")  # texts that mark a missing cell, but may be levels in a column of categories
+LITERALS = ("NA", "None")  # texts that usually mark missing cells, but may be categories
 GROUPED = r"\d[,'’\s]\d"  # a comma, a space or an apostrophe within a number
-LARGEST = float(np.finfo(np.float32).max)  # the largest number, because models compute in float32
+LARGEST = float(np.finfo(np.float32).max)  # the largest float32, because models compute in float32
 
 
 class Notation(NamedTuple):
-    """A notation of quantities in text, with advice for the user and the cells in which it occurs."""
+    """A notation of quantities in text, with advice for the user and example cells."""
 
     name: str
     advice: str
@@ -129,14 +129,14 @@ def feature(
     if not column.name:
         raise TableError(f"{where} has no name (pandas writes its index so); name it, or leave it out: "
                          f"{cells.drop_setting(where, '')}")  # fmt: skip
-    if not (cells.is_text(column) or cells.is_number(column) or cells.is_moment(column)):
+    if not (cells.is_text(column) or cells.is_number(column) or cells.is_date_or_datetime(column)):
         raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: convert "
                          f"it first, or leave it out: {cells.drop_setting(where, column.name)}")  # fmt: skip
-    if not cells.is_moment(column):
+    if not cells.is_date_or_datetime(column):
         column = cells.without(column, rules.missing.get(column.name, ()))
-    if kind == "date" or (kind is None and (cells.is_moment(column) or column.name in rules.dates)):
+    if kind == "date" or (kind is None and (cells.is_date_or_datetime(column) or column.name in rules.dates)):
         return as_dates(column, where, rules, trained=trained, declared=kind is not None)
-    if cells.is_moment(column) and kind == "numeric":
+    if cells.is_date_or_datetime(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
                          f"write {cells.party_setting(where, 'types', column.name, 'date')}")  # fmt: skip
     if kind == "text":
@@ -180,7 +180,7 @@ def as_categories(column: pl.Series, where: str, rules: ReadingRules, *, trained
 def _of_text(
     column: pl.Series, kind: Kind | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> FeatureColumn:  # fmt: skip
-    """Return a text column, read as numbers if its cells allow it, with or without marks such as percent signs."""
+    """Return a text column as numbers, if possible, or else as dates or categories."""
     column = column.cast(pl.String)
     numbers, bad = cells.as_numbers(column)
     known_format = rules.formats.get(column.name)
@@ -204,13 +204,12 @@ def _of_text(
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
     elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
-        # the numbers may be codes such as 1 200, or lists of answers such as 1,2
+        # these may be codes such as 1 200, or lists such as 1,2
         return as_categories(column, where, rules, trained=False)
     return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
 
 
 def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
-    """Return numbers as a feature column, with a note on how cells with marks such as percent signs were read."""
     numbers = _finite(read.numbers, where)
     plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
     note = marks_note(column, numbers, where, _as_category(where, column.name))
@@ -218,16 +217,15 @@ def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureCol
 
 
 def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str) -> str:
-    """Return a note on the cells of a text column that were read as numbers although they have marks, such as 5 %.
+    """Return a note on cells with marks, such as 5 %, that were read as numbers, and on dashes (missing cells).
 
-    The note also counts cells with a sign for a missing value, such as a dash. The note is "" if the column has neither
-    kind of cell.
+    The note is "" if the column has no such cells.
 
     Args:
         column: [n] the cells.
         numbers: [n] the numbers that were read.
         where: party, file and column, the beginning of the note.
-        otherwise: the advice for the case that the column holds no numbers.
+        otherwise: the advice if the column does not hold numbers.
     """
     plain, bad = cells.as_numbers(column)
     marked = bad | (plain.ne_missing(numbers) & numbers.is_not_null())
@@ -241,7 +239,7 @@ def marks_note(column: pl.Series, numbers: pl.Series, where: str, otherwise: str
 
 
 def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limits: pl.Series) -> None:
-    """Reject a column of numbers if the mask ``bad`` is True for a cell; ``why`` replaces the error's usual advice."""
+    """Raise an error if a column of numbers has cells that are not numbers; ``bad`` [n] marks these cells."""
     if not bad.any():
         return
     if (bad & limits).any() and not why:
@@ -252,7 +250,7 @@ def _check_numbers(column: pl.Series, bad: pl.Series, where: str, why: str, limi
 
 
 def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn:
-    """Raise the error for limits (such as <25) and ranges in a column of numbers; ``limits`` is their mask [n]."""
+    """Raise the error for a column of numbers that contains limits, such as <25, or ranges."""
     raise TableError(
         f"{where} has numbers, and {int(limits.sum()):,} limits or ranges: {cells.cited(column, limits)}. Write "
         f"{cells.party_setting(where, 'limits', column.name, 'half')} to read <25 as 12.5, >90 as 90 "
@@ -263,9 +261,7 @@ def stop_at_limits(column: pl.Series, limits: pl.Series, where: str) -> NoReturn
 def _not_numbers(
     column: pl.Series, text: pl.Series, read: MarkedNumbers, limits: pl.Series, where: str, rules: ReadingRules
 ) -> FeatureColumn:
-    """Return a text column read as categories, because some of its cells are not numbers.
-
-    A column that seems to hold identifiers or free text is left out of the features.
+    """Read a text column as categories, or leave it out if it seems to hold identifiers or free text.
 
     Raises:
         TableError: the column seems to hold numbers with a few other cells, or quantities that are not plain numbers.
@@ -276,14 +272,14 @@ def _not_numbers(
     limited, right = bad & limits, known - int(bad.sum())
     if limited.any() and values > FEW_LEVELS and 2 * right >= known and 10 * (bad & ~limits).sum() <= known:
         stop_at_limits(column, limited, where)
-    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers; in whole numbers, because 0.1 is not exact
+    if 10 * bad.sum() <= known:  # at least nine of ten cells are numbers
         offer = or_category(column.name, text.filter(bad), where)
         raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. Nearly all others are"
                          f"{offer}")  # fmt: skip
     notation = notation_of(text) if values > FEW_LEVELS else None
     what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
     if notation is None and marks is None:
-        dated = text.str.contains(NOTATIONS["dates"][0])
+        dated = dates_in(text)
         what, bad = "dates", (~dated).fill_null(value=False)
         marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
@@ -296,7 +292,7 @@ def _not_numbers(
     )  # fmt: skip
     sentence = f"{where} is text with {values} different values in {known} rows, such as {examples}: it looks like"
     if notation:
-        advice = f"{date_setting(column.name, where)}, " if notation.name == "dates" else notation.advice
+        advice = f"{date_setting(column.name, where, text)}, " if notation.name == "dates" else notation.advice
         raise TableError(f"{sentence} {notation.name}; {advice}leave it out: "
                          f"{cells.drop_setting(where, column.name)}, or "
                          f"{_as_category(where, column.name)}")  # fmt: skip
@@ -320,8 +316,8 @@ def as_dates(
         where: party, file and column, the beginning of an error.
         rules: the rules by which the party's cells are read.
         trained: whether a trained model fixes how the dates are written.
-        declared: whether the user declared the column a date, so that it needs no note.
-        choices: the cells as read in each possible order, if the caller knows them.
+        declared: whether the user declared the column as dates. If not, a note describes how dates were read.
+        choices: the dates in each possible order, if the caller has read them already.
         advice: the end of an error for cells that are not dates; by default the advice for features.
 
     Raises:
@@ -330,7 +326,7 @@ def as_dates(
     name, known = column.name, rules.date_formats.get(column.name) if trained else None
     order = known.order if known else rules.dates.get(name)
     text = _date_texts(column)
-    if cells.is_moment(column):
+    if cells.is_date_or_datetime(column):
         order, read = "year-first", reading_rules.of_type(column)
     elif order is None:
         choices = reading_rules.orders_of(text) if choices is None else choices
@@ -341,9 +337,12 @@ def as_dates(
     else:
         read = reading_rules.with_order(text, order)
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
-            read = iso  # read as year-first, because a date with the year first has only one meaning
+            read = iso  # dates with the year first have only one meaning
     if read.bad.any():
-        why = advice or f"Expected dates{or_category(name, text.filter(read.bad), where)}"
+        short = reading_rules.two_digit_formats(text)
+        why = f"The years have two digits: {date_setting(name, where, text)}" if short else advice or (
+            f"Expected dates{or_category(name, text.filter(read.bad), where)}"
+        )  # fmt: skip
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
@@ -358,11 +357,15 @@ def as_dates(
     moments = moments if format_.times else moments.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
     note = "" if quiet else _date_note(column, moments, format_, where)
+    if "%y" in order and moments.count() and not trained:
+        row = moments.arg_max() or 0
+        example = f"{text[row]!r} as {moments[row]:%Y-%m-%d}"
+        note = f"{note}\n{where}: years of two digits are read as 1970 to 2069, such as {example}".strip()
     return FeatureColumn(moments.alias(name), note, dates=format_)
 
 
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
-    """Read a text column as dates if its cells are dates; return ``None`` if it may hold something else."""
+    """Return a text column read as dates, or ``None`` if the column may hold something else."""
     text = _date_texts(column)
     choices = reading_rules.orders_of(text)
     certain = [order for order, read in choices.items() if not read.bad.any()]
@@ -377,7 +380,7 @@ def _date_texts(column: pl.Series) -> pl.Series:
 
 
 def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, reading_rules.Moments], where: str) -> None:
-    """Reject dates whose cells do not show whether the day or the month comes first."""
+    """Raise an error if the cells do not show whether the day or the month comes first."""
     certain = {order: read.values for order, read in choices.items() if not read.bad.any()}
     if len(certain) < 2:
         return
@@ -385,18 +388,25 @@ def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, readin
     row = int((one != other).fill_null(value=False).arg_max() or 0)
     raise TableError(
         f"{where} has dates whose order is not evident, such as {str(column[row])!r} in row {row + 1}, which may be "
-        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name, where)}"
+        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name, where, column)}"
     )
 
 
-def date_setting(name: str, where: str) -> str:
-    """Return the advice for dates whose order the user must choose."""
+def date_setting(name: str, where: str, text: pl.Series) -> str:
+    """Return the advice for dates whose order the user must choose, or whose years in ``text`` have two digits."""
+    dates = text.drop_nulls().filter(text.drop_nulls().str.contains(NOTATIONS["dates"][0]))
+    short = dates.str.contains(reading_rules.SHORT_DATE)
+    if short.any() and not short.all():
+        return f"write all years with four digits, such as the year of {dates.filter(short)[0]!r}"
+    if formats := reading_rules.two_digit_formats(dates):
+        more = "".join(f' or "{each}"' for each in formats[1:])
+        return f"write {cells.party_setting(where, 'dates', name, formats[0])}{more}"
     line = cells.party_setting(where, "dates", name, "day-first")
     return f'write {line}, or "month-first", "year-first" or a format such as "%d.%m.%y"'
 
 
 def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
-    """Describe the order in which dates were read, with an example: a cell from ``text`` [n], and its date."""
+    """Describe the order in which dates were read, with one cell and its date as an example."""
     numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
     row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
     return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
@@ -405,7 +415,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some of its times have a time zone, or if its times do not match training in this."""
+    """Reject a column if only some of its times have a time zone, or if this differs from training."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():
@@ -420,10 +430,10 @@ def _check_zones(
 
 
 def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
-    """Return a sentence on how dates were read, and on the numbers that the model gets for each date."""
+    """Return a sentence on how a column of dates was read, and which numbers it becomes."""
     if not moments.count():
         return ""
-    how = "" if cells.is_moment(column) else f" {date_order(column, moments, written.order)}"
+    how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, moments, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
     parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (
@@ -433,7 +443,7 @@ def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.Dat
 
 
 def or_category(name: str, texts: pl.Series, where: str) -> str:
-    """Return the advice for a few unusual cells in a column: correct the cells, or read the column as categories."""
+    """Return advice for unusual cells: correct the cells, or read the column as categories."""
     offer = missing_offer(name, texts, where)
     return f": correct them, leave them empty, or {_as_category(where, name)}{offer}"
 
@@ -443,7 +453,7 @@ def _as_category(where: str, name: str) -> str:
 
 
 def missing_offer(name: str, texts: pl.Series, where: str) -> str:
-    """Return advice for texts that may mean an empty cell: the user can list them in the setting ``missing``."""
+    """Return advice for texts that may mean an empty cell: list them in the setting ``missing``."""
     found = [text for text, _ in cells.value_counts(texts.drop_nulls())[:MORE_TEXTS]]
     return f"; if they mean an empty cell, write {cells.party_setting(where, 'missing', name, found)}"
 
@@ -453,12 +463,12 @@ def _counted(texts: pl.Series) -> str:
 
 
 def notation_of(text: pl.Series) -> Notation | None:
-    """Return the notation, such as percent signs, of nearly all cells that are not plain numbers, or ``None``."""
+    """Return the notation, such as percent signs, of a text column with quantities; ``None`` for other text."""
     known = text.filter(~text.is_in(NOT_A_NUMBER).fill_null(value=True))
     plain = known.cast(pl.Float64, strict=False).is_not_null()
     several = plain
     for name, (pattern, advice) in NOTATIONS.items():
-        found = known.str.contains(pattern)
+        found = dates_in(known) if name == "dates" else known.str.contains(pattern)
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
             return Notation(name, f"{advice}, ", known.filter(found))
         several |= found
@@ -469,11 +479,23 @@ def notation_of(text: pl.Series) -> Notation | None:
     return None
 
 
+def dates_in(text: pl.Series, *, strict: bool = False) -> pl.Series:
+    """Return the mask of cells that look like dates; null if missing.
+
+    Dates with a year of two digits count only if one format makes nearly all of them days, because versions and codes
+    look similar. If ``strict`` is true, such a date must have slashes, the name of a month, or two digits in each part.
+    """
+    short = text.str.contains(reading_rules.SHORT_DATE)
+    long = text.str.contains(NOTATIONS["dates"][0]) & ~short
+    if strict:
+        short &= text.str.contains(r"^(\d\d\D\d\d\D\d\d|\d+/\d+/\d\d|\d+.\p{L})")
+    return long | short if reading_rules.two_digit_formats(text.filter(short)) else long
+
+
 def _with_one_suffix(known: pl.Series) -> pl.Series:
     """Return the cells that consist of a number and the most frequent suffix, such as a unit.
 
-    The result is empty unless nearly all cells have this suffix, in many distinct values. It is also empty if a single
-    letter directly follows whole numbers, as in 7A, because such text is a code.
+    The result is empty if many cells lack this suffix, or if the cells look like codes, such as 7A.
 
     >>> len(_with_one_suffix(pl.Series([f"{n} mmHg" for n in range(30)] + ["high"])))
     30
@@ -487,10 +509,9 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """List, as text, the few texts in a column of numbers or dates, because these texts may stand for missing cells.
+    """List the few texts in a column of numbers or dates that may stand for missing cells.
 
-    The result is ``None`` if there are more than two distinct texts (more than five if most cells are numbers), or if
-    the numbers or dates have few distinct values.
+    The result is ``None`` if there are many different texts, or few different numbers or dates.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"
@@ -504,14 +525,14 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
 
 
 def _numeric(column: pl.Series, where: str) -> pl.Series:
-    """Return a numeric column with null for missing cells. Integers and booleans keep their type."""
+    """Return a numeric column with null for missing cells."""
     if column.dtype.is_float():
         return _finite(column.fill_nan(None), where)
     return column if column.dtype.is_integer() or column.dtype == pl.Boolean else cells.as_numbers(column)[0]
 
 
 def _finite(column: pl.Series, where: str) -> pl.Series:
-    """Return the column unchanged, or raise an error if a number is infinite or too large for float32."""
+    """Return the column, or raise an error if a number is infinite or too large for float32."""
     large = column.abs() > LARGEST
     if large.any():
         raise TableError(

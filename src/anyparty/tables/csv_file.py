@@ -25,7 +25,7 @@ from anyparty.tables.file_content import FileContent, FileSettings, named, utf_1
 
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE = 50  # the number of lines from which the separator is recognised
-# Letters of Western Europe. Text in other encodings rarely has only these letters if it is decoded as cp1252.
+# The letters of Western European languages.
 _WESTERN = re.compile(r"[À-ÏÑ-ÖØ-ÜßA-Za-zà-ïñ-öø-üÿŒœŠšŽž]")
 _MARKS = frozenset("“”„‘’‚–—…•€£¥§°²³¹µ½¼¾«»©®™ªº¿¡´·±%‰×\xa0")
 _SEP_LINE = re.compile(r'"?sep=(.)"?\s*$', re.IGNORECASE)
@@ -99,7 +99,7 @@ def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whol
 def _encoding(
     content: FileContent, settings: FileSettings, party: str, notes: list[str], *, whole: bool
 ) -> tuple[str, bytes | None]:
-    """Return the file's encoding, and its bytes if they are in memory already (else ``None``)."""
+    """Return the file's encoding, and its bytes if they had to be read."""
     if settings.encoding is not None:
         name = codecs.lookup(settings.encoding).name
         return name, content.data
@@ -121,8 +121,8 @@ def _encoding(
 def _guessed(sample: bytes, where: str, party: str) -> tuple[str, str]:
     """Guess the encoding of a file that is not Unicode; return its name, and an example of decoded text.
 
-    Encodings with one byte per character can rarely be distinguished. cp1252 is the only such encoding that is
-    accepted, and only if the decoded text looks like a Western European language.
+    Encodings with one byte per character can rarely be distinguished. Only cp1252 is accepted, and only for Western
+    European languages.
 
     Raises:
         TableError: several encodings are possible.
@@ -145,7 +145,7 @@ def _guessed(sample: bytes, where: str, party: str) -> tuple[str, str]:
 
 
 def _is_western(text: str) -> bool:
-    """Return whether text that was decoded as cp1252 looks like a Western European language."""
+    """Return whether text decoded as cp1252 looks like a Western European language."""
     for word in re.findall(r"[^\s,;|\"']*[^\x00-\x7f][^\s,;|\"']*", text):
         odd = [letter for letter in word if not letter.isascii()]
         if not all(_WESTERN.match(letter) or letter in _MARKS for letter in odd):
@@ -160,7 +160,7 @@ def _is_western(text: str) -> bool:
 
 
 def _in_runs(text: str) -> bool:
-    """Return whether most non-ASCII characters are adjacent to others, as in Chinese, Japanese and Korean text."""
+    """Return whether most non-ASCII characters follow one another, as in Chinese, Japanese and Korean text."""
     odd = re.findall(r"[^\x00-\x7f]+", text)
     return 2 * sum(len(run) for run in odd if len(run) > 1) > sum(map(len, odd))
 
@@ -181,15 +181,15 @@ def _as_utf_8(content: FileContent, encoding: str, settings: FileSettings, party
 
 
 def _text(head: bytes) -> str:
-    """Return the first bytes of a file decoded as UTF-8, without a last character that is incomplete."""
+    """Decode the first bytes of a file as UTF-8, and drop an incomplete last character."""
     return head[:65_536].decode(errors="ignore").removeprefix("\ufeff")
 
 
 def _separator(text: str) -> str | None:
-    """Return the separator that splits most lines into as many cells as the first line; ``None`` for one column."""
+    """Return the separator that gives most lines the same number of cells; ``None`` for a single column."""
     lines = [line for line in islice(io.StringIO(text, newline=None), SAMPLE + 1) if line.strip()]
     if len(lines) > 2:
-        lines = lines[:-1] if not lines[-1].endswith("\n") else lines  # the sample may end within a line
+        lines = lines[:-1] if not lines[-1].endswith("\n") else lines  # the last line of the sample may be incomplete
     best: tuple[float, int, str] | None = None
     for mark in SEPARATORS:
         try:
@@ -205,10 +205,7 @@ def _separator(text: str) -> str | None:
 
 
 def _quote(text: str, separator: str) -> str:
-    """Return a single quotation mark if such marks enclose all column names and no cell begins with a double mark.
-
-    In all other cases, return a double quotation mark.
-    """
+    """Return the quotation mark: a single one if it encloses all column names, else a double one."""
     names = text.partition("\n")[0].strip().split(separator)
     single = all(len(name) > 1 and name[0] == name[-1] == "'" for name in names)
     double = re.search(rf'(^|{re.escape(separator)})"', text, re.MULTILINE)
@@ -216,11 +213,10 @@ def _quote(text: str, separator: str) -> str:
 
 
 def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) -> str:
-    """Return the decimal mark: the value of ``settings.decimal`` if given, else the mark that the columns show.
+    """Return the decimal mark of a file's numbers: ``settings.decimal``, or by default the mark that the cells show.
 
-    The mark is "," if a column shows a decimal comma, else ".". A column shows a decimal comma if two conditions hold:
-    every cell can be read as a number with a decimal comma, and at least one comma cannot separate thousands. The comma
-    is not accepted if it separates cells, or if another column shows a decimal point.
+    The cells show a decimal comma if a column of numbers contains a comma that cannot separate thousands. In all other
+    cases, the decimal mark is a point.
     """
     if settings.decimal is not None or dialect.separator == ",":
         return settings.decimal or "."
@@ -233,7 +229,7 @@ def decimal_mark(frame: pl.DataFrame, dialect: Dialect, settings: FileSettings) 
 
 
 def with_points(column: pl.Series) -> pl.Series:
-    """Convert numbers with a decimal comma to a decimal point, without points between thousands; keep all other cells.
+    """Convert numbers with a decimal comma to a decimal point, without marks between thousands; keep all other cells.
 
     >>> with_points(pl.Series(["1.234,5", "-2,75", "300", "x", None])).to_list()
     ['1234.5', '-2.75', '300', 'x', None]
@@ -245,14 +241,15 @@ def with_points(column: pl.Series) -> pl.Series:
 
 
 def are_decimal(column: pl.Series) -> bool:
-    """Return whether all cells that are not empty may be numbers with a decimal comma; False if all are empty."""
+    """Return whether the column has cells, and all of them may be numbers with a decimal comma."""
     known = column.str.strip_chars().drop_nulls()
     return bool(known.str.contains(_COMMA).all()) and len(known) > 0
 
 
-UNNAMED = "\0"  # the first character of the name that a column without a name gets
+UNNAMED = "\0"  # the first character of the replacement for a missing column name
+ABOVE = "; if the column names are in a later line, remove the lines above them"
 _BLANK, _GAP = "\0blank", "\0gap"
-# Two marks of each row: all its cells are empty, or its last cell is empty.  polars parses all columns to compute them.
+# Two marks for each row: whether all its cells are empty, and whether its last cell is empty.
 _ROW_MARKS = (pl.all_horizontal(pl.all().is_null()).alias(_BLANK), pl.last().is_null().alias(_GAP))
 
 
@@ -277,7 +274,7 @@ class CsvFile:
 
     @property
     def where(self) -> str:
-        """The names of the party and the file, with which each message begins."""
+        """The names of the party and the file, as the beginning of messages."""
         return f"party {self.party!r}: {named(self.content.path)}"
 
     @cached_property
@@ -288,7 +285,7 @@ class CsvFile:
             TableError: the line is empty or not usable.
         """
         with self.open() as file:
-            header = [name.strip() for name in next(self._rows(file), [])]
+            header = [name.strip("\ufeff \t\r\n") for name in next(self._rows(file), [])]
         if not any(header):
             with self.open() as file:
                 below = file.read().strip(" \r\n" + self.dialect.separator)
@@ -304,10 +301,9 @@ class CsvFile:
         return header
 
     def read(self, settings: FileSettings, drop: Collection[str] = ()) -> tuple[pl.DataFrame, str, tuple[str, ...]]:
-        """Read cells as text, so that errors can quote them as they are in the file.
+        """Read all cells as text, so that errors can quote them as in the file.
 
-        ``drop`` lists columns to leave out. They are checked like all other columns, but are never in memory as a
-        whole.
+        ``drop`` lists columns that are checked, but are left out of the result.
 
         Returns:
             The cells, the decimal mark, and remarks on what was guessed, repaired or left out.
@@ -318,9 +314,10 @@ class CsvFile:
             rows = self._parsed(names, whole=whole)
             kept = rows.select(by_name(*(name for name in names if name not in drop)), *_ROW_MARKS)
             frame = kept.collect(engine="auto" if whole else "streaming")
-        except pl.exceptions.ComputeError:  # find the line number, because the error of polars does not contain it
+        except pl.exceptions.ComputeError:  # find the line number, which polars does not report
             self._check_long_rows(len(names))
             self._check_quotes()
+            self._check_line_ends()
             raise
         if self._may_be_short(frame[_GAP], len(names)):
             self._check_short_rows(len(names))
@@ -334,7 +331,7 @@ class CsvFile:
         return frame, decimal, self.dialect.notes + notes
 
     def _parsed(self, names: list[str], *, whole: bool) -> pl.LazyFrame:
-        """Parse the file with the given column names; if ``whole`` is false, parse batches when rows are collected."""
+        """Parse the file with the given column names: at once, or in batches if ``whole`` is false."""
         parse = pl.read_csv if whole else pl.scan_csv
         parsed = parse(
             self.content.source if self.dialect.data is None else self.dialect.data,
@@ -356,14 +353,10 @@ class CsvFile:
         return f"{self.where}, line {number + self.dialect.skipped}"
 
     def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
-        """Return whether a row of the file may have fewer cells than the ``width`` columns.
+        """Return whether a row may have fewer than ``width`` cells; polars fills such rows with nulls.
 
-        ``gaps`` [n] marks the rows with an empty last cell.  Only the lines of these rows are examined, because polars
-        fills short rows with nulls.
-
-        The line of a complete row with an empty last cell ends with a separator, and has as many separators as the
-        header. If a cell contains a line break, the number of lines differs from the number of rows, and the result is
-        True.
+        ``gaps`` [n] marks the rows whose last cell is empty. Only these rows are examined. A complete row of this kind
+        ends with a separator.
         """
         if width == 1 or not gaps.any():
             return False
@@ -375,12 +368,12 @@ class CsvFile:
         if len(lines) != len(gaps) + 1:
             return True
         mark, quote = self.dialect.separator, self.dialect.quote
-        ends = lines[1:].filter(gaps)  # rows with an empty last cell; polars reads a blank line as null
+        ends = lines[1:].filter(gaps)  # the rows whose last cell is empty
         marks = ends.str.replace_all(f"{quote}[^{quote}]*{quote}", "").str.count_matches(mark, literal=True)
         return bool((~ends.str.ends_with(mark) | (marks < width - 1)).any())
 
     def _check_short_rows(self, width: int) -> None:
-        """Raise an error if a row has fewer cells than there are columns; the error names the first such row."""
+        """Raise an error for the first row that has fewer cells than there are columns."""
         with self.open() as file:
             rows = self._rows(file)
             for cells in rows:
@@ -392,7 +385,7 @@ class CsvFile:
                     )
 
     def _check_quotes(self) -> None:
-        """Raise an error if a row has a wrong quotation mark; the error names the first such row.
+        """Raise an error for the first row that has a wrong quotation mark.
 
         A quotation mark is wrong if it is not closed, or if it is part of the cell's text and is not doubled, as in the
         cell ``5" pipe``.
@@ -404,7 +397,7 @@ class CsvFile:
         line = 0
         try:
             for cells in rows:
-                # The csv module accepts a quotation mark within an unquoted cell, so quotation marks are counted here.
+                # the csv module does not report a quotation mark within an unquoted cell
                 if "".join(lines[line : rows.line_num]).count(quote) % 2:
                     raise csv.Error(some(cell for cell in cells if quote in cell))
                 line = rows.line_num
@@ -414,26 +407,39 @@ class CsvFile:
                 "the line: put quotation marks around the whole cell, and double each one inside it"
             ) from None
 
-    def _check_long_rows(self, width: int) -> None:
-        """Raise an error if a row has more cells than there are columns; the error names the first such row."""
+    def _check_line_ends(self) -> None:
+        """Raise an error if a line ends in a carriage return alone; the error names the first such line."""
         with self.open() as file:
-            rows = self._rows(file)
+            for number, line in enumerate(file, start=1):
+                if line.endswith("\r"):
+                    raise TableError(f"{self._line(number)} ends in a carriage return (CR) alone, and other lines do "
+                                     "not; write all line ends in one way")  # fmt: skip
+
+    def _check_long_rows(self, width: int) -> None:
+        """Raise an error for the first row that has more cells than there are columns."""
+        with self.open() as file:
+            rows, above = self._rows(file), ""
             for cells in rows:
                 if len(cells) > width:
+                    if width == 1 or rows.line_num == 2:
+                        above = ABOVE
                     raise TableError(
                         f"{self._line(rows.line_num)} has {len(cells)} cells, where {width} are expected, "
                         f"{some(cells)}: there is a separator ({self.dialect.separator!r}) too many, or a cell with "
-                        "one lacks quotation marks; correct the line"
+                        f"one lacks quotation marks; correct the line{above}"
                     )
 
 
 def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Drop empty unnamed columns, and an unnamed first column of row numbers; return the other columns, and remarks.
+    """Drop empty columns without a name, and a first column of row numbers without a name.
 
-    In ``frame``, the name of an unnamed column is ``UNNAMED`` followed by the column's place in the file.
+    In ``frame``, the name of such a column is ``UNNAMED`` followed by its place in the file.
+
+    Returns:
+        The other columns, and remarks on the dropped ones.
 
     Raises:
-        TableError: any other unnamed column has cells.
+        TableError: any other column without a name has cells.
     """
     unnamed = {name: int(name[1:]) for name in frame.columns if name[:1] == UNNAMED and name[1:].isdecimal()}
     empty = [name for name in unnamed if frame[name].null_count() == frame.height]
@@ -450,12 +456,12 @@ def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tupl
             continue
         row = column.is_not_null().arg_true()[0]
         raise TableError(f"{where}: column {place + 1} has no name, but cells, such as {str(column[row])!r} in row "
-                         f"{row + 1}; give the column a name, or remove it")  # fmt: skip
+                         f"{row + 1}; give the column a name, or remove it{ABOVE if row == 0 else ''}")  # fmt: skip
     return frame.drop(unnamed), tuple(notes)
 
 
 def _are_row_numbers(column: pl.Series) -> bool:
-    """Return whether the cells are 0, 1, 2 ... or 1, 2, 3 ..., as pandas and R write row names."""
+    """Return whether the cells are 0, 1, 2 ... or 1, 2, 3 ..."""
     numbers = column.cast(pl.Int64, strict=False)
     first = numbers[0]
     return first in {0, 1} and bool((numbers == pl.int_range(first, first + len(column), eager=True)).all())

@@ -17,17 +17,18 @@ from anyparty.tables.csv_file import check_unique
 if TYPE_CHECKING:
     import pandas as pd
 
-ID, LABEL = "id", "label"  # the names of these columns in tables that are made from arrays
+ID, LABEL = "id", "label"  # column names in tables that are made from arrays
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def is_pandas(source: object) -> TypeGuard[pd.DataFrame]:
-    """Return whether a source is a pandas data frame; a pandas series does not count, because it has no columns."""
-    return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
+    """Return whether a source is a pandas data frame, or an object of a subclass such as geopandas has."""
+    of_pandas = any(each.__module__.split(".")[0] == "pandas" for each in type(source).__mro__)
+    return of_pandas and hasattr(source, "columns")
 
 
 def is_arrow(source: object) -> bool:
-    """Return whether a source is a table of pyarrow or of another library with Arrow's stream interface."""
+    """Return whether a source is a pyarrow table, or another table with Arrow's stream interface."""
     return hasattr(source, "__arrow_c_stream__") and hasattr(source, "schema")
 
 
@@ -66,7 +67,7 @@ def from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
     """Convert a pandas frame to polars. Named index levels become columns, and mixed scalar types become text."""
     where = f"party {party!r}: data frame"
     if any(name is not None for name in frame.index.names):
-        # set_index(drop=False) leaves a column and an index level with the same name; the level is dropped.
+        # drop an index level that is also a column, as after set_index(drop=False)
         twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]
         frame = frame.droplevel(twice) if len(twice) < frame.index.nlevels else frame.reset_index(drop=True)
         frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
@@ -90,7 +91,7 @@ def tables_of_arrays(
     active party lacks have empty cells. The tables of the passive parties contain only their own rows.
 
     Args:
-        arrays: by party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
+        arrays: for each party, numbers [n, ...], rows first; the numbers of a row are flattened in C order.
         y: the labels [n]; ``None`` or NaN for a row without a label.
         observed: [n, K] bool, True if the k-th party has the row; by default, all parties have all rows.
         ids: the ids of the rows; by default 0, 1, ..., n - 1.
@@ -126,7 +127,7 @@ def tables_of_arrays(
 
 
 def _block(array: Any, party: str) -> NDArray[Any]:
-    """Return a party's array as rows [n, d] of float32, or of float64 for types that float32 cannot represent."""
+    """Return a party's array as rows [n, d] of float32, or of float64 if necessary."""
     if not is_array(array):
         raise TableError(f"arrays: party {party!r}: expected a numpy array or a torch tensor, got "
                          f"{type(array).__name__}; Federation.from_tables takes data frames")  # fmt: skip
@@ -168,12 +169,12 @@ def _as_numpy(array: Any) -> NDArray[Any]:
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
     """Convert one pandas column to a polars series, without pyarrow.
 
-    UUIDs, long integers and mixed scalar types in a column of objects become text.
+    UUIDs, long integers and mixed types in a column of objects become text.
     """
     kind = str(column.dtype)
     if kind.startswith("Sparse"):
         column = column.sparse.to_dense()
-    if kind == "category":  # categories become text, so that 1 and "1" are one category
+    if kind == "category":  # as text, so that 1 and "1" are one category
         text = column.map(str, na_action="ignore")
         return _series(name, _listed(text), where).cast(pl.String).cast(pl.Categorical)
     if getattr(column.dtype, "kind", "O") in "biuf" and isinstance(column.dtype, np.dtype):
@@ -191,7 +192,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert a pandas column of timestamps or durations to a polars series. Times with a time zone become UTC."""
+    """Convert a pandas column of timestamps or durations to a polars series, in UTC if it has a time zone."""
     zone = getattr(column.dtype, "tz", None)
     if zone is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -200,7 +201,7 @@ def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _listed(column: pd.Series) -> list[Any]:
-    """Return the cells as Python values; a missing cell becomes ``None``."""
+    """Return the cells as Python values, ``None`` for missing cells."""
     missing = column.isna().to_numpy(dtype=bool)
     return [None if gone else cell for cell, gone in zip(column.tolist(), missing, strict=True)]
 
@@ -224,5 +225,5 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_long(cell: object) -> bool:
-    """Return whether a cell is a UUID or an integer beyond 64 bits; such cells are read as text."""
+    """Return whether a cell is a UUID or an integer beyond 64 bits."""
     return isinstance(cell, UUID) or (isinstance(cell, int) and not -(2**63) <= cell < 2**63)

@@ -1,6 +1,6 @@
 """Recognise the format of a table file by its content, decompress it, and reject files that are not tables.
 
-The user's settings (``FileSettings``) replace what is recognised.
+The user's settings (``FileSettings``) take precedence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from anyparty.errors import TableError, some
 
 Format = Literal["CSV", "Parquet", "Feather", "Excel"]
 
+EXPORT = "export the table as CSV or Parquet"
 HEAD = 65_536  # the number of bytes at the start of a file that are examined
 STANDARD_INPUT = Path("-")
-UTF_16 = 0.6  # a file is UTF-16 if a larger share of its even or odd bytes is zero
+UTF_16 = 0.6  # a file is UTF-16 if more than this share of its even or of its odd bytes is zero
 
 PACKED = ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"PK\x03\x04", "zip"))
 FORMATS: tuple[tuple[bytes, Format], ...] = ((b"PAR1", "Parquet"), (b"ARROW1", "Feather"))
@@ -44,10 +45,17 @@ NOT_TABLES = (
     (b"FEA1", "a Feather file of version 1", "write it again as version 2"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", ""),
     (b"Rar!", "a RAR archive", ""),
+    (b"\xfd7zXZ", "an xz archive", "unpack it"),
+    (b"\x04\x22\x4d\x18", "an lz4 archive", "unpack it"),
+    (b"PK\x05\x06", "an empty zip archive", ""),
+    (b"ORC", "an ORC file", ""),
+    (b"Obj\x01", "an Avro file", ""),
+    (b"{\\rtf", "an RTF document", ""),
     (b"<stata_dta>", "a Stata file", ""),
     (b"$FL2", "an SPSS file", ""),
     (b"SAS FILE", "a SAS file", ""),
 )
+_HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)[^/]*")  # files that systems add to an archive, such as .DS_Store
 _HTML = re.compile(rb"\s*(<!--.*?-->\s*)*(<\?xml[^>]*>\s*)?<(!doctype html|html|head|body|table)\b", re.I | re.S)
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*["\[\]{\d-])')
 
@@ -95,7 +103,7 @@ def content_of(path: Path, party: str) -> FileContent:
     for magic, name in PACKED:
         if head.startswith(magic):
             packed = path.read_bytes() if data is None else data
-            if name == "zip" and _is_workbook(packed):
+            if name == "zip" and _is_workbook(packed, where):
                 return FileContent(path, "Excel", data, head, "")
             data, packing = _unpacked(packed, name, where), name
             head = data[:HEAD]
@@ -105,7 +113,7 @@ def content_of(path: Path, party: str) -> FileContent:
         if head.startswith(_OLE):
             what, remedy = "a password-protected workbook", "save it without a password"
         if what:
-            raise TableError(f"{where} is {what}, not a table; {remedy or 'export the table as CSV or Parquet'}")
+            raise TableError(f"{where} is {what}, not a table; {remedy or EXPORT}")
     return FileContent(path, found or "CSV", data, head, packing)
 
 
@@ -121,7 +129,7 @@ def _input_of(stream: object) -> bytes:
 
 
 def _standard_input() -> bytes:
-    """Read standard input once; later calls return the same bytes."""
+    """Read standard input once, and return the same bytes in later calls."""
     return _input_of(sys.stdin.buffer)
 
 
@@ -130,14 +138,16 @@ def _head(path: Path) -> bytes:
         return file.read(HEAD)
 
 
-def _is_workbook(packed: bytes) -> bool:
+def _is_workbook(packed: bytes, where: str) -> bool:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         names = archive.namelist()
+    if any(name.startswith(("word/", "ppt/", "visio/")) for name in names):
+        raise TableError(f"{where} is a document, not a table; {EXPORT}")
     return "[Content_Types].xml" in names or "mimetype" in names
 
 
 def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
-    """Decompress a file's bytes, and return the result. A zip archive must have exactly one member."""
+    """Decompress a file's bytes; a zip archive must have exactly one member."""
     if packing == "gzip":
         return gzip.decompress(packed)
     if packing == "bz2":
@@ -146,7 +156,7 @@ def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
             return stream.read()
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        members = [each for each in archive.namelist() if not each.endswith("/") and not each.startswith("__MACOSX")]
+        members = [each for each in archive.namelist() if not (each.endswith("/") or _HIDDEN.search(each))]
         if len(members) != 1:
             listed = " and ".join(map(repr, members)) if len(members) == 2 else some(members)
             raise TableError(f"{where} has {len(members)} members, {listed}; expected one table: unpack the archive")
@@ -154,7 +164,7 @@ def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
 
 
 def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
-    """Return the format if the first bytes show it; ``None`` for text and all other content."""
+    """Return the format that the first bytes show; ``None`` for text and all other content."""
     for magic, name in FORMATS:
         if head.startswith(magic):
             return name
@@ -165,7 +175,7 @@ def _format(head: bytes, path: Path, data: bytes | None) -> Format | None:
 
 
 def _not_a_table(head: bytes) -> tuple[str, str] | None:
-    """Return the name of content that is not a table, and a remedy; ``None`` for text that may be CSV."""
+    """Describe content that is not a table, and a remedy; return ``None`` for text that may be CSV."""
     for magic, what, remedy in NOT_TABLES:
         if head.startswith(magic):
             return what, remedy
@@ -174,13 +184,25 @@ def _not_a_table(head: bytes) -> tuple[str, str] | None:
         return "an HTML page", "the download may need a login; export the table as CSV or Parquet"
     if (xml := text.lstrip().startswith(b"<?xml")) or _JSON.match(text):
         return "XML" if xml else "JSON", ""
-    if b"\0" in head and utf_16(head) is None:
-        return "binary data", ""
-    return None
+    if head[257:262] == b"ustar":
+        return "a tar archive", "unpack it"
+    return _with_nul(head) if b"\0" in head and utf_16(head) is None else None
+
+
+def _with_nul(head: bytes) -> tuple[str, str]:
+    """Return the name of content with NUL characters, and a remedy: text with such characters, or other data."""
+    line = head[: head.index(b"\0")].count(b"\n") + 1
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head.replace(b"\0", b""))
+    except UnicodeDecodeError:
+        text = ""
+    if "\n" in text and all(letter.isprintable() or letter.isspace() for letter in text):
+        return f"text with NUL characters, the first in line {line}", "remove them, or export the table again"
+    return "binary data", ""
 
 
 def utf_16(head: bytes) -> str | None:
-    """Return the encoding that a byte order mark shows, or UTF-16 if most bytes at even or at odd places are zero."""
+    """Return UTF-16 or UTF-32 if a byte order mark or many zero bytes show this encoding, else ``None``."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

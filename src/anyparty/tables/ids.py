@@ -20,9 +20,9 @@ Duplicates = Literal["error", "first", "last", "mean"]
 JOINT = "\x1f"  # the character between the columns of a composite id
 SHOWN = 5  # the largest number of rows that a message shows
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters, which ids may not contain
-_SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number as a spreadsheet shows it
-_DIGITS = 15  # the number of digits that a spreadsheet keeps
-# In a table of at least _FEWEST rows, ids of a rare type (at most the share _RARE of all ids) are reported.
+_SHORTENED = r"^[+-]?\d([.,]\d+)?E\+\d+$"  # a long number in a spreadsheet's notation, such as 1.23E+15
+_DIGITS = 15  # the largest number of digits that spreadsheets store
+# A remark reports a rare type of ids (at most the share _RARE) in tables of at least _FEWEST rows.
 _RARE, _FEWEST = 0.05, 20
 
 
@@ -73,15 +73,12 @@ def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
     named = list(changes)
     for name in named:
         if name not in NORMALIZATIONS:
-            raise ConfigError(
-                f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}; known are "
-                f"{', '.join(NORMALIZATIONS)}"
-            )
+            raise ConfigError(f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}")
     return tuple(name for name in NORMALIZATIONS if name in named)
 
 
 def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
-    """Apply changes to ids, and return the changed ids. A composite id is changed column by column.
+    """Apply changes to ids; each column of a composite id is changed separately.
 
     >>> normalized(pl.Series(["03EF-922a", "000 12"]), ["lower-case", "strip-hyphens", "strip-zeros"]).to_list()
     ['3ef922a', ' 12']
@@ -99,7 +96,7 @@ def normalized(ids: pl.Series, changes: Sequence[str]) -> pl.Series:
 
 
 def shown(text: str) -> str:
-    """Return an id as messages show it: with a slash between the columns of a composite id."""
+    """Return an id for messages, with slashes between the columns of a composite id."""
     return text.replace(JOINT, " / ")
 
 
@@ -121,7 +118,7 @@ def read_ids(
     """Read and check the id columns.
 
     Returns:
-        The ids as one text [n]; the id columns with the types of the source, texts trimmed; and remarks.
+        The ids as text [n], columns of a composite id joined; the id columns with the types of the source; and remarks.
 
     Raises:
         TableError: an id is missing, has control characters, or was shortened by a spreadsheet or by a float column.
@@ -144,7 +141,7 @@ def read_ids(
 
 
 def _column(column: pl.Series, where: str) -> pl.Series:
-    """Return one id column as text, after checking its cells."""
+    """Check the cells of one id column, and return them as text."""
     timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
     if not (cells.is_text(column) or cells.is_number(column) or timestamps):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
@@ -155,10 +152,12 @@ def _column(column: pl.Series, where: str) -> pl.Series:
         )
     ids = cells.as_text(column)
     if ids.null_count():
-        rows = some((row + 1 for row in ids.is_null().arg_true()), SHOWN)
+        missing = ids.is_null().arg_true() + 1
+        rows = ("row " if len(missing) == 1 else "rows ") + ", ".join(map(str, missing.head(SHOWN)))
+        rows += f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
         marks = f" ({some(cells.missing_markers(column))} stands for missing)" if cells.missing_markers(column) else ""
         raise TableError(
-            f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
+            f"{where}: id column {ids.name!r} has no id in {rows}{marks}; give each row one, or leave it out"
         )
     if (invisible := ids.str.contains(INVISIBLE)).any():
         raise TableError(
@@ -175,7 +174,7 @@ def _column(column: pl.Series, where: str) -> pl.Series:
 
 
 def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
-    """Yield remarks on ids that may be damaged, or that are of another type than most ids of the column."""
+    """Yield remarks on ids that may be damaged, or whose type differs from most ids."""
     where = f"{where}: id column {ids.name!r}"
     long = ids.filter(ids.str.contains(rf"^\d{{{_DIGITS + 1},}}$"))
     if len(long) >= SHOWN and long.str.contains(rf"^\d{{{_DIGITS}}}0+$").all():
@@ -192,7 +191,7 @@ def _remarks(ids: pl.Series, column: pl.Series, where: str) -> Iterable[str]:
 
 
 def doubled(ids: pl.Series, names: Sequence[str], normalize: Sequence[str], where: str, party: str) -> TableError:
-    """Return the error for ids that occur more than once. It quotes up to five ids, and up to five rows of each."""
+    """Return the error for ids that occur more than once, with a few of them as examples."""
     twice = ids.is_duplicated()
     named = f"column {names[0]!r}" if len(names) == 1 else f"columns {some(names)}"
     how = f" after id_normalize = {list(normalize)}" if normalize else " (as text, trimmed)"
@@ -224,8 +223,8 @@ def combined(
         where: party and file, the beginning of the remark.
 
     Returns:
-        The indices [m] of the rows that are kept, in ascending order ("mean" keeps the index of the first row of each
-        id); the features [m, d]; the labels [m] or ``None``; and a remark.
+        The indices [m] of the rows that are kept, in ascending order (with "mean", the first row of each id); the
+        features [m, d]; the labels [m] or ``None``; and a remark.
 
     Raises:
         TableError: with "mean", rows with the same id have different labels that are whole numbers.
@@ -236,6 +235,8 @@ def combined(
     done = {"first": "the first row of each id is kept", "last": "the last row of each id is kept"}
     if how != "mean":
         columns = columns[kept] if columns.width else columns
+        if label is not None and (differ := _differing(ids, label)).len():
+            done[how] += f"; the rows of {len(differ):,} of these ids have different labels in column {label.name!r}"
         return kept, columns, None if label is None else label[kept], f"{where}: {removed}: {done[how]}"
     if label is not None:
         _check_labels(ids, label, where)
@@ -262,14 +263,18 @@ def _mean(column: pl.Series) -> pl.Expr:
     return name.drop_nulls().mode(maintain_order=True).first()
 
 
+def _differing(ids: pl.Series, label: pl.Series) -> pl.Series:
+    """Return the ids whose rows have different labels."""
+    frame = pl.DataFrame({"id": ids, "label": label}).drop_nulls("label")
+    return frame.group_by("id", maintain_order=True).n_unique().filter(pl.col("label") > 1)["id"]
+
+
 def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
-    """Reject different whole numbers as labels of one id, because classes do not have a mean."""
+    """Raise an error if rows with the same id have different classes as labels, because classes have no mean."""
     numbers = label.cast(pl.Float64, strict=False).drop_nulls().drop_nans()
     if len(numbers) < label.count() or (numbers != numbers.floor()).any():
         return
-    frame = pl.DataFrame({"id": ids, "label": label})
-    differ = frame.drop_nulls("label").group_by("id", maintain_order=True).n_unique().filter(pl.col("label") > 1)["id"]
-    if len(differ):
+    if len(differ := _differing(ids, label)):
         rows = ids.is_in(differ.head(SHOWN).implode())
         examples = cells.cited(pl.Series([shown(each) for each in ids]), rows, SHOWN)
         raise TableError(

@@ -8,6 +8,7 @@ classes are not merged. ``check_classes`` rejects them with an error that lists 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -21,18 +22,21 @@ from anyparty.tables.cells import key as toml_key
 from anyparty.tables.column_types import FEW_LEVELS, marks_note, stop_at_limits
 from anyparty.tables.reading_rules import NumberFormat, ReadingRules, with_format, without_limits, without_marks
 
-MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts that mean that a row has no label
+MARKS = frozenset((*cells.MISSING, "-", "\u2013", "\u2014", ".", "*", "\\N"))  # texts for a missing label
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?([eE][+-]?\d{1,2})?|[+-]?[1-9]\.\d+[eE]\+?\d{1,2}")
-SPELLED = 1000  # in a column with more distinct texts, spellings are not merged: it holds numbers or free text
+SPELLED = 1000  # spellings are merged only in columns with at most this many distinct texts
 VOCABULARIES = ({"true", "false"}, {"t", "f"}, {"yes", "no"}, {"y", "n"}, {"1", "0"}, {"on", "off"})
-LETTERS = {"t", "f", "y", "n", "j"}  # letters for yes and no, whose case has no meaning
+LETTERS = {"t", "f", "y", "n", "j"}  # letters that mean yes or no
 WORDS = """
     (none) none na n.a. n.a n/k n.k. unknown unk unk. (unknown) missing (missing) (blank) blank undefined nil void
     unspecified not_known not_available not_applicable not_recorded not_reported no_answer no_data refused tbd
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
-SMALL = 5  # a class such as "unknown" causes an error if its share of the labels is at most 1 / SMALL
+# Cyrillic and Greek letters, and the Latin letters that look like them; and quotation marks.
+_ALIKE = dict(zip("авекмнорстухіјѕαβεικνορτυ", "abekmhopctyxijsabeikvoptu", strict=True))
+_LOOKALIKES = str.maketrans(_ALIKE | dict.fromkeys("‘’‚`´", "'") | dict.fromkeys("“”„", '"'))
+SMALL = 5  # a class such as "unknown" is rare if it has at most 1 / SMALL of the labels
 
 
 def class_key(text: str) -> str:
@@ -86,7 +90,7 @@ def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: 
     if (read := _marked_numbers(column, where, rules, trained=trained)) is not None:
         return read._replace(notes=notes + read.notes)
     if cells.is_category(column):
-        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # the column's type declares its classes
+        return Labels(cells.as_level(column).cast(pl.Categorical), notes)  # the type means declared classes
     counts = cells.value_counts(column.drop_nulls())
     if len(counts) > SPELLED:
         return Labels(cells.as_level(column), notes)
@@ -97,7 +101,7 @@ def read_labels(column: pl.Series, where: str, rules: ReadingRules, *, trained: 
 
 
 def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, trained: bool) -> Labels | None:
-    """Return labels that are numbers with marks, such as 39.4%; ``None`` if they are classes or plain numbers."""
+    """Return labels that are numbers with marks, such as 39.4%; ``None`` for classes and plain numbers."""
     known = rules.formats.get(column.name) if trained else None
     if rules.task == "classification" or cells.is_category(column) or (trained and known is None):
         return None
@@ -123,10 +127,7 @@ def _marked_numbers(column: pl.Series, where: str, rules: ReadingRules, *, train
 
 
 def _without_missing(column: pl.Series, where: str, rules: ReadingRules) -> tuple[pl.Series, tuple[str, ...]]:
-    """Replace marks of missing labels by null, except marks that the user declared as classes.
-
-    Return the labels, and notes on the replaced marks.
-    """
+    """Replace marks of missing labels by null, and return the labels and notes."""
     if column.dtype.is_float():
         column = column.fill_nan(None)
     declared = {class_key(text) for text in rules.missing.get(column.name, ())}
@@ -164,9 +165,9 @@ def _marked(marks: list[tuple[str, int]], n: int, name: str, where: str) -> tupl
 
 
 def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: str) -> pl.Series:
-    """Replace each label by the class that the setting ``classes`` assigns to this text.
+    """Replace each label by the class whose texts in the setting ``classes`` include the label.
 
-    Labels and texts are compared first as written, then without regard to spelling.
+    Texts are compared first as written, then without regard to spelling.
     """
     of = {class_key(text): name for name, texts in classes.items() for text in texts}
     of |= {tidy(text): name for name, texts in classes.items() for text in texts}
@@ -185,11 +186,11 @@ def _declared(column: pl.Series, classes: Mapping[str, tuple[str, ...]], where: 
 
 
 def _names(counts: Mapping[str, int]) -> dict[str, str]:
-    """Return the class of each text: a number or boolean in plain form; for other texts, the most frequent spelling."""
+    """Return the class of each text: the most frequent spelling, or the plain form of a number or boolean."""
     keys = {text: class_key(text) for text in counts}
     alone = set(keys.values()) if len(set(keys.values())) == 1 else set()
     if len({tidy(text) for text in counts}) > 1 and any(not WHOLE.fullmatch(key) for key in alone):
-        return {text: tidy(text) for text in counts}  # keep the case, because only the case distinguishes the labels
+        return {text: tidy(text) for text in counts}  # labels that differ only in case, such as a and A
     spellings: dict[str, dict[str, int]] = {}
     for text, count in counts.items():
         written = spellings.setdefault(keys[text], {})
@@ -204,7 +205,7 @@ def _names(counts: Mapping[str, int]) -> dict[str, str]:
 
 
 def _merged(names: Mapping[str, str], counts: list[tuple[str, int]], where: str) -> tuple[str, ...]:
-    """Return a note on classes with several spellings that differ in more than surrounding spaces."""
+    """Return a note on spellings that were merged into one class."""
     spelled: dict[str, dict[str, int]] = {}
     for text, count in counts:
         spelled.setdefault(names[text], {})[text] = count
@@ -252,10 +253,10 @@ def check_classes(label: pl.Series, where: str) -> None:
 
 
 def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
-    """Return a description of two classes that may be one, and the rarer one; ``None`` if there are no such classes."""
+    """Describe two classes that may be one, and return the rarer one, too; ``None`` if there are no such classes."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
-        key: object = fold(name)
+        key: object = _without_punctuation(name)
         with suppress(ValueError):
             key = float(str(key))
         if key in seen:
@@ -263,17 +264,41 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
             said = (
                 f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
                 f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
-                "for two"
+                f"for two{_foreign_letter(seen[key], name)}"
             )
             return said, min(pair, key=lambda each: each[1])[0]
         seen[key] = name
     return None
 
 
-def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
-    """Return an error text for labels that mix several words for yes and no, and the rarest label.
+def _without_punctuation(text: str) -> str:
+    """Return the form that a class shares with texts that may be the same class.
 
-    Both results are "" if the labels are not such a mixture.
+    The form has no quotation marks around it, no stop at its end, no letters of other alphabets that look like Latin
+    letters, and a space in place of each hyphen or underscore between letters or digits.
+
+    >>> [_without_punctuation(text) for text in ("'yes'", "good.", "not_paid", "STRASSE", "1,0", ">50K.", "-1")]
+    ['yes', 'good', 'not paid', 'strasse', '1.0', '>50k', '-1']
+    """
+    plain = fold(text).casefold().translate(_LOOKALIKES)
+    plain = re.sub(r"^(['\"])(.*)\1$", r"\2", plain)
+    plain = re.sub(r"(?<=\w)[.,;:]$", "", plain.strip())
+    plain = re.sub(r"^([+-]?\d+),(\d+)$", r"\1.\2", plain)
+    return " ".join(re.sub(r"(?<=\w)[-_/\u2010\u2011](?=\w)", " ", plain).split())
+
+
+def _foreign_letter(*names: str) -> str:
+    """Return a sentence on a letter that looks like a Latin letter, and is in only one of the texts."""
+    for letter in sorted(set(names[0]) ^ set(names[1])):
+        if letter.isalpha() and letter.casefold() in _ALIKE:
+            return f". {unicodedata.name(letter)} looks like a letter of another alphabet"
+    return ""
+
+
+def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
+    """Return an error text for labels with several words for yes and no, and the rarest label.
+
+    For other labels, both results are "".
     """
     if len(counts) < 3 and not any(len(set(counts) & pair) > 1 for pair in (_YES, _NO)):
         return "", ""
@@ -293,7 +318,7 @@ _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0",
 
 
 def _suspicious(counts: Mapping[str, int]) -> Iterator[tuple[str, bool]]:
-    """Yield each class that may mark missing labels, and True if the class is rare among at least three classes."""
+    """Yield each class that may mark missing labels, and whether the class is rare."""
     total = sum(counts.values())
     for name, count in counts.items():
         others = [other for other in counts if other != name]
@@ -311,21 +336,21 @@ def may_be_missing(text: str) -> bool:
 
 
 def _is_odd_word(name: str, others: list[str]) -> bool:
-    """Return whether a class is a word for missing, or the only word among numbers."""
+    """Return whether a class is a word for missing, or a word while all other classes are numbers."""
     if may_be_missing(name):
         return True
     return _number(name) is None and all(_number(other) is not None for other in others)
 
 
 def _is_odd_number(name: str, others: list[str]) -> bool:
-    """Return True if a class is a number among words, the only negative number, or far from all others, such as 99."""
+    """Return whether a class is an unusual number, such as 99 among small numbers or a number among words."""
     number = _number(name)
     if number is None:
         return False
     numbers = [found for other in others if (found := _number(other)) is not None]
     if not numbers:
         return bool(re.fullmatch(r"-\d+|9+|8+|7+", name))
-    if len(numbers) < len(others):  # if most classes are words, a single 9 is likely a class
+    if len(numbers) < len(others):  # among words, a single 9 may be a class
         return bool(re.fullmatch(r"-\d+|99+|88+|77+", name))
     if number < 0 <= min(numbers):
         return True

@@ -3,9 +3,9 @@
 Notation  n rows, d columns, K parties; images [n, H, W] or [n, C, H, W]; views [n, V, ...].
 
 ``columns``, ``proportional``, ``named`` and ``across`` return slices or lists of columns. ``quadrants``, ``cells``,
-``grid``, ``strips`` and ``views`` return arrays that share memory with the original, except ``views`` with ``pick``. By
-default, the last columns, pixels or views are dropped if their number is not a multiple of the number of blocks, as in
-the programs of the papers. ``cut`` selects a partition by name.
+``grid``, ``strips`` and ``views`` return arrays that share memory with the original, except ``views`` if ``pick`` is
+given. By default, the last columns, pixels or views are dropped if their number is not a multiple of the number of
+blocks, as in the programs of the papers. ``cut`` selects a partition by name.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64],
 
 
 def grid(x: AnyArray, rows: int, across: int) -> tuple[AnyArray, ...]:
-    """Partition images into a grid of ``rows`` x ``across`` cells of equal size, listed row by row.
+    """Partition images into a grid of ``rows`` x ``across`` cells of equal size, row by row.
 
     >>> [cell.shape for cell in grid(np.zeros((5, 1, 28, 28)), 2, 4)][0]  # Fashion-MNIST at eight parties
     (5, 1, 14, 7)
@@ -182,8 +182,8 @@ def strips(
 def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator | None = None) -> tuple[AnyArray, ...]:
     """Partition the V views along ``axis``: each party gets V // K adjacent views, and the last V mod K are dropped.
 
-    With ``pick``, a party gets only one of its views in each row, drawn at random. FALSE-VFL has six parties, each of
-    which gets one of two views.
+    If ``pick`` is given, a party gets only one of its views in each row, drawn at random. FALSE-VFL has six parties,
+    each of which gets one of two views.
 
     Returns:
         K arrays.  The arrays lack ``axis`` if each party gets one view of a row.

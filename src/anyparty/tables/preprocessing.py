@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from anyparty.errors import ModelError, TableError, nearest, remark, some
+from anyparty.errors import ModelError, TableError, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers, key, party_in
 from anyparty.tables.column_types import KINDS, Kind
 from anyparty.tables.reading_rules import DateColumn
-from anyparty.tables.table import Table
+from anyparty.tables.table import Table, lacking
 
 if TYPE_CHECKING:
     from sklearn.preprocessing import OneHotEncoder
@@ -37,10 +37,10 @@ Impute: TypeAlias = Literal["mean", "median"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-MANY_LEVELS = 256  # maximum number of levels of a categorical column; rarer levels are grouped, to limit memory
-HASHES = 256  # the number of numeric columns that a column of free text becomes
-RARE = "(rare)"  # the level of the rare categories
-CHUNK = 2**21  # the number of cells that are converted to double precision at a time, 16 MiB
+MANY_LEVELS = 256  # the largest number of levels of a categorical column; the rarest levels are merged
+HASHES = 256  # the number of numeric columns for a column of free text
+RARE = "(rare)"  # the name of the level that merges rare levels
+CHUNK = 2**21  # the number of cells that are converted at a time, 16 MiB in double precision
 
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -69,7 +69,7 @@ class Numeric(BaseModel):
 
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: RowNumbers, *, scale: bool, impute: Impute) -> Numeric:
-        """Fit to the training rows, a few columns at a time, because their copies in double precision need memory."""
+        """Fit to the training rows, a few columns at a time to save memory."""
         from sklearn.impute import SimpleImputer  # noqa: PLC0415
 
         fill, mean, deviation, constants = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], list[str]()
@@ -77,7 +77,7 @@ class Numeric(BaseModel):
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
             low = np.nanmin(numbers, axis=0)
-            constant = low == np.nanmax(numbers, axis=0)  # compare minimum and maximum, because rounding changes a mean
+            constant = low == np.nanmax(numbers, axis=0)  # a mean would have rounding errors
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
             means, deviations = _spread(numbers, low, constant)
@@ -120,9 +120,9 @@ def _spread(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean [d] and the standard deviation [d] of the columns of ``numbers`` [n, d]; NaN is ignored.
 
-    ``low`` [d] contains the minima of the columns, and ``constant`` [d] marks columns with a single value. scikit-learn
-    also treats a column as constant if it varies little relative to its size, as timestamps in microseconds do. From a
-    column that varies so little, the minimum is subtracted before the fit, and added to the mean afterwards.
+    scikit-learn treats a column with little variation relative to its size, such as timestamps in microseconds, as
+    constant. The minimum ``low`` [d] is therefore subtracted from such columns first. ``constant`` [d] marks columns
+    with a single value.
     """
     from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
@@ -177,7 +177,7 @@ class Categorical(BaseModel):
         return cls(columns=tuple(columns.columns), levels=tuple(levels), grouped=tuple(grouped))
 
     def fill(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Fill the missing cells of a column that had a single category in all training rows with this category."""
+        """Fill the missing cells of columns that had a single category and no missing cell in training."""
         known = zip(self.columns, self.levels, strict=True)
         constant = {name: levels[0] for name, levels in known if len(levels) == 1 and levels[0] is not None}
         return frame.with_columns(frame[name].fill_null(level) for name, level in constant.items())
@@ -198,7 +198,7 @@ class Categorical(BaseModel):
         return self
 
     def transform(self, objects: NDArray[np.object_]) -> NDArray[np.float32]:
-        """Encode the cells [b, d] as zeros and ones [b, L], with one column for each level.
+        """Encode the cells [b, d] as zeros and ones [b, L]; L is the number of levels of all columns.
 
         A category that did not occur in training becomes zeros.
         """
@@ -255,7 +255,16 @@ class Features:
 
 
 class Prepare(BaseModel):
-    """The fitted preprocessing of one party's columns."""
+    """The fitted preprocessing of one party's columns.
+
+    Attributes:
+        party: the party.
+        numeric: the imputation and scaling of numeric columns.
+        categorical: the encoding of categorical columns.
+        dates: the columns of dates.
+        words: the columns of free text.
+        missing: by column, the share of the party's training rows in which the cell is empty.
+    """
 
     model_config = STRICT
 
@@ -265,6 +274,7 @@ class Prepare(BaseModel):
     categorical: Categorical
     dates: tuple[DateColumn, ...] = ()
     words: Words = Words()
+    missing: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
 
     @classmethod
     def fit(
@@ -309,11 +319,12 @@ class Prepare(BaseModel):
             categorical=Categorical.fit(categorical, rows, _where(table), max_levels),
             dates=of_dates,
             words=Words(columns=tuple(texts.columns)),
+            missing=_missing(table.columns[rows].drop(empty)) if table.columns.width else {},
         )
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        """The kind of each column that the model requires, numeric columns first, for ``read_table(..., expect=)``."""
+        """The kind of each column that the model requires, for ``read_table(..., expect=)``."""
         kinds: dict[str, Kind] = dict.fromkeys(self._numbers, "numeric")
         kinds |= dict.fromkeys(self.categorical.columns, "categorical")
         kinds |= dict.fromkeys((each.name for each in self.dates), "date")
@@ -321,12 +332,12 @@ class Prepare(BaseModel):
 
     @cached_property
     def _numbers(self) -> tuple[str, ...]:
-        """The numeric columns of the party's table, without the numeric columns that dates become."""
+        """The numeric columns of the party's table, without those made from dates."""
         return self.numeric.columns[: len(self.numeric.columns) - sum(len(each.parts) for each in self.dates)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the output columns: numeric columns, also from dates, then ``column=level``, then words."""
+        """The names of the output columns: numbers, numbers from dates, ``column=level`` for categories, then words."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
         words = (f"{c}: words {k}" for c in self.words.columns for k in range(self.words.width))
@@ -367,7 +378,7 @@ class Prepare(BaseModel):
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
             self._fill(x[start : start + step], frame[start : start + step], table, start)
-        for sentence in self._differences(frame, few=new):
+        for sentence in (*self._differences(frame, few=new), *(self._empty(table) if new else ())):
             remark(f"{_where(table)}: {sentence}")
         numbers = frame.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):
@@ -406,7 +417,7 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw one level of each categorical column for each row: this level's output becomes 1, all other outputs 0.
+        """Draw a level of each categorical column for each row; its output becomes 1, and other levels' outputs 0.
 
         Args:
             values: [..., width], preprocessed rows in original units; NaN stays NaN.
@@ -447,7 +458,7 @@ class Prepare(BaseModel):
             raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
 
     def matched(self, table: Table) -> pl.DataFrame:
-        """Return the columns that the model requires: numbers, also from dates, as Float64, then String columns.
+        """Return the columns that the model requires, in its order: numbers as Float64, categories and texts as String.
 
         Raises:
             TableError: a column is missing, or holds text in place of numbers.
@@ -455,11 +466,7 @@ class Prepare(BaseModel):
         present = table.columns.columns
         missing = [name for name in self.kinds if name not in present]
         if missing:
-            raise TableError(
-                f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
-                f"{nearest(missing[0], [name for name in present if name not in self.kinds])}; add the column, empty "
-                "where it is not known"
-            )
+            raise lacking(missing, [name for name in present if name not in self.kinds], _where(table))
         read = {name: _as_kind(table, name, kind) for name, kind in self.kinds.items()}
         parts = [part for each in self.dates for part in each.transform(read[each.name])]
         others = [read[name] for name in (*self.categorical.columns, *self.words.columns)]
@@ -468,32 +475,38 @@ class Prepare(BaseModel):
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from the cells of the training rows."""
         yield from checks.unseen_levels(frame, self._levels, few=few)
-        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
-        yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
+        yield from checks.no_longer_constant(frame, self._constants)
         yield from checks.far_from_training(frame, self._spreads, few=few)
-        if few:
-            yield from checks.empty_now(frame)
+
+    def _empty(self, table: Table) -> Iterator[str]:
+        return checks.empty_now(table.columns.select(by_name(list(self.kinds))), self.missing)
 
     def row_remarks(self, table: Table) -> checks.RowRemarks:
-        """Compare each row of a table with the training rows; return remarks to accompany the answers."""
-        return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
+        """Compare each row with the training rows, and return remarks on unusual cells."""
+        return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads, self._empty(table))
 
     @cached_property
     def _levels(self) -> dict[str, tuple[str | None, ...]]:
-        """The levels of each categorical column without grouped levels; ``None`` is the level of missing cells."""
+        """The levels of the categorical columns without merged levels; ``None`` is the level of missing cells."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         return {name: each for name, each in pairs if name not in self.categorical.grouped}
 
     @cached_property
+    def _constants(self) -> dict[str, float]:
+        """The value of each numeric column that was constant in training."""
+        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
+        return {name: fill[name] for name in self.numeric.constant}
+
+    @cached_property
     def _spreads(self) -> dict[str, tuple[float, float]]:
-        """The mean and standard deviation of each numeric column that varied in training; empty if scaling is off."""
+        """The mean and standard deviation of the numeric columns that were not constant in training."""
         if self.numeric.mean is None or self.numeric.scale is None:
             return {}
         spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
         return {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table, start: int) -> None:
-        """Preprocess ``frame``, the table's rows from row ``start`` on, and write the result to ``out`` [b, width]."""
+        """Preprocess ``frame``, a part of the table that begins at row ``start``, and write the result to ``out``."""
         split, categories = len(self.numeric.columns), sum(map(len, self.categorical.levels))
         if split:
             with np.errstate(over="ignore"):
@@ -513,6 +526,12 @@ class Prepare(BaseModel):
             out[:, split + categories :] = self.words.transform(frame)
 
 
+def _missing(columns: pl.DataFrame) -> dict[str, float]:
+    """Return the share of empty cells of each column [n, d]. Rows whose cells are all empty are not counted."""
+    columns = columns.filter(~pl.all_horizontal(pl.all().is_null()))
+    return {column.name: column.null_count() / max(1, len(column)) for column in columns.iter_columns()}
+
+
 def _where(table: Table) -> str:
     return f"party {table.party!r}, {table.source}"
 
@@ -520,7 +539,6 @@ def _where(table: Table) -> str:
 def _with_dates(
     numeric: pl.DataFrame, moments: pl.DataFrame, of_dates: tuple[DateColumn, ...], table: Table
 ) -> pl.DataFrame:
-    """Return the numeric columns, followed by the numeric columns that dates become."""
     parts = [part for each in of_dates for part in each.transform(moments[each.name])]
     if taken := [part.name for part in parts if part.name in table.columns.columns]:
         raise TableError(
@@ -544,7 +562,6 @@ def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of the first validation error, with the field that it concerns."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]

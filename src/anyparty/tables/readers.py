@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     import fastexcel
 import csv
 import io
+import logging
+import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zstandard
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
-from anyparty.core.storage import user_path
+from anyparty.core.storage import path_hint, user_path
 from anyparty.tables import data_frames
 from anyparty.tables.csv_file import CsvFile
 from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
@@ -51,7 +54,7 @@ _state = {"threads before the fork": False, "forked": False}
 
 
 def check_not_forked() -> None:
-    """Check that polars can work in this process.
+    """Raise an error if polars cannot work in this process.
 
     Raises:
         ConfigError: the process was forked after polars had started its threads.
@@ -71,11 +74,11 @@ def _in_child() -> None:
 
 
 def _polars_runs() -> bool:
-    """Return True if polars has started its threads, or if the system does not list the threads of this process."""
+    """Return True if polars has started its threads, or if this is unknown."""
     if not _THREADS.is_dir():
         return True
     for thread in _THREADS.iterdir():
-        with suppress(OSError):  # a thread's file is gone if the thread ended during this loop
+        with suppress(OSError):  # the thread may have ended
             name = (thread / "comm").read_text(encoding="utf-8").strip()
             if name.startswith("polars-") and name.removeprefix("polars-").isdecimal():
                 return True
@@ -89,13 +92,14 @@ if hasattr(os, "register_at_fork"):
 def read_header(
     content: FileContent, settings: FileSettings, party: str
 ) -> tuple[fastexcel.ExcelReader, str, list[str]]:
-    """Return an open workbook, the chosen sheet and its column names; "" for a column without a name.
+    """Open a workbook, and return it with the chosen sheet and its column names; "" for a column without a name.
 
     Raises:
         TableError: it is not clear which sheet to read, the sheet does not exist, or a column name repeats.
     """
     import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
 
+    logging.getLogger("fastexcel").setLevel(logging.ERROR)  # it would warn about each column without a type
     where = f"party {party!r}: {file_named(content.path)}"
     try:
         book = fastexcel.read_excel(content.whole())
@@ -154,10 +158,12 @@ def _listed(names: list[str]) -> str:
     return " and ".join(map(repr, names)) if len(names) == 2 else some(names)
 
 
-_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged Parquet files
+_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # on some damaged files, polars panics
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)
 _PACKED_NAMES = {"gzip": (".gz",), "bz2": (".bz2",), "zstd": (".zst", ".zstd"), "zip": (".zip",), "": ()}
+_NO_PART = re.compile(r"^[._]|^~\$|~$")  # hidden files, lock files of Office, and backups of editors
 _PATTERN = frozenset("*?[")
+HEADER_LINES = 20  # the number of lines in which the column names are searched if they are not in the first line
 
 
 @dataclass(frozen=True)
@@ -218,11 +224,13 @@ def read(
 
 
 def has_unnamed_index(source: Source) -> bool:
-    """Return whether a source is a pandas frame with an unnamed index that is not a range.
+    """Return whether a source is a pandas frame with an unnamed index that does not count the rows from 0.
 
-    Such an index does not become a column, although it may hold the ids.
+    Such an index may hold the ids, but is not read as a column.
     """
-    return data_frames.is_pandas(source) and type(source.index).__name__ != "RangeIndex" and not any(source.index.names)
+    if not data_frames.is_pandas(source) or any(source.index.names):
+        return False
+    return type(source.index).__name__ != "RangeIndex" or (source.index.start, source.index.step) != (0, 1)
 
 
 def names(source: Source, party: str, settings: FileSettings = DETECT) -> list[str]:
@@ -257,7 +265,7 @@ def named(source: Source) -> str:
 
 
 def located(path: Path, folder: Path | None = None) -> Path:
-    """Return a table's path, resolved in ``folder`` or else in the current directory; "-" remains standard input."""
+    """Return a table's absolute path; ``folder`` is the start of a relative path, by default the current folder."""
     if path == STANDARD_INPUT:
         return path
     path = path.expanduser()
@@ -265,8 +273,33 @@ def located(path: Path, folder: Path | None = None) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a table's file exists, or at least one file that matches its pattern; True for standard input."""
+    """Return whether a table's file, or a file that matches its pattern, exists; True for standard input."""
     return path == STANDARD_INPUT or path.exists() or (_is_pattern(path) and bool(_matches(path)))
+
+
+def header_below(source: Source, party: str, name: str, settings: FileSettings = DETECT) -> str:
+    """Return a hint if a line near the start of a file, but not its first line, has the column name ``name``."""
+    if not isinstance(source, str | Path):
+        return ""
+    with suppress(TableError, *_OF_POLARS, *_DAMAGED):
+        content = content_of(_parts(user_path(source), party)[0], party)
+        if content.format == "CSV":
+            with CsvFile.of(content, settings, party).open() as file:
+                lines = list(islice(file, HEADER_LINES))
+            if found := re.search(rf"(?:^|(\W)){re.escape(name)}(?:(\W)|$)", lines[0].strip()):
+                mark = found[1] or found[2]
+                return f'; the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
+            rows = [re.split(r"[,;|\t]", line) for line in lines]
+        elif content.format == "Excel":
+            book, sheet, _ = read_header(content, settings, party)
+            rows = [list(row) for row in book.load_sheet(sheet, header_row=None, n_rows=HEADER_LINES, dtypes="string")
+                    .to_polars().rows()]  # fmt: skip
+        else:
+            return ""
+        for number, row in enumerate(rows[1:], start=2):
+            if name in {str(cell).strip().strip("\"'") for cell in row}:
+                return f"line {number} has this name: remove the lines above it, so that the column names come first"
+    return ""
 
 
 @contextmanager
@@ -290,13 +323,15 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def _parts(path: Path, party: str) -> list[Path]:
-    """Return the files of a table in the order of their names: one file, or all files of a folder or a pattern."""
+    """Return the files of a table in the order of their names."""
     if path == STANDARD_INPUT or path.is_file():
         return [path]
     if path.is_dir():
-        found = [each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_"))]
+        found = [each for each in path.iterdir() if each.is_file() and not _NO_PART.search(each.name)]
         if not found:
-            raise TableError(f"party {party!r}: the folder {path} has no files; expected the parts of one table")
+            inner = next((f"; it has folders, whose files the pattern {path / '*' / '*'} names"
+                          for each in path.iterdir() if each.is_dir()), "")  # fmt: skip
+            raise TableError(f"party {party!r}: the folder {path} has no files; expected the parts of one table{inner}")
         return sorted(found)
     if _is_pattern(path) and not path.exists():
         found = _matches(path)
@@ -305,7 +340,7 @@ def _parts(path: Path, party: str) -> list[Path]:
         return sorted(found)
     if path.exists():
         raise TableError(f"party {party!r}: {path} is neither a file nor a folder; name a table's file")
-    hint = ""
+    hint = f"; {why}" if (why := path_hint(path)) else ""
     if any(ord(letter) < 32 for letter in str(path)):
         hint = r"; the path has control characters: in a settings file, write / or single quotes, 'C:\new\t.csv'"
     raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()}){hint}")
@@ -336,7 +371,6 @@ def _from_files(
 def _from_file(
     path: Path, party: str, settings: FileSettings, drop: Collection[str], only: Collection[str] | None
 ) -> RawTable:  # fmt: skip
-    """Return the cells of one table file, whatever its format."""
     with _read_errors(path, party) as reading:
         content = reading.open()
         packed = f"{content.format} compressed with {content.packing}" if content.packing else content.format
@@ -361,7 +395,6 @@ def _from_file(
 
 
 def _unneeded(columns: Sequence[str], drop: Collection[str], only: Collection[str] | None) -> Collection[str]:
-    """Return the columns to leave out: ``drop``, and all named columns that are not in ``only``."""
     return drop if only is None else {name for name in columns if name and (name in drop or name not in only)}
 
 
@@ -375,7 +408,7 @@ def _from_csv(
     except (UnicodeDecodeError, pl.exceptions.ComputeError) as error:
         if not isinstance(error, UnicodeDecodeError) and "invalid utf-8" not in str(error):
             raise
-        # recognise the encoding again: the file is not UTF-8 after its first bytes
+        # only the first bytes were UTF-8: recognise the encoding from the whole file
         file = CsvFile.of(content, settings, party, whole=True)
         cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
@@ -385,7 +418,7 @@ def _from_csv(
 
 @dataclass
 class _Reading:
-    """A file that is being read. After ``open``, ``content`` has the recognised format, for error messages."""
+    """A file that is being read; its format, known after ``open``, is used in error messages."""
 
     path: Path
     party: str
@@ -399,7 +432,7 @@ class _Reading:
 
 @contextmanager
 def _read_errors(path: Path, party: str) -> Iterator[_Reading]:
-    """Convert all errors that occur while a file is read to :class:`TableError`."""
+    """Convert all errors of reading a file to :class:`TableError`."""
     reading = _Reading(path, party)
     try:
         yield reading

@@ -17,12 +17,12 @@ from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 from anyparty.tables.target import MANY_CLASSES, AskedKind
 
-WIDE = 12  # if a party has more columns, only its columns with a remark are shown
-TALL = 48  # if the parties with at most WIDE columns together have more columns, only columns with a remark are shown
+WIDE = 12  # if a table has more columns, only columns with a remark are shown
+TALL = 48  # if all smaller tables together have more columns, only columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
-# Outliers are more than FAR interquartile ranges from the median of at least FEWEST numbers. They are rare if they are
-# at most the share RARE of all numbers.
-FAR, RARE, FEWEST = 50, 0.05, 20
+# A number is far if it is more than FAR interquartile ranges from the median of at least FEWEST numbers. At most the
+# share RARE of numbers may be far. A far number is an outlier if it is more than APART times as far as the next number.
+FAR, APART, RARE, FEWEST = 50, 3, 0.05, 20
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
@@ -68,10 +68,9 @@ def columns(table: Table) -> tuple[ColumnSummary, ...]:
 
 
 def notes(table: Table, kind: AskedKind = "auto") -> tuple[str, ...]:
-    """Return possible mistakes in a table as sentences: its notes, numbers far from all others, and possible ids.
+    """Return sentences on possible mistakes in a table: its notes, numbers far from all others, and possible ids.
 
-    The command line, Python and sites report the same sentences. ``kind`` is the requested kind of task, because labels
-    that are classes are not compared as numbers.
+    ``kind`` is the requested kind of task: labels that are classes are not compared as numbers.
     """
     where = f"party {table.party!r}, {table.source}"
     found = [(f"column {column.name!r}", column.remark) for column in columns(table) if column.suspicious]
@@ -94,7 +93,7 @@ def label_remark(label: pl.Series, kind: AskedKind = "auto") -> str:
 
 
 def files(tables: Sequence[Table]) -> RichTable:
-    """Return a terminal table of the format that was recognised in each party's file."""
+    """Return a printable table with the format of each party's file."""
     shown = RichTable("party", "table", "format", title="how files were read", title_justify="left")
     shown.add_column("rows", justify="right")
     for table in tables[:PARTIES]:
@@ -103,7 +102,7 @@ def files(tables: Sequence[Table]) -> RichTable:
 
 
 def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | None:
-    """Return a terminal table of the columns and labels with a remark; ``None`` if no column or label has one.
+    """Return a printable table of the columns and labels with a remark; ``None`` if no column or label has one.
 
     ``kind`` is the requested kind of task.
     """
@@ -126,7 +125,7 @@ def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | N
 
 
 def render(tables: Sequence[Table]) -> RichTable:
-    """Return a terminal table of the parties' columns. A long list is limited to columns with a remark."""
+    """Return a printable table of the parties' columns. In a long list, only columns with a remark are shown."""
     shown = RichTable(title="how columns were read", title_justify="left")
     for heading in ("party", "column", "read as"):
         shown.add_column(heading)
@@ -164,31 +163,33 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
 
 
 def _suspicion(known: pl.Series, party: str) -> str:
-    """Return a remark on numbers or dates that may be identifiers or mark missing cells; "" for other numbers."""
+    """Return a remark on numbers or dates that may be identifiers or mark missing cells, else ""."""
     if _may_be_identifiers(known):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
     return _outlier_remark(known, "cell", f", or list them in parties.{cells.key(party)}.missing")
 
 
 def _may_be_identifiers(numbers: pl.Series) -> bool:
-    """Return whether the numbers are whole, large and distinct, as account numbers or seconds since 1970 are."""
+    """Return whether the numbers are large, whole and distinct, like account numbers."""
     if not numbers.dtype.is_integer() or len(numbers) < FEWEST:
         return False
     return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 
 
 def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
-    """Return a remark on a few numbers or dates far from all others, which may mark missing cells, as 9999 does.
+    """Return a remark on a few numbers or dates far from all others, such as 9999, which may mark missing cells.
 
-    Dates that often mark a missing cell (``DATES``) are reported if all other dates are far from them. ``noun`` is the
-    word for a value in the remark. ``setting`` describes an alternative to empty cells, for the remark.
+    Args:
+        known: the numbers or dates.
+        noun: the word for a value in the remark.
+        setting: an alternative to empty cells, for the remark.
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
     away = _frequent_marks(numbers)
     if not len(away):
         away = numbers.filter(_are_far(numbers, numbers))
-        away = away.clear() if len(away) > RARE * len(numbers) else away
+        away = away.clear() if len(away) > RARE * len(numbers) else _apart(away, numbers)
     if not len(away) and days is not None:
         away = _lone_dates(numbers, days)
     if not len(away):
@@ -202,11 +203,9 @@ def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
 
 
 def _frequent_marks(numbers: pl.Series) -> pl.Series:
-    """Return the cells that hold one or two frequent, extreme numbers far from all other numbers.
+    """Return the cells with one or two frequent, extreme numbers that are far from all other numbers.
 
-    Each of these numbers must be in several cells. The distance is measured in the interquartile range of the other
-    cells, because many marks would widen the range of all cells. If the other cells have few distinct numbers, only
-    nines (``NINES``) are accepted, because other numbers may be levels, such as sizes of 1, 2, 10 and 1000.
+    If there are few other numbers, only numbers such as 99 and -999 (``NINES``) are accepted.
     """
     values = numbers.unique().sort()
     for ends in (values[[0, -1]], values[:2], values[-2:], values[:1], values[-1:]):
@@ -220,22 +219,33 @@ def _frequent_marks(numbers: pl.Series) -> pl.Series:
     return numbers.clear()
 
 
-def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
-    """Return the mask of ``numbers`` that are more than ``FAR`` interquartile ranges from the median of ``others``.
+def _apart(far: pl.Series, numbers: pl.Series) -> pl.Series:
+    """Return the cells of ``far`` that lie apart from the rest of ``numbers``, because a long tail has no gap.
 
-    The interquartile range is computed from ``others``. If there are fewer than ``FEWEST`` others, or their
-    range is 0, no number is far.
+    Below or above the median, cells lie apart from the first gap on: there, the distance from the median is more than
+    ``APART`` times the distance of the next number. The smallest or largest number needs no gap if it consists of nines
+    (``NINES``) and is in several cells.
     """
+    middle, found = float(numbers.quantile(0.5, "linear") or 0.0), list[float]()
+    for side in (-1, 1):
+        away = side * (far - middle)
+        distances = (side * (numbers.unique() - middle)).sort()
+        distances = distances.filter(distances >= 0)
+        gaps = distances.is_in(away.implode()) & (distances > APART * distances.shift(1, fill_value=0.0))
+        found += far.filter(away >= distances[gaps.arg_true()[0]]).to_list() if gaps.any() else []
+    found += [end for end in numbers.sort()[[0, -1]] if end in NINES and (numbers == end).sum() > 1]
+    return far.filter(far.is_in(found))
+
+
+def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
+    """Return the mask of ``numbers`` that are more than ``FAR`` interquartile ranges from the median of ``others``."""
     low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
     measured = len(others) >= FEWEST and high > low
     return (numbers - middle).abs() > (FAR * (high - low) if measured else float("inf"))
 
 
 def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
-    """Return the cells that contain a date from ``DATES`` and are far from all other dates.
-
-    The distance must exceed the interquartile range of the other dates.
-    """
+    """Return the cells with a date from ``DATES`` that is far from all other dates."""
     marks = days.is_in(DATES)
     others = numbers.filter(~marks).sort()
     if not marks.any() or len(others) < FEWEST:
@@ -246,9 +256,9 @@ def _lone_dates(numbers: pl.Series, days: pl.Series) -> pl.Series:
 
 
 def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
-    """Add a row for each column of a party, and one row for the columns that are left out.
+    """Add a row for each column of a party, and one row that summarizes the columns that are not shown.
 
-    If ``wide`` is true, columns without a remark are left out.
+    If ``wide`` is true, only columns with a remark are shown.
     """
     listed = [column for column in read if column.remark or not wide][:WIDE]
     rest = [column for column in read if column not in listed]

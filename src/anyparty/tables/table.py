@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 
 from anyparty.core.display import doing
-from anyparty.errors import TableError, nearest, some
+from anyparty.errors import TableError, continued, nearest, some
 from anyparty.tables import cells, checks, readers
 from anyparty.tables.column_types import KINDS, FeatureColumn, Kind, feature
 from anyparty.tables.csv_file import are_decimal, with_points
@@ -85,14 +85,14 @@ class Table:
 
     @property
     def has_content(self) -> NDArray[np.bool_]:
-        """The mask [n] of rows with a feature cell or a label; all rows if the table has neither columns nor labels."""
+        """The mask [n] of rows with a feature cell or a label; True for all rows of a table with only ids."""
         if self.label is None:
             return ~self.blank
         labeled = self.label.is_not_null().to_numpy()
         return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return ``position`` [N], the party's row index for each aligned row, with -1 in place of blank rows."""
+        """Return ``position`` [N], the party's row index of each aligned row, with -1 for rows without any feature."""
         if not self.blank.any():
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
@@ -154,7 +154,7 @@ def read_table(
         label: the column of labels, if the party holds them.
         part_by: a column that is used only to split the rows; it is not a feature.
         drop: columns to leave out.
-        types: "numeric", "categorical", "date" or "text", by column, to replace the inferred kind.
+        types: "numeric", "categorical", "date" or "text", for each column, to replace the inferred kind.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``). Each column is read as its kind,
             a missing column is an error, and all other columns are ignored.
         rules: the rules by which cells are read.  Prediction uses the rules of training (``Table.rules``).
@@ -223,10 +223,9 @@ def read_table(
 
 
 def without_blank_notes(table: Table) -> Table:
-    """Return the table without its notes on rows whose feature cells are all empty.
+    """Return the table without its notes on rows whose cells are all empty.
 
-    In a table made from an array, such a row means that the party lacks the row, which is not a mistake. Only the notes
-    change: the table keeps these rows.
+    In a table made from an array, such a row is not a mistake; it means that the party lacks the row.
     """
     return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
 
@@ -234,10 +233,12 @@ def without_blank_notes(table: Table) -> Table:
 def _with_points(
     raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None, where: str, *, declared: bool
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:  # fmt: skip
-    """Replace decimal commas by decimal points in text columns of numbers that may be features or labels.
+    """Replace decimal commas by points in text columns of numbers.
 
-    Return the cells, and remarks on columns whose points may be decimal points, unless the decimal mark is ``declared``
-    in the settings.
+    If ``declared`` is true, the user has declared the decimal mark.
+
+    Returns:
+        The cells; and, unless ``declared`` is true, remarks on columns whose points may be decimal points.
     """
     columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
     numeric = {name for name, kind in kinds.items() if kind == "numeric"}
@@ -248,15 +249,15 @@ def _with_points(
 
 
 def _copy(column: pl.Series) -> pl.Series:
-    """Return a copy of the cells, because polars shares memory with pandas and numpy objects, which a user may edit."""
+    """Return a copy of the cells, because polars shares memory with pandas and numpy."""
     return column.gather(pl.int_range(len(column), eager=True))
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
-    """Return the tables of several parties, or report the errors of all tables at once.
+    """Read the tables of several parties, and report the errors of all tables at once.
 
     Raises:
-        TableError: one or more tables cannot be used, with the reason for each.
+        TableError: one or more tables cannot be used.
     """
     tables, wrong = dict[str, Table](), list[str]()
     for name in names:
@@ -266,7 +267,7 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
         except TableError as error:
             wrong.append(str(error))
     if wrong:
-        raise TableError("\n".join(wrong))
+        raise TableError("\n".join(dict.fromkeys(wrong)))
     return tables
 
 
@@ -282,10 +283,9 @@ def _check_named(
     source: Source,
     scored: bool,
 ) -> None:
-    """Reject settings that contain the name of a missing column, or give a column two roles.
+    """Reject settings with the name of a missing column, or with two roles of one column.
 
-    The error for a missing column gives a hint, which depends on ``source`` and ``scored``. ``scored`` is True if the
-    labels are needed to score a model.
+    ``scored`` is True if the labels are needed to score a model; the error then mentions this.
     """
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
@@ -297,10 +297,12 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            hint = "; rows are scored by their labels" if role == "label" and scored else ""
+            hint = "rows are scored by their labels" if role == "label" and scored else ""
             if role == "id" and readers.has_unnamed_index(source):
-                hint = "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}{hint}")
+                hint = "the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            message = f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
+            below = readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
+            raise TableError(continued(continued(message, hint), below))
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):
@@ -312,7 +314,7 @@ def _check_named(
 
 
 def _check_name_sizes(names: list[str], where: str, most: int) -> None:
-    """Reject a column name of more than ``most`` bytes. The error does not quote the name."""
+    """Raise an error if a column name has more than ``most`` bytes."""
     for place, name in enumerate(names, start=1):
         if (found := len(name.encode(errors="surrogatepass"))) > most:
             raise TableError(f"{where}: the name of column {place} has {found:,} bytes; the limit for a cell is "
@@ -320,7 +322,7 @@ def _check_name_sizes(names: list[str], where: str, most: int) -> None:
 
 
 def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> None:
-    """Raise an error if a text cell has more than ``most`` bytes; the error names the first such cell."""
+    """Raise an error if a text cell has more than ``most`` bytes."""
     for column in columns:
         if not cells.is_text(column):
             continue
@@ -332,14 +334,16 @@ def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> No
                              f"{TOO_LONG}")  # fmt: skip
 
 
+def lacking(missing: Sequence[str], others: Iterable[str], where: str) -> TableError:
+    """Return the error for columns that the model requires and the table lacks; ``others`` are its unused columns."""
+    message = f"{where}: the model was trained on {some(missing)}, which the table does not have"
+    return TableError(continued(message + nearest(missing[0], others), "add the column, empty where it is not known"))
+
+
 def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mapping[str, Kind]:
     missing = [name for name in expect if name not in names]
     if missing:
-        raise TableError(
-            f"{where}: the model was trained on {some(missing)}, which the table does not have"
-            f"{nearest(missing[0], [name for name in names if name not in expect])}; add the column, empty where it "
-            "is not known"
-        )
+        raise lacking(missing, [name for name in names if name not in expect], where)
     return expect
 
 
@@ -378,7 +382,7 @@ def _features(
 def _label(
     raw: pl.DataFrame, label: str | None, where: str, rules: ReadingRules, *, trained: bool
 ) -> tuple[Labels, ReadingRules]:
-    """Check the type of the label column and read it; return the labels, and the rules with the label format."""
+    """Read the label column; return the labels, and the rules with the format of the labels."""
     if label is None:
         return Labels(None), rules
     column = raw[label]
@@ -391,10 +395,9 @@ def _label(
 
 
 def _content(column: pl.Series) -> list[bytes]:
-    """Return a column as bytes: numbers as float64, other cells as their lengths and their text.
+    """Return a column's cells as bytes for a hash: numbers as float64, other cells as text and lengths.
 
-    A missing number is NaN, and a missing text has length -1. Integers become text if float64 cannot represent one of
-    them exactly.
+    Integers that float64 cannot represent exactly become text.
     """
     long = column.dtype.is_integer() and ((column > 2**53) | (column < -(2**53))).any()
     if long or not cells.is_number(column):

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
-MANY_VALUES = 1000  # an error is raised if there are more than max(MANY_VALUES, number of labels / 2) classes
+MANY_VALUES = 1000  # n labels may have at most max(MANY_VALUES, n / 2) classes
 SHOWN = 3  # the number of classes that the description of a task lists
 TINY = 1 / LARGEST  # the smallest standard deviation that numeric labels may have
-MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity, not classes
+MANY_CLASSES = 20  # with more distinct values, whole numbers are a quantity, not classes
 
 
 def infer_task(
@@ -88,7 +88,7 @@ def infer_task(
 
 
 def _type_of(label: pl.Series, classes: Sequence[str]) -> LabelType:
-    """Return the type of predicted classes: the label column's type, or text if the settings rename the classes."""
+    """Return the type of predicted classes: the type of the label column, or text for renamed classes."""
     if not set(classes) <= set(cells.as_level(label).drop_nulls()):
         return "text"
     if label.dtype == pl.Boolean:
@@ -115,7 +115,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
 
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
-        numbers = _numbers(label, where).to_numpy()  # null becomes NaN in numpy
+        numbers = _numbers(label, where).to_numpy()
         with np.errstate(over="ignore"):
             y = ((numbers - task.mean) / task.scale).astype(np.float32)
         if np.isinf(y).any():
@@ -140,7 +140,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
 
 
 def _apart(low: float, high: float) -> tuple[str, str]:
-    """Return two numbers as text with at least six digits, and enough digits for a hundredth of their difference.
+    """Return two numbers as text, with enough digits to show their difference.
 
     >>> _apart(0.5, 1.5), _apart(1.7e9, 1.7e9 + 25)
     (('0.5', '1.5'), ('1700000000', '1700000025'))
@@ -193,7 +193,7 @@ def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
 
 
 def _as_classes(label: pl.Series, task: Task) -> pl.Series:
-    """Return the labels [n] as text, with each spelling of a class replaced by the spelling that training used."""
+    """Return the labels [n] as text, in the spelling that training used."""
     names = names_of(label)
     other = set(names.drop_nulls().unique()) - set(task.classes)
     of = {class_key(name): name for name in task.classes}
@@ -202,7 +202,7 @@ def _as_classes(label: pl.Series, task: Task) -> pl.Series:
 
 
 def _are_classes(label: pl.Series, where: str) -> bool:
-    """Return whether the labels are read as classes if the requested kind of task is "auto"."""
+    """Return whether the labels are classes if the requested kind of task is "auto"."""
     if label.dtype == pl.Boolean or cells.is_category(label):
         return True
     numbers, bad = cells.as_numbers(label)
@@ -223,13 +223,13 @@ def _are_classes(label: pl.Series, where: str) -> bool:
         endless = numbers.is_infinite().fill_null(value=False)
         raise TableError(f"{where}: {endless.sum()} of {len(known)} numbers are infinite, "
                          f"{cells.cited(label, endless)}; leave them empty, or correct them")  # fmt: skip
-    # Values are counted as text, because different large integers may be equal as floats.
+    # as text, because different large integers may be equal as floats
     values = names_of(label).drop_nulls().n_unique()
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
 
 def _check_notation(label: pl.Series, where: str) -> None:
-    """Reject text that looks like a quantity or an identifier, unless the user declared classes."""
+    """Reject text labels that look like quantities or identifiers, unless the user declared classes."""
     if not cells.is_text(label) or cells.is_category(label):
         return
     names = names_of(label).drop_nulls()
@@ -269,7 +269,7 @@ def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
 
 
 def _by_text(name: str) -> tuple[str, str]:
-    """Return a sort key that ignores case, so that spelling does not decide which of two classes is positive."""
+    """Return a sort key that ignores case."""
     return class_key(name), name
 
 

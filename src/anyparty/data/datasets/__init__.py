@@ -70,7 +70,7 @@ def load(
 
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
-    """Find the first form of a data set with all files in one folder; return it with the files' paths, or ``None``."""
+    """Return the first form of a data set whose files are all in one folder, and their paths; ``None`` if none is."""
     for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]
@@ -102,7 +102,7 @@ def _fetched(
 
 
 def _described(form: DatasetForm) -> str:
-    """Describe the files of one form of a data set by their names and the docstring of the reader."""
+    """Return the file names of a form, and the description of the files from its reader."""
     listed = ", ".join(file.path for file in form.files)
     return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
 

@@ -18,7 +18,7 @@ Fields = Mapping[str, Any]  # some fields of ``Dataset``, by name
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """The rows of one data set as published: nothing is fitted, scaled, oversampled or drawn.
+    """The rows of one data set as published, without scaling, resampling or any other change.
 
     Attributes:
         name: the name by which ``load`` finds the data set.
@@ -27,14 +27,13 @@ class Dataset:
         X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
             [n, V, C, H, W] for V views of an object.
         y_train: [n] int64, the index of the row's class in ``classes``; float32 for regression.
-        X_test: test rows in the form of ``X_train``; ``None`` without an official split, in which case ``split`` draws
-            test rows.
+        X_test: test rows in the form of ``X_train``; ``None`` if the data set has no official split.
         y_test: the labels of the test rows in the form of ``y_train``.
         features: the names of the d columns, all different; empty for images.
         classes: the names of the classes, in order; empty for regression.
         blocks: groups of columns (last axis) that belong together, by name.
-        steps: the number T of time steps if a row's first columns are a flattened time series (``mimic4``), else 0.
-        groups_train: by name, values [n] for each row that are not features, such as the person or the speaker.
+        steps: T, the number of time steps if the first columns are a flattened time series (``mimic4``), else 0.
+        groups_train: by name, a value for each row [n] that is not a feature, such as the person or the speaker.
         groups_test: the values of ``groups_train`` for the test rows.
         source: the publication and the address.
         licence: the terms of use.

@@ -33,8 +33,8 @@ def mimic3(paths: Sequence[Path]) -> Fields:
     label      the class, any text or whole number (APC-VFL: 4 classes)
     test       optional, 1 for test rows and 0 for training rows
     id         optional, not used as a feature
-    all other  one feature each, numbers without empty cells (APC-VFL: 15, among them Age, NumCallouts, NumDiagnosis,
-               NumProcs, NumCPTevents; 58 976 rows)
+    other columns are features, numbers without empty cells (APC-VFL: 15 features, such as Age, NumCallouts,
+    NumDiagnosis, NumProcs, NumCPTevents; 58 976 rows)
     """
     frame = pl.read_csv(paths[0], infer_schema=False, glob=False)
     if "label" not in frame.columns:
@@ -192,7 +192,7 @@ _HAPT = {"tBodyAcc": 0, "tGravityAcc": 40, "tBodyAccJerk": 80, "tBodyGyro": 120,
 
 def credit(paths: Sequence[Path]) -> Fields:
     """Read UCI data set 350 from a CSV file of an ID, 23 features (by their names, or X1 to X23), and the label."""
-    # cells are read as text first, because one number is written as 1e+05
+    # read cells as text, because one number is written as 1e+05
     cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()
     if cells.shape[1] != len(CREDIT) + 2:
         raise ValueError(f"{cells.shape[1]} columns, expected {len(CREDIT) + 2}")
@@ -329,14 +329,14 @@ def _wide(X: Array, columns: int) -> NDArray[np.float32]:
 
 
 def _from_one(y: Array, classes: int) -> NDArray[np.int64]:
-    """Return class indices counted from 0; the publisher counts them from 1."""
+    """Convert class indices that are counted from 1, as published, to indices from 0."""
     if len(y) and not (y.min() >= 1 and y.max() <= classes):
         raise ValueError(f"labels from {y.min()} to {y.max()}, expected 1 to {classes}")
     return y.astype(np.int64) - 1
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Return distinct column names: a second column ``a`` becomes ``a~2``. The data set HAPT repeats 14 names."""
+    """Make column names distinct: a second column ``a`` becomes ``a~2``. HAPT repeats 14 names."""
     seen: Counter[str] = Counter()
     out = []
     for name in names:

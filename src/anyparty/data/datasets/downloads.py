@@ -84,7 +84,7 @@ def download(
 
 
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
-    """Complete the file ``part``: request the bytes that it lacks, or all bytes if the server cannot send only some."""
+    """Download the missing bytes of the file ``part``, or the whole file if the server does not support ranges."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - url is checked
     try:
@@ -94,7 +94,7 @@ def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
             raise
         error.close()
         length = (error.headers.get("Content-Range") or "").rpartition("/")[2]
-        if length != str(have):  # a .part file of the full length is complete; a longer one belongs to another file
+        if length != str(have):  # an outdated file, because its length is wrong
             part.unlink()
             _fetch(url, part, progress=progress, timeout_s=timeout_s)
         return
@@ -120,7 +120,7 @@ def _bar(name: str, have: int, total: int | None, *, shown: bool) -> Iterator[Ca
         yield lambda size: bar.update(task, advance=size)
 
 
-NAMES = "names.json"  # the file that lists the names of the arrays in a folder of the cache
+NAMES = "names.json"  # a file with the names of the arrays in a folder of the cache
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
     folder = cache_folder() / "unpacked" / f"{paths[0].name.partition('.')[0]}-{key}"
     if folder.is_dir():
         with suppress(OSError, ValueError, EOFError):
-            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # users may have deleted this file
+            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # missing if a user deleted it
             return {name: np.load(folder / f"{name}.npy") for name in names}
         shutil.rmtree(folder, ignore_errors=True)
     arrays = make()
@@ -187,20 +187,20 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
             for name, array in arrays.items():
                 np.save(fresh / f"{name}.npy", array)
             (fresh / NAMES).write_text(json.dumps(sorted(arrays)), encoding="utf-8")
-            fresh.rename(folder)  # fails if another process has made the folder meanwhile
+            fresh.rename(folder)  # fails if another process has just made this folder
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return arrays
 
 
 def arrays(path: Path) -> dict[str, Array]:
-    """Return all arrays of an .npz file by name; pickled arrays are rejected."""
+    """Return all arrays of an .npz file by name; reject pickled arrays."""
     with path.open("rb") as opened, np.load(opened) as file:
         return {name: file[name] for name in file.files}
 
 
 def npz(paths: Sequence[Path]) -> dict[str, Array]:
-    """Return all arrays of the one .npz file in ``paths``; they are cached, because decompression may take seconds."""
+    """Return the arrays of an .npz file from a cache, because decompression may take seconds."""
 
     def make() -> dict[str, Array]:
         return arrays(paths[0])
@@ -241,7 +241,7 @@ def numbers(raw: bytes, columns: int, separator: str = " ") -> NDArray[np.float3
     if separator != " ":
         text = text.replace("\n", separator)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy only warns about a cell that is not a number
+        warnings.simplefilter("error")  # numpy only warns about cells that are not numbers
         try:
             cells = np.fromstring(text, sep=separator)
         except DeprecationWarning as warning:

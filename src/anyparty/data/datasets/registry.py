@@ -19,7 +19,7 @@ _CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 @dataclass(frozen=True)
 class DatasetForm:
-    """One form in which a data set may be on disk: its files and the function that reads them."""
+    """A form in which a data set may be on disk: its files and the function that reads them."""
 
     files: tuple[File, ...]
     read: Callable[[Sequence[Path]], Fields]
@@ -46,10 +46,8 @@ def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> DatasetForm:
     return DatasetForm(tuple(File(f"{folder}/{name}") for name in names), read)
 
 
-# The addresses have not been tested, because the first version was written without a network connection. The checksums
-# of official files are copied from public records: the checksums of UCI's files from public repositories, the checksums
-# of Fashion-MNIST and CIFAR from TensorFlow Datasets. The copied checksum of credit_default/data.csv has been verified
-# on a file with the same rows.
+# The addresses have not been tested. The checksums of official files are copied from public repositories (UCI) and from
+# TensorFlow Datasets (Fashion-MNIST and CIFAR).
 CATALOGUE: dict[str, CatalogueEntry] = {
     "credit": CatalogueEntry(
         title="Default of Credit Card Clients",

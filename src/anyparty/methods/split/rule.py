@@ -68,8 +68,8 @@ class Fusion:
         everyone: the owners of the heads at all hosts together, in ascending order.
         task: the prediction task.
         k: the host's index among the K parties; -1 if the host holds no columns.
-        taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
-            heads.
+        trained: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another
+            host's heads.
         chosen_from: [B*, K] bool, in the stage of pseudo-labels, the parties that have each of B* rows; ``None`` in all
             other stages. In this stage, the loss is a mean over B* rows, and rows without a pseudo-label count as 0.
 
@@ -80,7 +80,7 @@ class Fusion:
     everyone: Tensor
     task: Task
     k: int
-    taught: TrainedParties | None = None
+    trained: TrainedParties | None = None
     chosen_from: Tensor | None = None
 
 
@@ -322,7 +322,7 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
         raise ConfigError(f"{rule.can.title}: the loss of a batch has no gradient, so that nothing would be trained: "
                           "compute it from h or heads without detach, item, numpy or no_grad, and let trains_on "
                           "leave out rows without a gradient")  # fmt: skip
-    if not batch.number:
+    if not batch.number and not _is_built_in(rule):
         check_weights(rule)
     return loss
 
@@ -408,7 +408,7 @@ def _kinds(returned: object) -> str:
 
 
 def check_rule(rule: object) -> None:
-    """Check that an object is a complete rule without weights.
+    """Check that an object is a complete rule without weights; a built-in rule needs no check.
 
     Raises:
         ConfigError: the object is a class or is not a rule; one of its attributes is missing or has a wrong type; or
@@ -416,6 +416,8 @@ def check_rule(rule: object) -> None:
     """
     if isinstance(rule, type):
         raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")
+    if _is_built_in(rule):
+        return
     name = type(rule).__name__
     missing = [each for each in ("can", *REQUIRED) if not hasattr(type(rule), each) and each not in _own(rule)]
     if len(missing) > len(REQUIRED):
@@ -439,6 +441,11 @@ def check_rule(rule: object) -> None:
         if not callable(given := getattr(rule, each)):
             raise ConfigError(f"Split: {each} of the rule {name} should be a function, got {given!r}")
     check_weights(rule)
+
+
+def _is_built_in(rule: object) -> bool:
+    """Return True if a rule's class is defined in this package: it is not a user's own class or subclass."""
+    return isinstance(rule, Rule) and type(rule).__module__.startswith("anyparty.")
 
 
 def check_names(rule: object) -> None:
