@@ -191,9 +191,10 @@ def _of_text(
         return found
     text, limits = without_limits(cells.as_level(column), rules.limits.get(column.name))
     dashes = text.is_in(NOT_A_NUMBER).fill_null(value=False)
-    text = text.set(dashes, None)
+    text, note = text.set(dashes, None), ""
     if trained and known_format is None:
         known_format = NumberFormat(decimal=rules.decimal or ".")
+        note = _commas_note(text, where) if rules.decimal is None else ""
     if known_format:
         read = with_format(text, known_format)
     else:
@@ -204,10 +205,22 @@ def _of_text(
         _check_numbers(column, read.bad, where, MODELS if trained else "", limits)
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
-    elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
+    elif (
+        not read.format.unit and text.n_unique() <= FEW_LEVELS
+        and text.str.contains(GROUPED if rules.decimal is None else GROUPED.replace(",", "")).any()
+    ):  # fmt: skip
         # these may be codes such as 1 200, or lists such as 1,2
         return as_categories(column, where, rules, trained=False)
-    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
+    return FeatureColumn(_finite(read.numbers, where), note) if trained else _with_note(column, read, where)
+
+
+def _commas_note(text: pl.Series, where: str) -> str:
+    """Return a note on cells such as 1,234 in a column that had only plain numbers in training."""
+    found = text.filter(text.str.contains(r"^[+-]?[1-9]\d{0,2},\d{3}$"))
+    if not len(found):
+        return ""
+    return (f"{where} has {len(found):,} numbers with a comma, such as {found[0]!r} as {found[0].replace(',', '')}; "
+            "training had none: if the comma is a decimal mark, write these numbers as in training")  # fmt: skip
 
 
 def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
