@@ -300,7 +300,7 @@ def header_below(source: Source, party: str, name: str, settings: FileSettings =
                 lines = list(islice(file, HEADER_LINES))
             if found := re.search(rf"(?:^|(\W)){re.escape(name)}(?:(\W)|$)", lines[0].strip()):
                 mark = found[1] or found[2]
-                return f'; the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
+                return f'the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
             rows = [re.split(r"[,;|\t]", line) for line in lines]
         elif content.format == "Excel":
             book, sheet, _ = read_header(content, settings, party)
