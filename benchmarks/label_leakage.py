@@ -120,9 +120,9 @@ class Tap:
         """Return a party's step that first records its row places; the party knows them."""
 
         async def noting(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-            if rows.block is not None and len(batch.moment) == 3:
+            if rows.block is not None and len(batch.step_id) == 3:
                 held = rows.block.take(batch.rows)[1]
-                self.at = (str(batch.moment[0]), int(batch.moment[1]), batch.rows[held])
+                self.at = (str(batch.step_id[0]), int(batch.step_id[1]), batch.rows[held])
             return await step(net, state, rows, batch)
 
         return noting
@@ -198,14 +198,14 @@ def _trained(federation: Federation, config: Config) -> Tap:
             observed=torch.from_numpy(federation.observed) if leads else None,
             key=row_keys(federation.alignment) if leads else None,
         )
-        house = PartyInputs(
+        inputs = PartyInputs(
             name=name,
             table=federation.tables[name],
             known=known,
             encoder=config.encoder_of(name),
             optimizer=config.optimizer_of(name),
         )
-        return take_part(net, house=house, roster=federation.roster, config=config, method=made)
+        return take_part(net, inputs=inputs, roster=federation.roster, config=config, method=made)
 
     declared = (*method.can.messages, *control_messages.MESSAGES)
     memory.play(

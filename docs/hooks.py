@@ -76,18 +76,24 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         if not target.exists():
             raise FileNotFoundError(f"{page.file.src_path} links to {link['place']}, which does not exist")
         place = target.relative_to(docs.parent).as_posix()
+        if place.endswith(link["words"].strip("`")):
+            return f"`{place}`"
         return link["words"] if place in link["words"] else f"{link['words']} (`{place}`)"
 
     return FORMULA.sub(mathml, LINK.sub(rewritten, NOTEBOOK.sub(".md)", markdown)))
 
 
 def mathml(formula: re.Match[str]) -> str:
-    """Return a formula as MathML."""
+    """Return a formula as MathML.
+
+    Markdown takes a line that begins with the tag ``math`` as a paragraph of its own; a ``span`` keeps the formula in
+    its sentence.
+    """
     from latex2mathml.converter import convert  # type: ignore[import-not-found] # noqa: PLC0415 - in the extra docs
 
     if formula["inline"]:
-        return str(convert(formula["inline"]))
-    return f"\n{convert(formula['block'].strip(), display='block')}\n"
+        return f"<span>{convert(formula['inline'])}</span>"
+    return f'\n<div class="formula">{convert(formula["block"].strip(), display="block")}</div>\n'
 
 
 def rows_of(table: str, methods: str) -> str:

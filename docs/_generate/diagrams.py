@@ -41,7 +41,8 @@ def drawn(title: str, messages: Sequence[MessageSpec]) -> str:
     for row, message in enumerate(messages):
         parts += _arrow(message, lanes[message.frm], lanes[message.to], TOP + STEP * row + 34)
     return (
-        f'<figure class="messages"><svg viewBox="0 0 {width} {height}" style="max-width:{width}px" role="img" '
+        f'<figure class="messages"><svg viewBox="0 0 {width} {height}" style="max-width:{width}px; '
+        f'min-width:{0.65 * width:.0f}px" role="img" '
         f'aria-label="{escape(_in_words(title, messages))}">{"".join(parts)}</svg>'
         f"<figcaption>{escape(title)}: messages in the order of declaration. A dashed arrow is not sent in every run. "
         "The host of the head is the active party unless the method's settings say otherwise.</figcaption></figure>"

@@ -110,6 +110,6 @@ def _message(start: float, end: float, text: str, y: int) -> tuple[list[str], in
 
 
 def _figure(parts: list[str], width: float, height: float, words: str) -> str:
-    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:{width:.0f}px"'
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:{width:.0f}px; min-width:{0.65 * width:.0f}px"'
     drawing = f'<svg {size} role="img" aria-label="{escape(words)}">{"".join(parts)}</svg>'
     return f'<figure class="messages">{drawing}</figure>'

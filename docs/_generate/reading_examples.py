@@ -19,7 +19,7 @@ import polars as pl
 
 from anyparty import Federation
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, UserError, hearing
+from anyparty.errors import AnypartyWarning, UserError, remarks_to
 
 ROWS = 240
 CLEAN = pl.DataFrame({
@@ -271,7 +271,7 @@ def _outcome(path: Path, other: pl.DataFrame, setting: str, read: Read) -> str:
     config = Config.of({"federation": federation, "parties": {"NAME": {}, "OTHER": {}, **asked.get("parties", {})}})
     heard = list[str]()
     try:
-        with hearing(heard.append), warnings.catch_warnings():
+        with remarks_to(heard.append), warnings.catch_warnings():
             warnings.simplefilter("ignore", AnypartyWarning)
             made = Federation.from_config(config, {"NAME": path, "OTHER": other})
             made.predicted()

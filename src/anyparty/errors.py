@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sysconfig
 import traceback
 import warnings
@@ -215,6 +216,21 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f"; known are: {', '.join(known[:LISTED])}{more}"
 
 
+def continued(message: str, clause: str) -> str:
+    """Return a message followed by a clause: as a new sentence after a question mark, else after a semicolon.
+
+    >>> continued("no column 'agee'; did you mean 'age'?", "rename it")
+    "no column 'agee'; did you mean 'age'? Rename it"
+    >>> continued("no column 'x'", "rename it"), continued("no column 'x'", "")
+    ("no column 'x'; rename it", "no column 'x'")
+    """
+    if not clause:
+        return message
+    if not message.endswith("?"):
+        return f"{message}; {clause}"
+    return f"{message} {clause[0].upper() if re.match('[a-z]+[ ,]', clause) else clause[0]}{clause[1:]}"
+
+
 LIBRARY_PATHS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
 
@@ -228,35 +244,35 @@ def blamed(error: BaseException) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         text, frames = error.msg, [*frames, (error.filename or "<string>", error.lineno)]
-    theirs = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *LIBRARY_PATHS))]
-    return f"{theirs[-1] if theirs else ''}{type(error).__name__}{text and f': {text}'}"
+    places = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *LIBRARY_PATHS))]
+    return f"{places[-1] if places else ''}{type(error).__name__}{text and f': {text}'}"
 
 
-_HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", default=())
+_LISTENERS: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", default=())
 
 
 @contextmanager
-def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Call ``hear`` with every sentence that code in a ``with`` block passes to ``note`` or ``remark``.
+def remarks_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Call ``listener`` with every sentence that code in a ``with`` block passes to ``note`` or ``remark``.
 
     A sentence that ``remark`` gets several times is passed on every time, although Python shows a repeated warning only
     once.
     """
-    token = _HEARING.set((*_HEARING.get(), hear))
+    token = _LISTENERS.set((*_LISTENERS.get(), listener))
     try:
         yield
     finally:
-        _HEARING.reset(token)
+        _LISTENERS.reset(token)
 
 
 def note(sentence: str) -> None:
-    """Pass a sentence to all functions that ``hearing`` has registered, without a warning."""
-    for hear in _HEARING.get():
-        hear(sentence)
+    """Pass a sentence to all functions that ``remarks_to`` has registered, without a warning."""
+    for listener in _LISTENERS.get():
+        listener(sentence)
 
 
 def remark(sentence: str) -> None:
-    """Pass a sentence to all functions that ``hearing`` has registered, and issue it as a warning.
+    """Pass a sentence to all functions that ``remarks_to`` has registered, and issue it as a warning.
 
     The warning points to the innermost line of user code, or to the call of ``remark`` if no user code is running.
     """

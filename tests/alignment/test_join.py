@@ -88,7 +88,7 @@ def test_the_error_about_no_overlap_shows_example_ids():
         ("ab1", "AB1", "upper and lower case"),
         ("0071", "71", "leading zeros"),
         ("12-3", "12 3", "spaces and hyphens"),
-        ("P71", "71", "letters around the numbers"),
+        ("P71", "71", "letters or signs around the numbers"),
     ],
 )
 def test_the_error_about_no_overlap_suggests_a_cause(left, right, cause):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from anyparty.alignment import alignment_state
 from anyparty.alignment.alignment_state import AlignmentState
+from anyparty.alignment.rounds import TokenUnion
 from anyparty.alignment.x25519 import SIZE, Secret, blind, hashed
 from anyparty.errors import ConfigError, MessageError, StorageError
 from tests.alignment.test_private import (
@@ -116,6 +117,24 @@ def test_new_ids_only_are_processed(tmp_path):
     assert left_out == [("b", "a", 2)]
 
 
+def test_an_id_that_was_left_out_returns_to_its_place(tmp_path):
+    """An id that is removed and later added at the end of the table must not enter the list a second time."""
+    for own in (THREE["b"], THREE["b"][:-1], [*THREE["b"], "id-1"], THREE["b"][::-1]):
+        ids, tape = THREE | {"b": own}, []
+        assert pairs(ids, kept(tmp_path, ids, tape=tape)) == pairs(ids, play(ids))
+    assert sent(tape) == 0
+    assert len((tmp_path / "b" / "list.bin").read_bytes()) == 16 * 41
+
+
+def test_a_list_with_an_id_twice_is_not_used(tmp_path):
+    kept(tmp_path, THREE)
+    file = tmp_path / "b" / "list.bin"
+    file.write_bytes(file.read_bytes() + file.read_bytes()[:16])
+    tape = []
+    assert rows_of(together(kept(tmp_path, THREE, tape=tape))) == rows_of(plainly(THREE))
+    assert sent(tape, "align-tokens") == 70
+
+
 OPERATIONS = st.lists(st.lists(st.integers(0, 15).map(str), min_size=1, unique=True), min_size=3, max_size=3)
 
 
@@ -174,6 +193,91 @@ def test_rows_added_at_the_end_need_no_hash_of_the_others(tmp_path, monkeypatch,
     appended = ids["b"][: len(THREE["b"])] == THREE["b"]
     added = "new" in ids["b"]
     assert sum(sizes) == (added if appended else len(ids["b"]) + added)
+
+
+def no_stored_tokens(monkeypatch):
+    """Make the active party fail if it reads tokens from its disk."""
+    monkeypatch.setattr(AlignmentState, "tokens", lambda _, place: pytest.fail(f"read tokens of party {place}"))
+
+
+def test_only_new_tokens_are_compared(tmp_path, monkeypatch):
+    kept(tmp_path, THREE)
+    more = {"a": [*THREE["a"], "new"], "b": [*THREE["b"], "id-1", "id-2"], "c": [*THREE["c"][5:], "new"]}
+    no_stored_tokens(monkeypatch)
+    for ids in (more, THREE | {"c": more["c"]}, more | {"a": [*more["a"], "id-901"]}):
+        assert pairs(ids, kept(tmp_path, ids)) == pairs(ids, play(ids, apart=True))
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda raw: raw[:0],
+    lambda raw: raw[:5],
+    lambda raw: raw[:-8],
+    lambda raw: raw[:-8] + bytes(8),
+    lambda raw: raw[:80] + bytes([raw[80] ^ 1]) + raw[81:],
+])  # fmt: skip
+def test_a_damaged_union_is_computed_again(tmp_path, spoil):
+    kept(tmp_path, THREE)
+    file = tmp_path / "a" / "union.bin"
+    raw = file.read_bytes()
+    file.write_bytes(spoil(raw))
+    more = THREE | {"b": [*THREE["b"], "id-1"]}
+    found = kept(tmp_path, more)
+    assert pairs(more, found) == pairs(more, play(more))
+    assert len(file.read_bytes()) == len(raw) + 4  # one more token of a known row
+
+
+def test_a_state_of_an_earlier_version_is_used(tmp_path):
+    """It has no union, and another hash in rows.bin."""
+    kept(tmp_path, THREE)
+    (tmp_path / "a" / "union.bin").unlink()
+    for name in THREE:
+        file = tmp_path / name / "rows.bin"
+        file.write_bytes(bytes(SIZE) + file.read_bytes()[SIZE:])
+    tape, more = [], THREE | {"b": [*THREE["b"], "id-1"]}
+    assert pairs(more, kept(tmp_path, more, tape=tape)) == pairs(more, play(more))
+    assert sent(tape, "align-tokens") == 1
+
+
+def random_tokens(lists):
+    """Return the tokens of numbered ids, all lists in one array."""
+    made = [np.random.default_rng(number).bytes(SIZE) for own in lists.values() for number in own]
+    return np.frombuffer(b"".join(made), np.uint8).reshape(-1, SIZE)
+
+
+def union_of(lists):
+    return TokenUnion.of({name: len(own) for name, own in lists.items()}, random_tokens(lists))
+
+
+NUMBERS = st.lists(st.integers(0, 20), unique=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(lists=st.lists(NUMBERS, min_size=3, max_size=3), cuts=st.lists(st.integers(0, 20), min_size=3, max_size=3))
+def test_an_extended_union_equals_the_union_of_all_tokens(lists, cuts):
+    whole = dict(zip("abc", lists, strict=True))
+    first = {name: own[:cut] for (name, own), cut in zip(whole.items(), cuts, strict=True)}
+    rest = {name: own[cut:] for (name, own), cut in zip(whole.items(), cuts, strict=True)}
+    found, expected = union_of(first).extended(union_of(rest)), union_of(whole)
+    assert found.n == expected.n
+    for name in whole:
+        assert found.rows[name].tolist() == expected.rows[name].tolist()
+    assert found.head.tolist() == expected.head.tolist()
+    assert found.key.tolist() == expected.key.tolist()
+
+
+def test_an_extended_union_finds_a_token_that_a_list_has_twice():
+    with pytest.raises(MessageError, match="'b' contains the same token twice"):
+        union_of({"a": [1, 2], "b": [2, 3]}).extended(union_of({"a": [3], "b": [4, 2]}))
+
+
+@pytest.mark.parametrize("where", ["first", "rest", "both"])
+def test_tokens_with_equal_heads_are_left_to_the_whole_union(where):
+    tokens = random_tokens({"a": range(6)}).copy()
+    one, other = {"first": (0, 1), "rest": (4, 5), "both": (0, 5)}[where]
+    tokens[other, :8] = tokens[one, :8]
+    first, rest = TokenUnion.of({"a": 3}, tokens[:3]), TokenUnion.of({"a": 3}, tokens[3:])
+    assert first.extended(rest) is None
+    assert TokenUnion.of({"a": 6}, tokens).n == 6
 
 
 @pytest.mark.parametrize("spoil", [
@@ -248,7 +352,8 @@ def test_only_the_owner_can_read_the_state_and_it_holds_no_id(tmp_path):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
         files = sorted(path.name for path in (tmp_path / name).iterdir())
         tokens = [f"tokens-{place}.bin" for place in range(3)] if name == "a" else []
-        assert files == ["list.bin", "rows.bin", "state.json", *tokens]
+        union = ["union.bin"] if name == "a" else []
+        assert files == ["list.bin", "rows.bin", "state.json", *tokens, *union]
         for path in (tmp_path / name).iterdir():
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             raw = path.read_bytes()

@@ -78,7 +78,10 @@ def test_a_party_that_shares_no_row_is_noted():
             ["001", "004"],
             f": 1 would be equal but for leading zeros; {NearMatch(1, ('strip-zeros',)).remedy}",
         ),
-        (["c-1", "c-4"], ": some would be equal but for letters around the numbers"),
+        (
+            ["c-1", "c-4"],
+            ": some would be equal but for letters or signs around the numbers, which must be removed in the table",
+        ),
         (["8", "9"], ""),
     ],
 )

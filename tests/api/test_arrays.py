@@ -166,6 +166,7 @@ def test_rows_that_no_party_holds_do_not_train_and_get_no_prediction(method):
     made = partial(Federation.from_arrays, X, observed=observed, split="random")  # a stratified split reads labels
     federation = made(y)
     assert f"{1 - observed.mean():.1%}" in html_of(federation.overlap.render())
+    assert "white-space:pre;" in html_of("a table")  # Jupyter would wrap the lines of a table otherwise
     model = federation.train(method, **QUICK)
     other = made(np.where(empty, 1 - y, y)).train(method, **QUICK)
     assert [epoch["loss"] for epoch in model.history] == [epoch["loss"] for epoch in other.history]

@@ -258,7 +258,7 @@ def test_sites_report_rows_with_a_label_but_no_cell(tmp_path):
     assert int((shop.known.position >= 0).sum()) == whole["shop"].height, "all have a label there"
     told = memory.play(
         {
-            name: partial(lambda net, site: together.predict_at_home(site, config, net), site=site)
+            name: partial(lambda net, site: together.predict_at_site(site, config, net), site=site)
             for name, site in sites.items()
         }
     )

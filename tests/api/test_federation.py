@@ -127,7 +127,7 @@ def test_max_levels_limits_the_levels_of_a_column(most, widths):
     assert tuple(model.members[name].prepare.width for name in ("bank", "shop")) == widths
     with pytest.raises(ConfigError, match=r"max_levels: there is no party 'shp'; did you mean 'shop'"):
         Federation.from_tables(frames, label="y", max_levels={"shp": 3})
-    with pytest.raises(ConfigError, match=r"max_levels.*greater than or equal to 2"):
+    with pytest.raises(ConfigError, match=r"max_levels.*expected at least 2"):
         Federation.from_tables(frames, label="y", max_levels=1)
 
 

@@ -15,8 +15,8 @@ from anyparty.api.federation import Federation
 from anyparty.api.runs import model_for_run
 from anyparty.artifacts import run_folder
 from anyparty.config import Config
-from anyparty.deployment.site.site_prediction import predict_at_home
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_prediction import predict_at_site
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import ConfigError, StorageError
 from anyparty.training.callbacks import Callback
 from anyparty.transport import memory
@@ -41,7 +41,7 @@ class Idle:
         pass
 
 
-@pytest.mark.parametrize("work", [train_at_home, predict_at_home])
+@pytest.mark.parametrize("work", [train_at_site, predict_at_site])
 def test_a_second_job_in_a_kit_is_refused_and_changes_no_file(tmp_path, monkeypatch, work):
     sites = world(tmp_path)
     run(sites, settings(epochs=2))
@@ -64,9 +64,9 @@ def test_a_job_waits_for_an_earlier_one_without_blocking_the_loop(tmp_path):
         await asyncio.sleep(0.5)
         at_work.append((sites["shop"].folder / "record.json").exists())
         lock.release()
-        return await train_at_home(sites["bank"], settings(epochs=1), net)
+        return await train_at_site(sites["bank"], settings(epochs=1), net)
 
-    parts = {name: partial(train_at_home, site, settings(epochs=1)) for name, site in sites.items()}
+    parts = {name: partial(train_at_site, site, settings(epochs=1)) for name, site in sites.items()}
     memory.play(parts | {"bank": ends})
     assert at_work == [False]
     assert json.loads((sites["shop"].folder / "record.json").read_text())["status"] == "done"
@@ -170,7 +170,7 @@ def test_resuming_removes_partial_files_of_a_killed_process(tmp_path, apart):
         sites, how = world(tmp_path), {"epochs": 2, "checkpoint_every": 1}
         folder, resume_run = sites["bank"].folder, partial(run, sites, settings(**how))
         resume_run()
-        memory.play({name: partial(predict_at_home, site, settings(**how)) for name, site in sites.items()})
+        memory.play({name: partial(predict_at_site, site, settings(**how)) for name, site in sites.items()})
     else:
         folder, resume_run = tmp_path / "run", partial(train, folder=tmp_path / "run", checkpoint_every=1)
         resume_run()

@@ -17,7 +17,7 @@ from anyparty.api.model import Model
 from anyparty.api.runs import predict_run, settings_of
 from anyparty.artifacts.model_files import ModelSummary
 from anyparty.artifacts.record import RunRecord
-from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
+from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_site
 from anyparty.training import checkpoint
 from anyparty.training.checkpoint import Checkpoints
 from anyparty.transport import memory
@@ -60,7 +60,7 @@ def test_sites_saved_by_0_1_0_give_the_same_predictions(saved: Path) -> None:
     (saved / "site" / "bank" / ANSWERS).unlink()
     sites = {name: Site(name, saved / f"{name}.csv", saved / "site" / name) for name in PARTIES}
     config = settings_of(saved / "run")
-    memory.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
+    memory.play({name: partial(predict_at_site, site, config) for name, site in sites.items()})
     assert_same_predictions(pl.read_parquet(saved / "site" / "bank" / ANSWERS), want)
 
 

@@ -1,5 +1,6 @@
 """Cases 8, 14 and 19: wrong arguments, a label far from all others, and sentences that name the right reason."""
 
+import re
 import warnings
 from functools import partial
 
@@ -9,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty import Model
+from anyparty import Model, config
 from anyparty.api.federation import Federation
 from anyparty.errors import AnypartyError
 from tests.cases.conftest import clean
@@ -68,6 +69,17 @@ class TestCase08PythonArguments:
             call(model)
         for word in words:
             assert word in str(stopped.value)
+
+    def test_a_subclass_of_a_pandas_frame_is_a_frame(self):
+        frame = type("GeoDataFrame", (pd.DataFrame,), {})(SHOP.to_pandas())
+        assert Federation.from_tables(clean() | {"shop": frame}, **GIVEN).overlap.by_all == 240
+
+    @pytest.mark.parametrize("start", [0, 1000])
+    def test_an_index_without_a_name_may_hold_the_ids(self, start):
+        frame = SHOP.to_pandas().drop(columns="customer").set_index(pd.RangeIndex(start, start + 240))
+        with pytest.raises(AnypartyError) as stopped:
+            Federation.from_tables(clean() | {"shop": frame}, **GIVEN)
+        assert ("rename_axis" in str(stopped.value)) == bool(start)
 
     def test_a_list_of_one_id_column_is_that_column(self):
         assert made(id=["customer"]).overlap.by_all == 240
@@ -144,3 +156,36 @@ class TestCase19UnclearSentences:
         tables[zoned] = tables[zoned].with_columns(pl.col("customer").dt.replace_time_zone("UTC"))
         with pytest.raises(AnypartyError, match="time zone"):
             Federation.from_tables(tables, **GIVEN).train("laser", epochs=1)
+
+    SETTINGS = [
+        ("federation.id=7", "id: expected the name of a column, or a list of names, got 7"),
+        ("federation.id=[['a']]", "id: expected the name of a column, or a list of names, got [['a']]"),
+        ("federation.id=['a', 'a']", "id: expected different names of columns, got ['a', 'a']"),
+        ("parties.shop.id=[]", "parties.shop.id: expected the name of a column, or a list of names, got []"),
+        ("parties.shop.table=''", "parties.shop.table: expected the name of a file or folder"),
+        ("parties.shop.table=3", "parties.shop.table: expected a path, got 3"),
+        ("parties.shop=3", "parties.shop: expected a dict, got 3"),
+        ("parties.shop.drop='town'", "parties.shop.drop: expected a list, such as ['town'], got 'town'"),
+        ("federation.id_normalize='strip-zeros'", "expected a list, such as ['strip-zeros'], got 'strip-zeros'"),
+        ("encoder.hidden=8", "encoder.hidden: expected a list, got 8"),
+        ("encoder.hidden=[8.5]", "encoder.hidden.0: expected a whole number, got 8.5"),
+        ("train.epochs=many", "train.epochs: expected a whole number, got 'many'"),
+        ("train.epochs=0", "train.epochs: expected at least 1, got 0"),
+        ("train.validation='10%'", "train.validation: expected a number, got '10%'"),
+        ("train.validation=1", "train.validation: expected less than 1, got 1"),
+        ("parties.shop.sheet=1.5", "parties.shop.sheet: expected text or a whole number, got 1.5"),
+        ("parties.shop.types={town='int'}", "expected 'numeric', 'categorical', 'date' or 'text', got 'int'"),
+        ("federation.classes=[]", "federation.classes: expected at least two classes"),
+        ("federation.classes={a=['0'], b=[]}", "federation.classes: expected at least two classes, each with"),
+        ("federation.classes={a=['0'], b=['0', '1']}", "the text '0' belongs to two classes, 'a' and 'b'"),
+        ("federation.classes=[[0], [1]]", "federation.classes: expected texts and numbers, not [0] among them"),
+        ("federation.classes=3", "federation.classes: expected a list of classes"),
+        ("parties.shop.missing={visits=[[1]]}", "parties.shop.missing.visits: expected texts and numbers"),
+    ]  # fmt: skip
+
+    @pytest.mark.parametrize(("change", "expected"), SETTINGS, ids=[change for change, _ in SETTINGS])
+    def test_a_setting_of_another_type(self, trial, change, expected):
+        with pytest.raises(AnypartyError) as stopped:
+            config.load(trial.write(), [change])
+        assert expected in str(stopped.value)
+        assert not re.search(r"Input should|valid tuple|tuple|<class|PartySettings", str(stopped.value))

@@ -10,6 +10,7 @@ import io
 import math
 import re
 import zipfile
+from collections.abc import Sequence
 
 import openpyxl
 import polars as pl
@@ -38,6 +39,7 @@ class TestCase01OneClassSpelledTwoWays:
             (["False", "FALSE"], ["True", "true"], ("false", "true")),
             (["nein", "NEIN"], ["müde", "mu\u0308de"], ("müde", "nein")),
             (["good", "good\u00a0"], ["bad", "ｂａｄ"], ("bad", "good")),
+            (["👎"], ["👍", "👍\ufe0f"], ("👍", "👎")),
         ],
     )
     def test_is_one_class_with_a_remark_that_counts(self, trial, zero, one, names):
@@ -76,6 +78,35 @@ class TestCase01OneClassSpelledTwoWays:
             assert text.lower() in said.lower()
         trial.settings = {"federation": {"classes": {"no": zero, "yes": one}}}
         assert trial.classes() == {"no": CLEAN["0"], "yes": CLEAN["1"]}
+
+    @pytest.mark.parametrize(
+        ("zero", "one"),
+        [
+            (["<=50K", "<=50K."], [">50K"]),
+            (["bad"], ["good", "'good'"]),
+            (["0", "'0'"], ["1"]),
+            (["do"], ["don't", "don’t"]),
+            (["Weg"], ["Straße", "STRASSE"]),
+            (["0"], ["1", "1,0"]),
+            (["paid"], ["not-paid", "not_paid"]),
+            (["b"], ["a", "а"]),
+            (["low"], ["top", "τορ"]),
+        ],
+    )
+    def test_marks_that_may_have_no_meaning_stop(self, trial, zero, one):
+        trial.respell("bank", "default", {"0": zero, "1": one})
+        said = trial.align(fails=True)
+        assert "may be one class or two" in said
+        assert "federation.classes = {" in said
+        trial.settings = {"federation": {"classes": {"no": zero, "yes": one}}}
+        assert trial.classes() == {"no": CLEAN["0"], "yes": CLEAN["1"]}
+
+    @pytest.mark.parametrize(
+        "pair", [("A", "A+"), ("-1", "1"), ("<5", ">5"), ("C", "C#"), ("1-2", "12"), ("да", "нет")]
+    )
+    def test_marks_that_have_a_meaning_are_two_classes(self, trial, pair):
+        trial.respell("bank", "default", {"0": [pair[0]], "1": [pair[1]]})
+        assert sorted(trial.classes().values()) == sorted(CLEAN.values())
 
 
 class TestCase02MissingMarksAmongLabels:
@@ -128,6 +159,16 @@ class TestCase03IdsWrittenDifferently:
         assert f"id_normalize = [{listed}]" in said
         trial.settings = {"federation": {"id_normalize": changes}}
         assert trial.federation().overlap.by_all == ROWS
+
+    @pytest.mark.parametrize("form", ["C{}", "{}%", "#{}", '="{}"', "{{{}}}"])
+    def test_signs_around_numbers_are_named(self, trial, form):
+        trial.replace("shop", "customer", [form.format(text) for text in trial.shop["customer"]])
+        assert "letters or signs around the numbers" in trial.align(fails=True)
+
+    @pytest.mark.parametrize(("empty", "rows"), [([3], "row 4"), ([0, 1], "rows 1, 2"), (range(9), "4, 5 and 4 more")])
+    def test_rows_without_an_id_are_listed(self, trial, empty, rows):
+        trial.replace("shop", "customer", lambda text, row: "" if row in empty else text)
+        assert f"{rows};" in trial.align(fails=True)
 
     def test_the_overlap_table_counts_ids_that_differ_in_part(self, trial):
         trial.replace("shop", "customer", lambda text, row: text if row % 2 else f"0{text}")
@@ -246,6 +287,11 @@ class TestCase06NumbersWithMarks:
             (lambda text: f"{float(text) * 1000:,.0f}".replace(",", "'"), 1000),
             (lambda text: f"{float(text) * 1000:,.2f}".replace(",", "\u202f"), 1000),
             (lambda text: f"\u2212{text}", -1),
+            (lambda text: f"{text}-", -1),
+            (lambda text: f"'{text}", 1),
+            (lambda text: f"{text}\u200b", 1),
+            (lambda text: text.translate({48 + digit: 0xFF10 + digit for digit in range(10)}), 1),
+            (lambda text: text.translate({48 + digit: 0x0660 + digit for digit in range(10)}), 1),
         ],
     )
     def test_numbers_are_read_with_a_remark(self, trial, write, factor):
@@ -255,6 +301,18 @@ class TestCase06NumbersWithMarks:
         assert f"column 'income' is read as numbers: {ROWS} cells are written with marks" in said
         read = trial.federation().tables["bank"].columns["income"]
         assert (read - expected).abs().max() < 1e-6
+
+    @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+    @pytest.mark.parametrize("write", ["{}-", "'{}", "{}\u200b", "{}"])
+    def test_prediction_reads_marks_as_training_did(self, trial, write):
+        plain = [f"-{text}" if write.endswith("-") else text for text in trial.bank["income"]]
+        trial.replace("bank", "income", [write.format(text) for text in trial.bank["income"]])
+        model = trial.federation().train("laser", epochs=1, seed=1)
+        marked = {"bank": trial.bank.drop("default"), "shop": trial.shop}
+        expected = model.predict(marked).scores
+        assert model.predict(marked | {"bank": marked["bank"].with_columns(income=pl.Series(plain))}).scores.equal(
+            expected
+        )
 
     @pytest.mark.parametrize(
         ("mark", "value"), [("<25", 12.5), ("<=25", 12.5), (">90", 90), ("10-20", 15), ("≥ 65", 65), ("10 to 20", 15)]
@@ -332,21 +390,22 @@ class TestCase07NumbersToPredict:
         )
 
 
-def workbook(frame: pl.DataFrame) -> bytes:
-    """Return a table as a workbook."""
+def workbook(frame: pl.DataFrame, above: Sequence[str] = ()) -> bytes:
+    """Return a table as a workbook, below a row of other cells."""
     book = openpyxl.Workbook()
-    for row in [frame.columns, *frame.iter_rows()]:
+    for row in [*([above] if above else []), frame.columns, *frame.iter_rows()]:
         book.active.append(row)
     written = io.BytesIO()
     book.save(written)
     return written.getvalue()
 
 
-def zipped(content: bytes) -> bytes:
-    """Return a zip archive with one member."""
+def zipped(content: bytes, *others: str) -> bytes:
+    """Return a zip archive with a table, and other members."""
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w") as archive:
-        archive.writestr("shop.csv", content)
+        for name in ("shop.csv", *others):
+            archive.writestr(name, content)
     return written.getvalue()
 
 
@@ -369,6 +428,7 @@ class TestCase09FilesThatAreSomethingElse:
             (bz2.compress, "is compressed with bz2"),
             (zstandard.compress, "is compressed with zstd"),
             (zipped, "is compressed with zip"),
+            (lambda text: zipped(text, "d/.DS_Store", "__MACOSX/d/._shop.csv"), "is compressed with zip"),
             (lambda text: b'"sep=;"\r\n' + text.replace(b",", b";").replace(b"\n", b"\r\n"), "the first line 'sep=;'"),
         ],
     )
@@ -390,6 +450,12 @@ class TestCase09FilesThatAreSomethingElse:
             (b"%PDF-1.7\n", "is a PDF"),
             (b'<?xml version="1.0"?><rows/>', "is XML"),
             (b"\x80\x04\x95rest", "is a Python pickle"),
+            (b"\xfd7zXZ\0rest", "is an xz archive"),
+            (b"ORC\x08rest", "is an ORC file"),
+            (b"PK\x05\x06" + bytes(18), "is an empty zip archive"),
+            (zipped(b"", "[Content_Types].xml", "word/document.xml"), "is a document"),
+            (bytes(257) + b"ustar" + bytes(250), "is a tar archive"),
+            (b"customer,visits\n1000,1\n10\x0001,2\n", "is text with NUL characters, the first in line 3"),
         ],
     )
     def test_is_named(self, trial, content, named):
@@ -397,6 +463,62 @@ class TestCase09FilesThatAreSomethingElse:
         assert named in said
         assert "shop.csv" in said
         assert "not a table" in said
+
+    @pytest.mark.parametrize(
+        ("above", "hint"),
+        [
+            ("# export of 2024\n# by the shop\n", "line 3 has 3 cells, where 1 are expected"),
+            ("report,2024,\n", "if the column names are in a later line, remove the lines above them"),
+            ("report,2024,x\n", "line 2 has this name: remove the lines above it"),
+            ("\n", "begins with a blank line"),
+        ],
+    )
+    def test_column_names_below_the_first_line(self, trial, above, hint):
+        said = trial.align(fails=True, shop=above + trial.shop.write_csv())
+        assert hint in said
+        assert "column names" in said
+
+    def test_column_names_below_the_first_row_of_a_workbook(self, trial, caplog):
+        content = workbook(trial.shop, above=["Report 2024"])
+        assert "if the column names are in a later line" in trial.align(fails=True, shop=content)
+        (trial.folder / "shop.xlsx").write_bytes(workbook(trial.shop.select("customer"), above=["Report 2024"]))
+        result = trial.call("align", "bank.csv", "shop.xlsx", "--id", "customer", "--label", "default")
+        assert "line 2 has this name" in result.output
+        assert not caplog.records
+
+    @pytest.mark.parametrize("change", [
+        lambda text: b"\xef\xbb\xbf\xef\xbb\xbf" + text,
+        lambda text: text.replace(b"customer", "\ufeffcustomer\t".encode()),
+    ])  # fmt: skip
+    def test_marks_around_column_names_are_left_out(self, trial, change):
+        assert trial.federation(shop=change(trial.shop.write_csv().encode())).overlap.by_all == ROWS
+
+    def test_line_ends_of_two_kinds_are_named(self, trial):
+        said = trial.align(fails=True, shop=trial.shop.write_csv().replace("\n12", "\r12"))
+        assert "ends in a carriage return (CR) alone" in said
+        assert "line 201" in said
+
+    @pytest.mark.parametrize("address", ["https://example.org/shop.csv", "s3://shop/shop.csv", "file:///shop.csv"])
+    def test_an_address_is_no_path(self, trial, address):
+        trial.settings = {"parties": {"shop": {"table": address}}}
+        path = trial.write()
+        path.write_text(path.read_text(encoding="utf-8").replace('"shop.csv"', f'"{address}"'), encoding="utf-8")
+        assert "this is an address; give a path on this machine" in " ".join(trial.call("align", path).output.split())
+
+    @pytest.mark.parametrize("cells", [
+        pl.Series("x", [[1]] * ROWS),
+        pl.Series("x", [[1]] * ROWS, dtype=pl.Array(pl.Int64, 1)),
+        pl.Series("x", range(ROWS), dtype=pl.Duration("us")),
+        pl.Series("x", [b"a"] * ROWS),
+        pl.Series("x", [{"a": 1}] * ROWS),
+    ], ids=lambda cells: str(cells.dtype))  # fmt: skip
+    @pytest.mark.parametrize("label", ["default", "x"])
+    def test_columns_of_another_type_in_parquet(self, trial, cells, label):
+        trial.bank.with_columns(cells).write_parquet("bank.parquet")
+        trial.shop.write_parquet("shop.parquet")
+        result = trial.call("align", "bank.parquet", "shop.parquet", "--id", "customer", "--label", label)
+        assert result.exit_code == 2, result.output
+        assert "column 'x' is of type" in result.output
 
     @pytest.mark.parametrize(
         "path", ["C:\\data\\shop.csv", "D:\\new\\users\\x.csv", "\\\\server\\share\\s.csv", "..\\ü.csv"]
@@ -478,6 +600,34 @@ class TestCase10OtherFormats:
         trial.settings = {"parties": {"shop": {"encoding": "cp1250", "separator": "|"}}}
         assert "seems to be separated by ';'" in trial.align(fails=True, shop=content)
 
+    @pytest.mark.parametrize("separator", [" ", ":", "^"])
+    def test_a_separator_that_is_not_recognised(self, trial, separator):
+        content = trial.shop.write_csv(separator=separator)
+        assert f'beside {separator!r}: write separator = "..." in [parties.shop]' in trial.align(
+            fails=True, shop=content
+        )
+        trial.settings = {"parties": {"shop": {"separator": separator}}}
+        assert trial.federation(shop=content).overlap.by_all == ROWS
+
+    @pytest.mark.parametrize("beside", [[], ["~$a.xlsx", ".a.csv.crc", "_SUCCESS"], ["a.csv~"]])
+    def test_a_folder_of_parts(self, trial, beside):
+        folder = trial.folder / "parts"
+        folder.mkdir()
+        for name, part in (("a.csv", trial.shop.head(100)), ("b.csv", trial.shop.tail(-100))):
+            part.write_csv(folder / name)
+        for name in beside:
+            (folder / name).write_text("x\n", encoding="utf-8")
+        federation = Federation.from_tables({"bank": trial.bank, "shop": "parts"}, id="customer", label="default")
+        assert federation.overlap.by_all == ROWS
+
+    def test_a_folder_of_folders(self, trial):
+        (trial.folder / "parts" / "year=2024").mkdir(parents=True)
+        trial.shop.write_csv(trial.folder / "parts" / "year=2024" / "a.csv")
+        with pytest.raises(TableError, match=r"it has folders, whose files the pattern parts/\*/\* names"):
+            Federation.from_tables({"bank": trial.bank, "shop": "parts"}, id="customer", label="default")
+        tables = {"bank": trial.bank, "shop": "parts/*/*"}
+        assert Federation.from_tables(tables, id="customer", label="default").overlap.by_all == ROWS
+
 
 class TestCase11IdsOfTwoColumnsAndDoubledIds:
     @pytest.mark.parametrize(
@@ -528,3 +678,21 @@ class TestCase11IdsOfTwoColumnsAndDoubledIds:
         with pytest.raises(TableError, match='duplicates = "first"'):
             trial.in_python()
         assert trial.in_python(duplicates="first").overlap.by_all == ROWS
+
+    def test_columns_in_another_order_are_named(self, trial):
+        for party, order in (("bank", ("branch", "account")), ("shop", ("account", "branch"))):
+            frame = getattr(trial, party)
+            parts = {order[0]: [str(n % 3) for n in range(ROWS)], order[1]: frame["customer"]}
+            setattr(trial, party, frame.drop("customer").with_columns(**{k: pl.Series(v) for k, v in parts.items()}))
+        trial.settings = {"federation": {"id": ["branch", "account"]}}
+        assert f"{ROWS} would be equal with the id columns in another order" in trial.align(fails=True)
+
+    @pytest.mark.parametrize("duplicates", ["first", "last"])
+    @pytest.mark.parametrize("differ", [True, False])
+    def test_labels_that_differ_are_counted(self, trial, duplicates, differ):
+        again = trial.bank.head(3)
+        if differ:
+            again = again.with_columns(default=(1 - pl.col("default").cast(pl.Int64)).cast(pl.String))
+        trial.bank = pl.concat([trial.bank, again])
+        trial.settings = {"parties": {"bank": {"duplicates": duplicates}}}
+        assert ("the rows of 3 of these ids have different labels in column 'default'" in trial.align()) == differ

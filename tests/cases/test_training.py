@@ -1,9 +1,11 @@
 """Cases 12, 13 and 15 to 18: traps of training and prediction, as a user of Python meets them."""
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 from anyparty import Model
 from anyparty.api.federation import Federation
+from anyparty.errors import AnypartyError
 
 
 def tables(n: int, share: float = 0.5, classes: int = 2, noise: float = 0.1) -> dict[str, pd.DataFrame]:
@@ -29,6 +32,11 @@ def tables(n: int, share: float = 0.5, classes: int = 2, noise: float = 0.1) -> 
 
 def federation(given: dict[str, pd.DataFrame], **options) -> Federation:
     return Federation.from_tables(given, id="id", label="y", **options)
+
+
+@cache
+def trained() -> Model:
+    return federation(tables(60)).train("laser", epochs=1)
 
 
 def unlabelled(given: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -207,6 +215,50 @@ class TestCase18TildeFolder:
         model.predict().write("~/answers.csv")
         assert {"x", "models", "answers.csv"} <= {each.name for each in (here / "home").iterdir()}
         assert Model.load("~/models/one").predict({"bank": "~/bank.csv", "shop": "~/shop.csv"}).ids
+
+    @pytest.mark.parametrize(
+        ("folder", "said"),
+        [
+            ("$HOME/x", "$HOME is not replaced by a value"),
+            ("%USERPROFILE%/x", "%USERPROFILE% is not replaced by a value"),
+            ("runs\\x", "write /"),
+            ("C:\\runs\\x", "write /"),
+            ("https://example.org/x", "this is an address"),
+            ("x" * 300, "is not a path"),
+            ("a\0b", "is not a path"),
+            ("~\\x", "home folder"),
+        ],
+    )
+    def test_a_folder_that_is_written_in_another_way(self, here, folder, said):
+        if "\\" in folder and os.sep != "/":
+            pytest.skip("this system separates folders by a backslash")
+        made = federation(tables(60))
+        before = set(Path.cwd().iterdir())
+        for use in (lambda: made.train("laser", epochs=1, folder=folder), lambda: trained().save(folder)):
+            with pytest.raises(AnypartyError) as stopped:
+                use()
+            assert said in str(stopped.value)
+        assert set(Path.cwd().iterdir()) == before
+
+    @pytest.mark.parametrize(
+        ("table", "said"),
+        [("$DATA/bank.csv", "$DATA is not replaced"), ("x" * 5000, "is not a path"), ("a\\b.csv", "write /")],
+    )
+    def test_a_table_that_is_written_in_another_way(self, here, table, said):
+        with pytest.raises(AnypartyError) as stopped:
+            federation(tables(60) | {"bank": table})
+        assert said in str(stopped.value)
+        assert len(str(stopped.value)) < 300
+
+    def test_a_model_in_place_of_a_run(self, here, call):
+        trained().save("model")
+        said = " ".join(call("predict", "model").output.split())
+        assert "model is a saved model, not the folder of a run" in said
+
+    def test_a_file_in_place_of_a_model(self, here):
+        Path("model.csv").write_text("id\n", encoding="utf-8")
+        with pytest.raises(AnypartyError, match=r"model\.csv is a file; name the folder"):
+            Model.load("model.csv")
 
     def test_on_the_command_line(self, here, call):
         (here / "here" / "case.toml").write_text(

@@ -16,7 +16,6 @@ from tests.conftest import Call
 
 
 @pytest.mark.net
-@pytest.mark.filterwarnings("ignore:.* cells far from all others")  # a few payments are far above all others
 def test_the_demo_federation_trains_on_credit_data(tmp_path: Path, call: Call) -> None:
     if "ANYPARTY_DATA" not in os.environ:
         pytest.skip("the Credit data are not here: ANYPARTY_DATA names no folder of data sets")

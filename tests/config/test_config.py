@@ -98,6 +98,13 @@ def test_what_cannot_be(path, change, said):
     assert said in str(caught.value)
 
 
+def test_two_unknown_settings(path):
+    with pytest.raises(ConfigError) as stopped:
+        config.load(path, ["train.epoch=5", "optimizer.momentm=0.9"])
+    assert "'momentum'? No setting 'train.epoch'" in str(stopped.value)
+    assert "?;" not in str(stopped.value)
+
+
 def test_validation_and_test_must_leave_rows(path):
     with pytest.raises(ConfigError, match=r"validation 0\.5 and test 0\.5 leave no rows to train on"):
         config.load(path, ["train.validation=0.5", "train.test=0.5"])

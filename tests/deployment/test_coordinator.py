@@ -14,7 +14,7 @@ from anyparty.artifacts.record import FILE
 from anyparty.cli import doctor
 from anyparty.core.storage import read_json, write_json
 from anyparty.deployment import coordinator
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.transport import memory
 from tests.artifacts.test_trackers import RecordingCallback
@@ -228,7 +228,7 @@ def test_schedules_with_the_real_clock_wait_for_their_timeout(tmp_path, monkeypa
 
 
 def _part(site, config, net):
-    return train_at_home(site, config, net)
+    return train_at_site(site, config, net)
 
 
 def test_a_misspelt_parameter_is_reported_before_training_starts(tmp_path):

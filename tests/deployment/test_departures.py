@@ -24,7 +24,7 @@ from anyparty.deployment import coordinator
 from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import environment, site_command
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import RunError
 from anyparty.transport import memory
 from tests.deployment.test_site_training import NAMES, weights, world
@@ -53,12 +53,12 @@ async def patient_bank(site, config, net, **asked):
 
         async def send_after_rejoin_request(to, tag, tensors):
             sent.extend([tag] if tag == "verdict" and to == "clinic" else [])
-            while len(sent) == 20 and net.door.gone() and not net.door.waiting_to_rejoin():
+            while len(sent) == 20 and net.membership.gone() and not net.membership.waiting_to_rejoin():
                 await asyncio.sleep(0.1)
             await send(to, tag, tensors)
 
         net.send = send_after_rejoin_request
-    return await train_at_home(site, config, net, **asked)
+    return await train_at_site(site, config, net, **asked)
 
 
 async def slow_shop(site, config, net, **asked):
@@ -77,7 +77,7 @@ async def slow_shop(site, config, net, **asked):
             await send(to, tag, tensors)
 
         net.send = delayed_send
-    return await train_at_home(site, config, net, **asked)
+    return await train_at_site(site, config, net, **asked)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def repeat_in_one_process(fed_folder, toml, home):
             shutil.copy(site.folder / file_name, home / name / "runs")
         sites[name] = site.model_copy(update={"folder": home / name / "runs"})
     config = Config.of(toml)
-    memory.play({name: partial(train_at_home, site, config) for name, site in sites.items()})
+    memory.play({name: partial(train_at_site, site, config) for name, site in sites.items()})
     return weights(sites)
 
 

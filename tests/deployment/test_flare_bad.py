@@ -20,7 +20,7 @@ import tomli_w
 import anyparty
 from anyparty.deployment.flare import federation_folder, provisioning, site_process
 from anyparty.deployment.flare.preflight import ServerAddress, await_server
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import ConfigError, RunError
 from tests.deployment.test_site_training import world
 
@@ -37,13 +37,13 @@ SETTINGS = '[federation]\nlabel = "y"\n[parties.bank]\n[parties.shop]\n[train]\n
 async def with_another_version(site, config, net, *, resume=False):
     if net.me == "shop":
         anyparty.__version__ = "0.0.9"
-    return await train_at_home(site, config, net, resume=resume)
+    return await train_at_site(site, config, net, resume=resume)
 
 
 async def with_other_settings(site, config, net, *, resume=False):
     if net.me == "shop":
         config = config.model_copy(update={"train": config.train.model_copy(update={"seed": 4})})
-    return await train_at_home(site, config, net, resume=resume)
+    return await train_at_site(site, config, net, resume=resume)
 
 
 class Terminal:

@@ -26,7 +26,7 @@ from anyparty.config import Config
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder, site_process
 from anyparty.deployment.flare.admin import about
-from anyparty.deployment.flare.provisioning import dress
+from anyparty.deployment.flare.provisioning import write_site_files
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import environment, site_command
 from anyparty.deployment.site.policy import encoder_at, method_at
@@ -440,7 +440,7 @@ def test_two_simultaneous_starts_of_a_federation_are_refused(tmp_path, monkeypat
         raise RunError("far enough")
 
     monkeypatch.setattr(site_process, "port_is_free", start_again)
-    monkeypatch.setattr(site_process, "dress", stop_here)
+    monkeypatch.setattr(site_process, "write_site_files", stop_here)
     with pytest.raises(RunError, match="far enough"):
         federation_folder.start(tmp_path)
     assert refused
@@ -464,7 +464,7 @@ def test_a_folder_without_a_federation_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="holds no federation"):
         federation_folder.submit(tmp_path, "")
     with pytest.raises(ConfigError, match="not a kit"):
-        dress(tmp_path)
+        write_site_files(tmp_path)
     with pytest.raises(ConfigError, match=r"anyparty.toml: no such file"):
         SiteConfig.read(tmp_path)
 
@@ -473,7 +473,7 @@ def test_a_folder_without_a_federation_is_reported(tmp_path):
     ("text", "said"),
     [
         ("active = ", "not TOML"),
-        ('parties = ["a"]\nhost = "h"\nport = 1\nscheme = "grpc"', "active: Field required"),
+        ('parties = ["a"]\nhost = "h"\nport = 1\nscheme = "grpc"', "active: expected a value"),
         ('active = "a"\nparties = ["a"]\nhost = "h"\nport = "x"\nscheme = "grpc"', "port: .*'x'"),
         ("active = 'ä'", "not TOML"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anyparty.core.types import Party, Roster
-from anyparty.deployment.site.site_prediction import predict_at_home
+from anyparty.deployment.site.site_prediction import predict_at_site
 from anyparty.errors import ConfigError, MessageError
 from anyparty.training.party import share_setup
 from anyparty.transport import memory
@@ -72,7 +72,7 @@ def test_presence_with_another_number_of_rows_causes_a_clear_error(tmp_path):
     def other_rows(said):
         return said | {"observed": torch.zeros(5, dtype=torch.uint8)}
 
-    parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
+    parts = {name: partial(predict_at_site, site, config) for name, site in sites.items()}
     with pytest.raises(
         ConfigError,
         match=r"'bank' sent 5 cells of presence \(which party has which row\); expected 237 rows x 3 parties",

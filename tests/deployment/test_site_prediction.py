@@ -14,7 +14,7 @@ from anyparty.api.model import Model
 from anyparty.artifacts.model_files import write_manifest
 from anyparty.config import Config
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
-from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
+from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_site
 from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.transport import memory
@@ -45,7 +45,7 @@ def trained(tmp_path_factory):
 
 
 def play(sites, wrap=lambda channel: channel, up=NAMES, **asked):
-    there = {name: partial(predict_at_home, sites[name], settings(), **asked) for name in up}
+    there = {name: partial(predict_at_site, sites[name], settings(), **asked) for name in up}
     return memory.play({name: (lambda net, part=part: part(net)) for name, part in there.items()}, wrap)
 
 
@@ -144,7 +144,7 @@ def test_ids_of_several_columns_are_returned_with_their_types(tmp_path):
 
 
 def _predicted(site, config, net):
-    return predict_at_home(site, config, net)
+    return predict_at_site(site, config, net)
 
 
 def test_a_prediction_may_use_only_some_parties(trained):

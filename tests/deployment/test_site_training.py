@@ -20,8 +20,8 @@ from anyparty.artifacts.model_files import WEIGHTS, ModelSummary, sha256
 from anyparty.config import Config
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import StoredAlignment
-from anyparty.deployment.site.site_prediction import predict_at_home
-from anyparty.deployment.site.site_training import SiteParty, train_at_home
+from anyparty.deployment.site.site_prediction import predict_at_site
+from anyparty.deployment.site.site_training import SiteParty, train_at_site
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.serving.loaded_party import load_party
 from anyparty.training import control_messages
@@ -79,7 +79,7 @@ def settings(**train) -> Config:
 
 def run(sites: dict[str, Site], config: Config, wrap=lambda channel: channel, **how):
     def part(site: Site, net):
-        return train_at_home(site, config, net, **how)
+        return train_at_site(site, config, net, **how)
 
     return memory.play({name: partial(part, site) for name, site in sites.items()}, wrap)
 
@@ -243,8 +243,18 @@ def test_resume_is_refused_if_a_table_has_changed(tmp_path):
     run(sites, settings())
     frame = pl.read_csv(sites["clinic"].table)
     frame.head(100).write_csv(sites["clinic"].table)
-    with pytest.raises(ResumeError, match=r"\['clinic'\] has another alignment than the run"):
+    with pytest.raises(ResumeError, match=r"'clinic' has another alignment than the run"):
         run(sites, settings(), resume=True)
+
+
+def test_resume_after_a_kill_during_the_alignment_says_how_to_continue(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings(epochs=1))
+    for site in sites.values():
+        (site.folder / "alignment.safetensors").unlink()
+    says = "cannot resume: the alignment is not complete; start without --resume .* an interrupted alignment continues"
+    with pytest.raises(ResumeError, match=says):
+        run(sites, settings(epochs=1), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -386,11 +396,11 @@ def test_listed_encoder_code_is_used_in_training_and_prediction(tmp_path, job_wi
     assert {type(each) for each in kept.state.modules["encoder"].modules()} == {torch.nn.Linear}
     with pytest.raises(ConfigError, match=REFUSED):
         load_party(replace(sites["shop"], encoders=()), config)
-    parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
+    parts = {name: partial(predict_at_site, site, config) for name, site in sites.items()}
     assert memory.play(parts)["bank"]["answered"] == 192
     sites["shop"] = replace(sites["shop"], encoders=())
     with pytest.raises(ConfigError, match=REFUSED):
-        memory.play(parts | {"shop": partial(predict_at_home, sites["shop"], config)})
+        memory.play(parts | {"shop": partial(predict_at_site, sites["shop"], config)})
 
 
 def test_the_label_column_is_never_used_as_a_feature(tmp_path):
@@ -491,7 +501,7 @@ def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job
     assert sign.exists()
     about = ModelSummary.load(sites["shop"].folder / "model.json")
     assert (about.method, about.own["rule"]["class"]) == (None, "Mine")
-    told = memory.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
+    told = memory.play({name: partial(predict_at_site, site, config) for name, site in sites.items()})
     assert told["bank"]["answered"] == told["bank"]["rows"] > 0
     kept, _, _ = load_party(sites["bank"], config)
     assert type(kept.method.rule).__name__ == "Mine"
@@ -520,7 +530,7 @@ def test_a_party_reads_its_table_by_its_own_settings(tmp_path):
     assert weights(sites) == clean
     used = SiteParty.of(sites["shop"], Config.of(lent)).run.config.parties["shop"]
     assert (used.separator, used.decimal, used.missing) == (";", ",", {"visits": ("-999",)})
-    told = memory.play({name: partial(predict_at_home, site, Config.of(lent)) for name, site in sites.items()})
+    told = memory.play({name: partial(predict_at_site, site, Config.of(lent)) for name, site in sites.items()})
     assert told["bank"] is not None
 
 

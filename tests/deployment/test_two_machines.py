@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from anyparty import config as settings
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.transport import memory
 from tests.conftest import write_tables
 from tests.deployment.test_site_training import weights
@@ -251,7 +251,7 @@ def in_one_process(apart: dict[str, SiteConfig], home: Path) -> dict[str, bytes]
 
 
 def _part(site, config, net):
-    return train_at_home(site, config, net)
+    return train_at_site(site, config, net)
 
 
 def test_every_documented_command_except_the_installation_is_run():

@@ -34,7 +34,7 @@ HOW = {"run", "file", "shown", "serve", "ask", "not run"}
 
 
 def test_every_page_is_in_the_site_and_in_llms_txt() -> None:
-    named = re.findall(r"- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = re.findall(r"(?:- |: )(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
     books = [path.relative_to(DOCS) for path in DOCS.rglob("*.ipynb")]
     assert sorted(named) == sorted([*pages(), *(book.with_suffix(".md").as_posix() for book in books)])
     told = set(LINK.findall((DOCS / "llms.txt").read_text(encoding="utf-8")))
@@ -291,6 +291,15 @@ def test_formulas_become_mathml() -> None:
     shown = hooks["FORMULA"].sub(hooks["mathml"], "With $`\\lambda`$:\n\n$$\n\\sum_k h_k\n$$\n")
     assert shown.count("<math") == 2
     assert "$" not in shown
+
+
+def test_a_formula_at_the_beginning_of_a_line_stays_in_its_sentence() -> None:
+    pytest.importorskip("latex2mathml", reason="the extra 'docs' is not installed")
+    markdown = pytest.importorskip("markdown", reason="the extra 'docs' is not installed")
+    hooks = runpy.run_path(str(DOCS / "hooks.py"))
+    shown = markdown.markdown(hooks["FORMULA"].sub(hooks["mathml"], "The party draws samples\n$`z_l`$, and then h.\n"))
+    assert shown.startswith("<p>The party draws samples\n<span><math")
+    assert shown.endswith("</math></span>, and then h.</p>")
 
 
 def test_every_page_that_the_source_names_exists() -> None:

@@ -255,7 +255,7 @@ def test_missingness_mechanisms_are_found_by_name():
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         party_tables.mechanism_of("betta")
     named = {"MNAR 7": {"name": "mnar", "p": 0.7}}
-    assert str(party_tables.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7, keep_empty=False)"
+    assert str(party_tables.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7)"
 
 
 def test_a_record_that_lacks_a_score_is_not_finished(done):

@@ -117,7 +117,7 @@ def joint_gradients(
     method: FalseVFL, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
     """Return the loss of a batch and its derivatives with respect to the parameters that the batch's stage trains."""
-    stage = str(batch.moment[0])
+    stage = str(batch.step_id[0])
     learns = LEARNS[stage] if stage == PRETRAIN or method.train_encoders else ("discriminator",)
     joint = Joint(method, of, states, batch)
     log_w = joint.log_weights(stage)

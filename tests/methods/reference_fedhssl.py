@@ -23,14 +23,14 @@ def joint_gradients(
     method: FedHSSL, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
     """Return the active party's loss of a batch, and the derivatives of each party's loss for its own parameters."""
-    if batch.moment[0] != "pretrain":
+    if batch.step_id[0] != "pretrain":
         return split_gradients(replace(method.split, rule=Plug(dropout=0.0)), of, states, batch)  # all have its rows
     roster, active = of.roster, of.roster.active
     nets = {
         name: nn.ModuleDict({key: deepcopy(module).double() for key, module in states[name].modules.items()})
         for name in roster.blocks
     }
-    if batch.moment[-1] == 0:
+    if batch.step_id[-1] == 0:
         _aggregate(list(nets.values()))
     rows = {name: [n for n in batch.rows.tolist() if of.observed[n, k]] for k, name in enumerate(roster.blocks)}
     x = {name: of.x[name][own] for name, own in rows.items()}

@@ -20,7 +20,7 @@ def joint_gradients(
     method: PseudoLabelled, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
     """Return the loss of a batch and its derivatives with respect to all parties' parameters."""
-    if batch.moment[0] != "pseudo":
+    if batch.step_id[0] != "pseudo":
         return split_gradients(method, of, states, batch)
     labelled = [n for n in batch.rows.tolist() if of.labeled[n]]
     others = [n for n in batch.rows.tolist() if not of.labeled[n]]

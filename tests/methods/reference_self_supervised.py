@@ -21,7 +21,7 @@ def joint_gradients(
     method: Pretrained, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
     """Return the active party's loss of a batch, and the derivatives of each party's loss for its own parameters."""
-    if batch.moment[0] != "pretrain":
+    if batch.step_id[0] != "pretrain":
         return split_gradients(method.method, of, states, batch)
     found: dict[str, Tensor] = {}
     losses = dict.fromkeys(of.roster.names, 0.0)

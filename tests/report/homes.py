@@ -14,8 +14,8 @@ import polars as pl
 
 from anyparty.config import Config
 from anyparty.core.types import Channel
-from anyparty.deployment.site.site_prediction import predict_at_home
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_prediction import predict_at_site
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import ConfigError
 from anyparty.methods.method_registry import method as method_by_name
 from anyparty.transport import memory
@@ -95,12 +95,12 @@ def play(
     sites: Mapping[str, Site], config: Config, wrap: Callable[[Channel], Channel] = lambda c: c, **how: Any
 ) -> dict[str, Any]:
     """Train at all sites."""
-    return _all(train_at_home, sites, config, wrap, **how)
+    return _all(train_at_site, sites, config, wrap, **how)
 
 
 def predict(sites: Mapping[str, Site], config: Config, wrap: Callable[[Channel], Channel] = lambda c: c) -> Any:
     """Predict the rows of all sites together, after a training."""
-    return _all(predict_at_home, sites, config, wrap)
+    return _all(predict_at_site, sites, config, wrap)
 
 
 def _all(work: Any, sites: Mapping[str, Site], config: Config, wrap: Any, **how: Any) -> dict[str, Any]:

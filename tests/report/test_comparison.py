@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import t
 
 from anyparty.api.runs import evaluate_run
-from anyparty.report import comparison, party_set_scores
+from anyparty.report import comparison, figures, party_set_scores
 from anyparty.report.recorded_runs import RunScores, find_runs
 from tests.report import trained
 
@@ -54,15 +54,15 @@ def test_differences_seed_by_seed(runs):
     assert difference.better == sum(value > 0 for value in each)
     assert unlike == []
     section = comparison.comparison_section(found, scores)
-    assert [row[0] for row in section.tables[0].rows] == names
-    assert [row[2].split()[0] for row in section.tables[0].rows] == [f"{accuracy[name]:.3f}" for name in names]
+    assert [row[0] for row in section.tables[-1].rows] == names
+    assert [row[2].split()[0] for row in section.tables[-1].rows] == [f"{accuracy[name]:.3f}" for name in names]
     half = t.ppf(0.975, df=1) * np.std(each, ddof=1) / np.sqrt(2)
     low, high = np.mean(each) - half, np.mean(each) + half
     assert difference.interval() == pytest.approx((low, high))
-    shown = f"{difference.mean:+.4f} ({low:.4f} to {high:.4f})"
-    assert section.tables[1].rows == [["laser", "local", shown, "2", f"{difference.better} of 2"]]
+    shown = f"{difference.mean:+.3f} ({low:.3f} to {high:.3f})"
+    assert section.tables[0].rows == [["laser", "local", shown, "2", f"{difference.better} of 2"]]
     caption = "Difference in accuracy, seed by seed on the same test rows. More is better."
-    assert section.tables[1].caption == f"{caption} Student's 95 % interval over seeds."
+    assert section.tables[0].caption == f"{caption} Student's 95 % interval over seeds."
 
 
 def test_variants_are_compared_with_own_columns_and_other_pairs_are_folded(runs, tmp_path):
@@ -71,15 +71,15 @@ def test_variants_are_compared_with_own_columns_and_other_pairs_are_folded(runs,
     made = [trained.train(settings, name, f"method.name={name}") for name in ("laser", "local", "ensemble")]
     found, scores = compared(made)
     section = comparison.comparison_section(found, scores)
-    assert [row[:2] for row in section.tables[1].rows] == [["laser", "local"], ["ensemble", "local"]]
-    assert "A single seed gives no interval." in section.tables[1].caption
+    assert [row[:2] for row in section.tables[0].rows] == [["laser", "local"], ["ensemble", "local"]]
+    assert "A single seed gives no interval." in section.tables[0].caption
     (pairs,) = section.details
     assert [row[:2] for row in pairs.tables[0].rows] == [
         ["laser", "local"],
         ["laser", "ensemble"],
         ["local", "ensemble"],
     ]
-    assert pairs.tables[0].rows[2][2] != section.tables[1].rows[1][2] or "+0.0000" in pairs.tables[0].rows[2][2]
+    assert pairs.tables[0].rows[2][2] != section.tables[0].rows[1][2] or "+0.000" in pairs.tables[0].rows[2][2]
     axis = section.figures[0].figure.axes[0]
     assert "own columns only" in [text.get_text() for text in axis.texts]
 
@@ -108,6 +108,31 @@ def test_many_runs_take_no_more_room_than_few(runs):
     section = comparison.comparison_section(many, [scores[k % 2] for k in range(60)])
     assert [len(table.rows) for table in section.tables] == [1]
     assert len(section.details[0].tables[0].rows) == 60
+
+
+def test_scores_by_number_of_parties_are_means_over_seeds(runs, monkeypatch):
+    """Recorded scores are by the parties that have the row, scores of models by the present parties."""
+    found, scores = compared([runs["laser-1"], runs["laser-2"], runs["local-1"]])
+    monkeypatch.setattr(figures, "FEWEST_ROWS", 1)
+    one, two, other = (run.evaluation["by_count"] for run in found)
+    table = comparison.comparison_section(found, [RunScores.of(run) for run in found]).tables[1]
+    assert table.headers == ["variant", "1", "2"]
+    mean = [(one[count]["accuracy"] + two[count]["accuracy"]) / 2 for count in ("1", "2")]
+    assert table.rows[0] == ["laser", *(f"{value:.3f}" for value in mean)]
+    assert table.rows[1] == ["local", *(f"{other[count]['accuracy']:.3f}" for count in ("1", "2"))]
+    assert table.caption == "Mean accuracy over seeds, by number of parties that have the row."
+    for each in scores:
+        each.sets.every_set()
+    table = comparison.comparison_section(found, scores).tables[1]
+    assert table.caption == "Mean accuracy over seeds, by number of present parties."
+    alone = np.mean([evaluate_run(runs["local-1"], parties=[name]).overall["accuracy"] for name in ("bank",)])
+    assert table.rows[1][2] == f"{evaluate_run(runs['local-1']).overall['accuracy']:.3f}" == f"{alone:.3f}"
+    monkeypatch.undo()
+    few = [replace(run, evaluation=run.evaluation | {"by_count": {"1": one["1"] | {"rows": 9}, "2": one["2"]}})
+           for run in (found[0], found[2])]  # fmt: skip
+    table = comparison.comparison_section(few, [RunScores.of(run) for run in few]).tables[-2]
+    assert [row[1] for row in table.rows] == ["–", "–"]
+    assert table.caption.endswith("A dash stands for rows without an answer, or fewer than 10 rows.")
 
 
 def points(axis) -> list[list[float]]:
@@ -142,7 +167,7 @@ def test_a_figure_of_runs_with_a_seed_each_has_their_intervals(runs):
     (axis,) = drawn.figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["laser-1", "local-1"]
     assert drawn.caption.endswith("from resampled test rows. Less is better.")
-    assert "Less is better." in section.tables[1].caption
+    assert "Less is better." in section.tables[0].caption
     assert all(np.isfinite(line.get_xdata()).all() for line in axis.lines)
 
 

@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import tomli_w
@@ -94,7 +95,7 @@ class Reader(HTMLParser):
     def messages(self, tag: str) -> list[list[str]]:
         """Return the rows of one message in the table of who sent what."""
         (found,) = (table for table in self.tables if table[0][3:4] == ["content"])
-        return [row for row in found if row[2] == tag]
+        return [row for row in found if row[0] == tag]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -147,6 +148,23 @@ def test_details_are_folded_and_scores_are_not(pages):
     assert "<details open" not in source
     for name in ("sets", "brings", "closer", "training", "crossed"):
         assert f'<section id="run-{name}">' in source
+
+
+def test_the_page_begins_with_the_label_and_the_parties(runs, pages):
+    purpose = "The active party, bank, predicts 'y' together with shop, clinic, insurer and town."
+    assert pages["five"].source.count(purpose.replace("'", "&#39;")) == 1
+    (run,) = find_runs([runs["two"]])
+    assert run.purpose == "The active party, bank, predicts 'y' together with shop."
+    assert find_runs([runs["twelve"]])[0].purpose.endswith("predicts 'y' together with 11 other parties.")
+    assert replace(run, settings={}).purpose == ""
+
+
+def test_ticks_have_commas_between_thousands(runs):
+    axis = figures.draw_residuals(np.array([-200000.0, 300000.0]), np.array([0.5, 1.5])).axes[1]
+    axis.figure.canvas.draw()
+    labels = [label.get_text() for label in axis.get_yticklabels()]
+    assert {"200,000", "\N{MINUS SIGN}100,000"} <= set(labels)
+    assert "0.6" in [label.get_text() for label in axis.get_xticklabels()]
 
 
 def test_own_columns_stand_beside_the_scores(runs, pages):
@@ -273,9 +291,9 @@ def test_without_the_model_a_metric_is_the_records(runs, tmp_path):
     shown = read(runs["two"], tmp_path / "one", metric="mae", model=False)
     (mae, rmse, *_) = shown.table("parties", "MAE", "RMSE")["any"]
     assert [float(mae), float(rmse)] == pytest.approx([overall["mae"], overall["rmse"]], rel=1e-3)
-    assert f"MAE, test{mae}" in shown.text
+    assert f"test MAE{mae}" in shown.text
     beside = read([runs["two"], runs["half"]], tmp_path / "two", metric="mae", model=False).tables[0]
-    assert [row[beside[0].index("MAE, as recorded")] for row in beside[1:]] == [mae, "–"]
+    assert [row[beside[0].index("MAE")] for row in beside[1:]] == [mae, "–"]
     with pytest.raises(ConfigError, match=r"--metric loss: the record of run has only rmse, mae"):
         page.write([runs["two"]], tmp_path, metric="loss", model=False)
 
@@ -357,9 +375,9 @@ def test_a_sample_of_test_rows_is_labelled(runs):
     some = f"20 of the {of.held_out} test rows, drawn at random"
     first = "RMSE" if of.model.task.kind == "regression" else "Accuracy"
     assert section.text[0].startswith(f"{first} of all parties on {some}: ")
-    assert sections.errors_section(scores)[0].text[0].startswith(f"All parties, {some}: ")
+    assert sections.errors_section(scores)[0].text[0].startswith(f"Scored with all parties on {some}; ")
     metric = "rmse" if of.model.task.kind == "regression" else "accuracy"
-    assert float(facts[f"{metric_label(metric)}, test"]) == pytest.approx(found.evaluation["overall"][metric], abs=6e-4)
+    assert float(facts[f"test {metric_label(metric)}"]) == pytest.approx(found.evaluation["overall"][metric], abs=6e-4)
 
 
 def test_the_number_at_the_top_is_the_records_whether_the_model_is_at_hand_or_not(runs):
@@ -368,7 +386,9 @@ def test_the_number_at_the_top_is_the_records_whether_the_model_is_at_hand_or_no
     there, gone = (page.key_facts(found, each) for each in (RunScores.of(found, model=True), RunScores(reason="gone")))
     assert [fact for fact in there if not fact[0].endswith("own columns only")] == gone
     fewer = replace(found, evaluation={"overall": {"accuracy": 0.75, "coverage": 0.8}})
-    assert ("accuracy, the 80% of test rows with an answer", "0.750") in page.key_facts(fewer, RunScores(reason="gone"))
+    assert ("accuracy on the 80% of test rows with an answer", "0.750") in page.key_facts(
+        fewer, RunScores(reason="gone")
+    )
     alone = replace(found, evaluation=None)
     assert any(name.endswith("test rows") for name, _ in page.key_facts(alone, RunScores.of(found, model=True)))
 
@@ -385,7 +405,7 @@ def test_numbers_of_a_small_unit_are_shown(tmp_path):
     scores = RunScores.of(found, model=True)
     rmse = json.loads((run / "record.json").read_text())["evaluation"]["overall"]["rmse"]
     assert 1e-7 < rmse < 1e-3
-    shown = dict(page.key_facts(found, scores))["RMSE, test"]
+    shown = dict(page.key_facts(found, scores))["test RMSE"]
     assert float(shown) == pytest.approx(rmse, rel=1e-3)
     sets, (brings,) = sections.scores_section(found, scores), sections.contributions_section(scores)
     numbers = [row[1].split()[0] for grid in (*sets.tables, *brings.tables) for row in grid.rows]
@@ -420,7 +440,7 @@ def test_a_run_of_sites(tmp_path):
         name: scores["rows"] for name, scores in kept["evaluation"]["by_pattern"].items()
     }
     (sent,) = shown.messages("align-tokens")
-    assert sent[:2] == ["clinic, shop", "bank"]
+    assert sent[1:3] == ["clinic, shop", "bank"]
     assert "each party keeps its own part of the model, so that" in shown.text
     assert "All parties ran in one process" not in shown.text
 

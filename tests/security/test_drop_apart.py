@@ -10,7 +10,7 @@ from anyparty.artifacts.model_files import read_json
 from anyparty.core.types import Party, Roster
 from anyparty.deployment import coordinator
 from anyparty.deployment.flare import federation_folder as flare
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import AnypartyWarning, RunError
 from tests.deployment.test_site_training import NAMES, world
 from tests.ports import free_port
@@ -36,7 +36,7 @@ async def forging_shop(site, config, net, **asked):
             return await send(to, tag, {name: tensor * 1e30 for name, tensor in tensors.items()} if wild else tensors)
 
         net.send = forge
-    return await train_at_home(site, config, net, **asked)
+    return await train_at_site(site, config, net, **asked)
 
 
 @pytest.fixture(scope="module")

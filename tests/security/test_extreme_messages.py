@@ -18,11 +18,11 @@ from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessa
 from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.training import control_messages
-from anyparty.training.epoch_end import verdict
+from anyparty.training.epoch_end import share_decision
 from anyparty.training.loop import play
 from anyparty.training.party_run import PartyRun, RunHooks
 from anyparty.transport import memory
-from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel, at_moment
+from anyparty.transport.contract import FACTOR, FEW, LEAST, MOST, Bounds, ContractChannel, set_step
 from tests import worlds
 from tests.marks import slow_but
 from tests.methods.cases import ADAM, CASES
@@ -206,7 +206,7 @@ def recv(net, frm="b"):
 def test_a_dropped_party_is_given_up_for_good():
     lost = []
     line, net = guarded(lambda *said: lost.append(said))
-    at_moment(net, "stage 'train', epoch 2, batch 1", training=True)
+    set_step(net, "stage 'train', epoch 2, batch 1", training=True)
     line.values = [1.0, 1e30, 1.0]
     recv(net)
     with (
@@ -237,7 +237,7 @@ def posts(of, *, forger=None, lose=True, **settings):
         leads = name == of.roster.active
 
         async def played(net):
-            door = net.door
+            door = net.membership
             line = Forger(net, [], after=6) if name == forger else net
             wired = ContractChannel(
                 line, of.roster, (*made.can.messages, *control_messages.MESSAGES), door.lose if lose else None
@@ -303,7 +303,7 @@ def test_a_dropped_party_is_not_let_in_again():
         hooks=RunHooks(membership=Knocking()),
     )
     record = {}
-    asyncio.run(verdict(part, net, None, {}, record, validates=False, last=False))
+    asyncio.run(share_decision(part, net, None, {}, record, validates=False, last=False))
     assert "back" not in record
 
 

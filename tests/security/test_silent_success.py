@@ -17,8 +17,8 @@ from anyparty.artifacts.model_files import ModelSummary
 from anyparty.artifacts.record import FILE
 from anyparty.config import Config
 from anyparty.deployment.site import site_training
-from anyparty.deployment.site.site_prediction import predict_at_home
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_prediction import predict_at_site
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import AnypartyWarning, ConfigError, Incomplete, ModelError, StorageError
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.sections import remarks_section
@@ -71,7 +71,7 @@ def play(sites, part, wrap=lambda channel: channel):
 
 
 def train(sites, config=None, wrap=lambda channel: channel, **how):
-    return play(sites, lambda site, net: train_at_home(site, config or settings(epochs=2), net, **how), wrap)
+    return play(sites, lambda site, net: train_at_site(site, config or settings(epochs=2), net, **how), wrap)
 
 
 def record(site) -> dict:
@@ -254,7 +254,7 @@ def test_a_requirement_is_kept_with_a_runs_settings():
 
 
 def predict(sites, **asked):
-    return play(sites, lambda site, net: predict_at_home(site, settings(epochs=2), net, **asked))
+    return play(sites, lambda site, net: predict_at_site(site, settings(epochs=2), net, **asked))
 
 
 @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")

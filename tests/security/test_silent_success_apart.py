@@ -16,7 +16,7 @@ from anyparty.artifacts.model_files import ModelSummary, read_json
 from anyparty.cli.app import app
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder as flare
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import TableError
 from tests.deployment.test_departures import wait_for_no_job
 from tests.deployment.test_site_training import NAMES, world
@@ -67,7 +67,7 @@ async def fails_as_told(site, config, net, **asked):
             return await recv(frm, tag, expect)
 
         net.recv = leaves
-    return await train_at_home(site, config, net, **asked)
+    return await train_at_site(site, config, net, **asked)
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,7 @@ def test_a_request_that_is_cancelled_immediately_ends():
 
 
 def test_two_threads_draw_from_separate_random_streams():
-    batch, begun, alone, got = Batch(torch.arange(1), Seeds(0), moment=("train", 0, 0)), threading.Event(), {}, {}
+    batch, begun, alone, got = Batch(torch.arange(1), Seeds(0), step_id=("train", 0, 0)), threading.Event(), {}, {}
 
     def drawn(name, wait_s=0.0):
         with batch.drawing(name, device=torch.device("cpu")):

@@ -119,7 +119,9 @@ def test_cells_that_differ_from_training_are_remarked_on(run):
     assert (len(far), usual, empty) == (1, [], ["the table of 'bank' has no cell in this row"])
     assert remarks(odd, parties=["shop"]) == [[], [], []]
     (sentence,) = remarks(odd.with_columns(age=None))[1]
-    assert sentence.startswith("column 'age' has no cell in any of 100 rows, and had cells in training")
+    assert sentence.startswith(
+        "more cells are empty than in training: column 'age' in 99 of 99 rows (in training in 0.0%)"
+    )
 
 
 def test_a_replaced_model_is_reported_and_not_served(trained, tmp_path, monkeypatch):
@@ -215,21 +217,21 @@ def test_state_paths(app):
         (b"", 422, "the request should be a JSON object like"),
         (b"{", 400, "the request is not JSON"),
         (b"[]", 422, "the request should be a JSON object like"),
-        (b"{}", 422, "ids: field required; got {}"),
-        (b'{"ids": []}', 422, "ids: list should have at least 1 item"),
-        (b'{"ids": "a"}', 422, "ids: input should be a valid list; got 'a'"),
+        (b"{}", 422, "ids: expected a value; got {}"),
+        (b'{"ids": []}', 422, "ids: expected at least 1 of them"),
+        (b'{"ids": "a"}', 422, "ids: expected a list, such as ['a']; got 'a'"),
         (b'{"ids": [true]}', 422, "ids.0: expected text, a number, or an object with these by id column; got True"),
         (b'{"ids": ["a", null]}', 422, "ids.1: expected text, a number, or an object with these by id"),
         (b'{"ids": ["a", {"town": "b"}]}', 400, "ids.1: expected the id column 'customer', got the columns 'town'"),
         (b'{"ids": ["a"], "party": ["shop"]}', 422, "unknown key 'party'; expected ids, parties or budget_ms"),
         (b'{"ids": ["a"], "parties": ["shap"]}', 400, "no party 'shap' with columns; did you mean 'shop'?"),
         (b'{"ids": ["a"], "parties": []}', 400, "'parties' is empty"),
-        (b'{"ids": ["a"], "budget_ms": 0}', 422, "budget_ms: input should be greater than 0; got 0"),
+        (b'{"ids": ["a"], "budget_ms": 0}', 422, "budget_ms: expected more than 0; got 0"),
         (b'{"ids": ["a"], "budget_ms": 1e9}', 422, "budget_ms is 1e+09, expected at most 10000"),
         (b'{"ids": ["a"], "budget_ms": NaN}', 422, "budget_ms: "),
-        (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms: input should be a valid number; got True"),
-        (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms: input should be a valid number; got '50'"),
-        (b'{"ids": ["a"], "budget_ms": 1' + 400 * b"0" + b"}", 422, "budget_ms: input should be a valid number"),
+        (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms: expected a number; got True"),
+        (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms: expected a number; got '50'"),
+        (b'{"ids": ["a"], "budget_ms": 1' + 400 * b"0" + b"}", 422, "budget_ms: expected a number"),
         (b'{"ids": ["a"], "budget_ms": 1' + 5000 * b"0" + b"}", 400, "a number in the request, such as"),
         (b'{"ids": ["\xff"]}', 400, "the request is not JSON"),
     ],
@@ -245,7 +247,7 @@ def test_an_invalid_request_gets_one_sentence(app, body, status, text):
     ("body", "text"),
     [
         (b'{"ids": [' + b"[], " * 200_000 + b"[]]}", "ids.0: expected text, a number"),
-        (b'{"ids": ["a"], "parties": [' + b"7, " * 200_000 + b"7]}", "parties.0: input should be a valid string"),
+        (b'{"ids": ["a"], "parties": [' + b"7, " * 200_000 + b"7]}", "parties.0: expected text"),
         (b"{" + b", ".join(b'"k%d": 1' % n for n in range(100_000)) + b"}", "unknown key 'k0'"),
         (b'{"ids": ["a"], "parties": ["' + b"x" * 10**6 + b'"]}', "the model has no party 'xxx"),
         (b'{"' + b"x" * 10**6 + b'": 1}', "unknown key 'xxx"),

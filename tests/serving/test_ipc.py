@@ -47,7 +47,7 @@ class Net:
     run = "a run"
 
     def __init__(self, channel, hub):
-        self.channel, self.hub, self.me, self.door, self.at = channel, hub, channel.me, self, []
+        self.channel, self.hub, self.me, self.membership, self.at = channel, hub, channel.me, self, []
         self.send, self.recv, self.close = channel.send, channel.recv, channel.close
 
     def gone(self):

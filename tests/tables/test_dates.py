@@ -47,7 +47,12 @@ class TestRead:
         table = read([*written(format_), None, "-", "NA"])
         assert table.kinds == {"seen": "date"}
         assert table.columns["seen"].to_list() == [*DAYS, None, None, None]
-        assert f"is read as dates ({order}), such as {DAYS[0].strftime(format_)!r} as 2019-11-20" in table.notes[0]
+        said = f"is read as dates ({order}), such as {DAYS[0].strftime(format_)!r} as 2019-11-20; if it holds no dates"
+        assert [said in note for note in table.notes if "is read as" in note] == [True] * (order != "year-first")
+
+    def test_dates_with_one_meaning_get_no_remark(self):
+        assert read(DAYS).notes == read(MOMENTS).notes == read(written("%Y-%m-%d")).notes == ()
+        assert "column 'seen' is read as dates (day-first)" in read(written("%d.%m.%Y")).notes[0]
 
     @pytest.mark.parametrize(("format_", "order"), [("%d.%m.%Y", "day-first"), ("%m/%d/%Y", "month-first")])
     def test_dates_with_the_year_first_may_be_among_others(self, format_, order):
@@ -63,19 +68,53 @@ class TestRead:
         assert read(texts, missing={"seen": (word,)}).columns["seen"].to_list() == [*DAYS, *[None] * 20]
 
     def test_years_of_two_digits_among_named_months_stop(self):
-        stops([*written("%d.%m.%y", DAYS[:30]), *written("%d-%b-%Y", DAYS[30:])], "it looks like dates")
+        texts = [*written("%d.%m.%y", DAYS[:30]), *written("%d-%b-%Y", DAYS[30:])]
+        stops(texts, "it looks like dates", "write all years with four digits, such as the year of '20.11.19'")
+
+    @pytest.mark.parametrize("format_", ["%d.%m.%y", "%m/%d/%y", "%d-%b-%y", "%d.%m.%y %H:%M"])
+    def test_years_of_two_digits_stop_with_a_setting_that_works(self, format_):
+        texts = written(format_, MOMENTS)
+        stops(texts, f'write parties.clinic.dates = {{seen = "{format_}"}}')
+        for setting in ({"kind": "date"}, {"dates": {"seen": "day-first"}}):
+            stops(texts, "The years have two digits: write", f'dates = {{seen = "{format_}"}}', **setting)
+        table = read(texts, dates={"seen": format_})
+        assert table.columns["seen"].cast(pl.Date).to_list() == DAYS
+        assert "years of two digits are read as 1970 to 2069" in table.notes[0]
+
+    def test_few_dates_with_years_of_two_digits_get_a_setting_that_works(self):
+        texts = ["01.02.24", "05.06.23", "07.08.22"] * 10
+        (note,) = read(texts).notes
+        assert """dates = {seen = "%d.%m.%y"} (in Python: dates={'clinic': {'seen': '%d.%m.%y'}})""" in note
+        assert ' or "%m.%d.%y" or "%y.%m.%d", or keep them' in note
+        assert read(texts, dates={"seen": "%d.%m.%y"}).columns["seen"][0] == dt.date(2024, 2, 1)
+
+    def test_a_format_with_four_digits_does_not_read_two(self):
+        stops(written("%d.%m.%y"), "The years have two digits", dates={"seen": "%d.%m.%Y"})
 
     def test_few_dates_beside_a_word_get_a_remark(self):
         (note,) = read(["2021-09-28", "2024-06-24", "2023-04-01", "never", "never"] * 8).notes
-        assert "is read as categories: 24 of its cells are dates, and 16 are not, such as 'never'" in note
+        said = "is read as categories: 24 of its cells are dates, such as '2021-09-28', and 16 are not, such as 'never'"
+        assert said in note
+
+    @pytest.mark.parametrize("format_", ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%y", "%d-%b-%y"])
+    def test_fewer_than_half_of_the_cells_are_dates(self, format_):
+        days = written(format_)
+        texts = [*days[:10], *["never", "on Monday"] * 15]
+        (note,) = read(texts).notes
+        assert f"10 of its cells are dates, such as {days[0]!r}, and 30 are not" in note
+        assert 'missing = {seen = ["never", "on Monday"]}' in note
+
+    def test_codes_that_resemble_dates_have_no_remark(self):
+        for codes in (["20-00-00", "12-11-56", "40-47-84"], ["1.10.12", "2.4.10", "beta"], ["2-3 years", "1-2 years"]):
+            assert read(codes * 20).notes == ()
 
     def test_many_words_among_dates_are_categories_with_a_remark(self):
         table = read([*written("%Y-%m-%d", DAYS[:40]), *"abcdefghij"])
         assert table.kinds == {"seen": "categorical"}
-        assert "is read as categories: 40 of its cells are dates, and 10 are not, such as 'a'" in table.notes[0]
+        assert "is read as categories: 40 of its cells are dates, such as '2019-11-20', and 10 are" in table.notes[0]
         assert read([f"{number}-ABC-2024" for number in range(10, 40)] * 2).notes == ()
         (note,) = read([*map(str, range(40)), *"abcdefghij"] * 2).notes
-        assert "is read as categories: 80 of its cells are numbers, and 20 are not, such as 'a'" in note
+        assert "is read as categories: 80 of its cells are numbers, such as '0', and 20 are not" in note
 
     @pytest.mark.parametrize(
         "format_", ["%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M %p", "%Y-%m-%d %I:%M%p"]
@@ -83,7 +122,8 @@ class TestRead:
     def test_times(self, format_):
         table = read(written(format_, MOMENTS))
         assert table.columns["seen"].to_list() == MOMENTS
-        assert "dates and times" in table.notes[0]
+        assert all("dates and times" in note for note in table.notes)
+        assert len(table.notes) == (not format_.startswith("%Y"))
 
     @pytest.mark.parametrize("cells", [DAYS, MOMENTS, [*DAYS, None]])
     def test_types_of_a_data_frame(self, cells):
@@ -204,6 +244,7 @@ class TestNumbers:
 
     def test_declared_dates_have_no_remark(self):
         assert read(written("%d.%m.%Y"), dates={"seen": "day-first"}).notes == ()
+        assert read(written("%d.%m.%Y"), dates={"seen": "%d.%m.%Y"}).notes == ()
         assert read(written("%d.%m.%Y"), kind="date").notes == ()
 
     def test_prediction_with_another_zone_stops(self):

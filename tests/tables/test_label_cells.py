@@ -9,7 +9,7 @@ import pytest
 
 from anyparty import Federation
 from anyparty.core.types import Task
-from anyparty.errors import AnypartyWarning, TableError, hearing
+from anyparty.errors import AnypartyWarning, TableError, remarks_to
 from anyparty.tables.reading_rules import ReadingRules, classes
 from anyparty.tables.table import read_table
 from anyparty.tables.target import encode, infer_task, unseen
@@ -164,7 +164,7 @@ class TestMissing:
         ],
     )
     def test_classes_that_are_evident_do_not_stop(self, labels):
-        with hearing(pytest.fail):
+        with remarks_to(pytest.fail):
             assert set(classes_of(labels)) == set(labels)
 
     @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ class TestMissing:
         )
         with pytest.warns(AnypartyWarning, match=said):
             assert set(classes_of(labels)) == set(map(str, labels))
-        with hearing(pytest.fail):
+        with remarks_to(pytest.fail):
             assert mark in classes_of(labels, classes=classes(sorted(set(map(str, labels)))))
 
     def test_a_mark_can_be_declared_a_class(self):

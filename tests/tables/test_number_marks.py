@@ -319,3 +319,41 @@ class TestWithoutASilentGuess:
     @pytest.mark.parametrize("cells", [["red", "unknown"], ["1", "2", "x"], ["A1", "2", "unknown"]])
     def test_other_categories_have_no_remark(self, cells):
         assert not read(cells * 10).notes
+
+    @pytest.mark.parametrize(
+        ("cells", "said"),
+        [
+            (["12 %", "15 %", "high", "low", "mid"], "30 of its cells are numbers with marks, such as '12 %', and 45"),
+            (["$12", "$1,500.00", "free", "by agreement", "unknown"], "30 of its cells are numbers with marks"),
+            ([*(f"{x} %" for x in range(20)), *(f"step {x % 7}" for x in range(40))], "20 of its cells are numbers"),
+            ([*(f"1{x},5" for x in range(40)), *"abcdefgh"], "40 of its cells are numbers, such as '10,5', and 8"),
+            ([*(f"{x} kg" for x in range(40)), *"abcdefgh"], "40 of its cells are numbers, such as '0 kg', and 8"),
+        ],
+    )
+    def test_numbers_with_marks_beside_words_get_a_remark(self, cells, said):
+        cells = cells * (75 // len(cells))
+        (note,) = read(cells).notes
+        assert f"column 'income' is read as categories: {said}" in note
+        assert read(cells, types={"income": "categorical"}).notes == ()
+
+    def test_the_advice_on_numbers_beside_words(self):
+        cells = [*(f"{x} %" for x in range(1, 25)), *["high", "low", "unknown"] * 12]
+        (note,) = read(cells).notes
+        assert 'missing = {income = ["high", "low", "unknown"]}' in note
+        assert read(cells, missing={"income": ("high", "low", "unknown")}).columns["income"].sum() == 300
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            ["A-12", "2-3 years", "B-7"],
+            ["1", "2", "3", "4+", "studio"],
+            ["2 years", "3 years", "10+ years", "< 1 year"],
+            ["1,2", "1,3", "1,2,3", "none of these"],
+            ["0%", "cotton", "wool"],
+            ["<10 %", "10-20 %", ">20 %"],
+            ["250", "V45", "E885", "410.1"],
+            ["100% cotton", "80% wool", "silk"],
+        ],
+    )
+    def test_codes_and_levels_have_no_remark(self, cells):
+        assert not read(cells * 20).notes

@@ -1,6 +1,7 @@
 import copy
 import json
 import re
+import warnings
 
 import numpy as np
 import polars as pl
@@ -193,7 +194,7 @@ class TestApply:
     def test_missing_column(self):
         table = table_of({"agee": [1], "town": ["Ulm"], "sick": [True]})
         with pytest.raises(
-            TableError, match=r"'clinic', data frame: .* trained on 'age', .* did you mean 'agee'\?; add"
+            TableError, match=r"'clinic', data frame: .* trained on 'age', .* did you mean 'agee'\? Add"
         ):
             self.PREPARE.apply(table)
 
@@ -372,3 +373,43 @@ def test_the_limit_of_categories_is_a_setting():
         prepare = Prepare.fit(table, np.arange(42), max_levels=4)
     assert prepare.categorical.levels == (("c0", "c1", "c10", "(rare)"),)
     assert Prepare.fit(table, np.arange(42), max_levels=40).width == 40
+
+
+class TestEmptyInMoreRowsThanInTraining:
+    @staticmethod
+    def warnings_of(then, now, n, rows=100):
+        """Return the warnings if ``now`` of ``n`` cells are empty, and in training ``then`` of ``rows``."""
+        ages = [None] * then + [30 + k % 40 for k in range(rows - then)]
+        prepare = Prepare.fit(table_of({"age": ages, "size": range(rows)}), np.arange(rows))
+        assert Prepare.from_json(prepare.to_json()).missing == {"age": then / rows, "size": 0}
+        there = table_of({"age": [None] * now + [40] * (n - now), "size": range(n)})
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            prepare.features(there)
+        return [str(each.message) for each in found]
+
+    @pytest.mark.parametrize(
+        ("then", "now", "n"),
+        [(2, 80, 100), (0, 7, 12), (40, 91, 100), (0, 5, 5), (5, 10, 10), (50, 11, 11), (90, 100, 100), (45, 96, 100)],
+    )
+    def test_one_warning_has_both_shares(self, then, now, n):
+        (said,) = self.warnings_of(then, now, n)
+        assert f"column 'age' in {now:,} of {n:,} rows (in training in {then / 100:.1%})" in said
+
+    @pytest.mark.parametrize(
+        ("then", "now", "n"),
+        [(2, 40, 100), (40, 90, 100), (0, 6, 12), (0, 4, 4), (0, 9, 10), (20, 10, 10), (90, 12, 12), (2, 1, 1)],
+    )
+    def test_no_warning(self, then, now, n):
+        assert self.warnings_of(then, now, n) == []
+
+    def test_rows_without_cells_are_not_counted(self):
+        columns = {"age": [1.0, None, 2.0, None] * 30, "size": [1.0, None, 2.0, None] * 30}
+        prepare = Prepare.fit(table_of(columns), np.arange(120))
+        assert prepare.missing == {"age": 0, "size": 0}
+
+    def test_models_of_earlier_versions(self):
+        saved = Prepare.fit(table_of({"age": [1, 2, 3], "size": [1, 2, 3]}), np.arange(3)).to_json()
+        del saved["missing"]
+        with pytest.warns(AnypartyWarning, match="column 'age' in 20 of 20 rows: the model"):
+            Prepare.from_json(saved).features(table_of({"age": [None] * 20, "size": range(20)}))

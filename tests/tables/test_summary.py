@@ -168,11 +168,32 @@ def test_marks_in_many_cells_are_remarked(cells, said):
         np.where(share(30), 1e6 + NORMAL, NORMAL),  # two groups
         np.r_[1e6, 2e6, np.arange(24)],  # two extreme numbers in single cells
         np.where(PLACES % 4, PLACES, 10**9 + PLACES),
+        np.exp(3 * NORMAL),  # heavy tails
+        np.random.default_rng(1).pareto(1.5, 2000),
+        np.random.default_rng(2).standard_t(1.5, 2000),
+        np.where(share(95), np.exp(NORMAL), 100 * np.exp(NORMAL)),
     ],
 )
 def test_honest_numbers_are_not_remarked(cells):
     (read,) = columns(table(x=cells))
     assert read.remark == ""
+
+
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        ([1e9], "1 cell far from all others (1e+09)"),
+        ([-99_999], "1 cell far from all others (-99999)"),
+        ([-99_999, 1e9, 1.1e9], "3 cells far from all others (-99999, 1e+09)"),
+        ([9999, 9999], "2 cells far from all others (9999)"),  # several nines need no gap
+        ([20_000, 25_000], ""),  # beside 9,878, the largest number of the tail
+    ],
+)
+def test_numbers_apart_from_a_heavy_tail_are_remarked(marks, said):
+    tail = np.exp(3 * NORMAL)
+    assert 9_000 < tail.max() < 9_999
+    (read,) = columns(table(x=np.r_[tail, marks]))
+    assert read.remark.partition(":")[0] == said
 
 
 def test_levels_that_differ_in_case_are_reported_once():

@@ -72,10 +72,10 @@ class TestIds:
         ],
     )
     def test_missing_ids(self, empty, said):
-        refuses(rf"id column 'id' has no id in row '2', '4'{said}; give", {"id": ["a", empty, "b", empty]})
+        refuses(rf"id column 'id' has no id in rows 2, 4{said}; give", {"id": ["a", empty, "b", empty]})
 
     def test_nan_id(self):
-        refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})
+        refuses(r"has no id in row 2", {"id": [1.0, float("nan")]})
 
     def test_invisible_characters(self):
         refuses(r"id column 'id' has invisible characters: '2.x00' in row 2; remove them", {"id": ["1", "2\x00"]})
@@ -101,8 +101,15 @@ class TestIds:
 
 
 class TestNames:
+    def test_a_hint_after_a_question(self):
+        frame = pl.DataFrame({"id": [1], "age": [1], "sick": [0]})
+        with pytest.raises(TableError, match=r"did you mean 'sick'\? Rows are scored by their labels"):
+            read_table(frame, party="clinic", id="id", label="sicc", expect={"age": "numeric"})
+
     def test_missing_id_column(self):
-        refuses(r"there is no column 'ids', named as id; did you mean 'id'\?", {"age": [1]}, id="ids")
+        refuses(r"there is no column 'ids', named as id; did you mean 'id'\? Rename the column, or name the ids of "
+                r"this table alone: parties\.[a-z]+\.id = COLUMN \(in Python: id=\{'[a-z]+': COLUMN, \.\.\.\}\)",
+                {"age": [1]}, id="ids")  # fmt: skip
 
     def test_missing_label_column(self):
         refuses(r"there is no column 'sicc', named as label; did you mean 'sick'\?", {"sick": [1]}, label="sicc")
@@ -362,7 +369,7 @@ class TestColumns:
             ([f"{i}.5" for i in range(30)] + ["<0.1"] * 9, r"has numbers, and \d+ limits or ranges: '<0.1' in row 31"),
             (
                 [f"12/{i}/99" for i in range(1, 31)],
-                r"it looks like dates; write parties.clinic.dates = {x = \"day-first\"}",
+                r"it looks like dates; write parties.clinic.dates = {x = \"%m/%d/%y\"}",
             ),
             ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
@@ -436,7 +443,7 @@ class TestExpect:
 
     def test_missing_column(self):
         refuses(
-            r"the model was trained on 'age', which the table does not have; did you mean 'agee'\?; add the column",
+            r"the model was trained on 'age', which the table does not have; did you mean 'agee'\? Add the column",
             {"agee": [1]},
             expect={"age": "numeric"},
         )

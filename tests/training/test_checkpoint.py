@@ -111,22 +111,22 @@ class TestFolder:
 
     def test_only_the_last_two_checkpoints_are_kept(self, tmp_path):
         kept = self.save(tmp_path, (0, 1), (0, 2), (0, 10), (0, 11))
-        assert kept.moments() == [(0, 10), (0, 11)]
+        assert kept.stage_epochs() == [(0, 10), (0, 11)]
         assert len(list(tmp_path.iterdir())) == KEEP == 2
 
     def test_later_stages_come_last(self, tmp_path):
-        assert self.save(tmp_path, (0, 200), (1, 3), (1, 100)).moments() == [(1, 3), (1, 100)]
+        assert self.save(tmp_path, (0, 200), (1, 3), (1, 100)).stage_epochs() == [(1, 3), (1, 100)]
 
     def test_a_missing_folder_has_no_checkpoints(self, tmp_path):
-        assert Checkpoints(tmp_path / "none").moments() == []
+        assert Checkpoints(tmp_path / "none").stage_epochs() == []
 
     def test_other_files_in_the_folder_are_ignored_and_kept(self, tmp_path):
         kept = self.save(tmp_path, (0, 1))
         for name in ("notes.safetensors", "00-000009.part", "readme.txt", "model-best.safetensors"):
             (tmp_path / name).write_bytes(b"")
-        assert kept.moments() == [(0, 1)]
+        assert kept.stage_epochs() == [(0, 1)]
         self.save(tmp_path, (0, 2), (0, 3))
-        assert kept.moments() == [(0, 2), (0, 3)]
+        assert kept.stage_epochs() == [(0, 2), (0, 3)]
         assert (tmp_path / "notes.safetensors").exists()
 
     def test_an_interrupted_write_keeps_the_old_file(self, tmp_path, monkeypatch):
@@ -150,7 +150,7 @@ def test_loading_an_earlier_checkpoint_deletes_later_ones(tmp_path):
     for epoch in (4, 5):
         kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
     kept.load(fresh(), (PROGRESS.stage, 4))
-    assert [epoch for _, epoch in kept.moments()] == [4]
+    assert [epoch for _, epoch in kept.stage_epochs()] == [4]
 
 
 class EndingMembership(StaticMembership):
@@ -176,13 +176,13 @@ def test_an_epoch_in_which_the_run_was_ended_has_no_checkpoint(tmp_path, why, ow
     settings = {"epochs": 6, "checkpoint_every": 1, "door": EndingMembership(3, why, own)}
     with pytest.raises(Stopped, match=said):
         worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
-    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [2, 3]
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").stage_epochs()] == [2, 3]
 
 
 def test_training_continues_after_a_party_is_lost(tmp_path):
     settings = {"epochs": 6, "checkpoint_every": 1, "door": EndingMembership(3, "it hangs")}
     worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
-    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [5, 6]
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").stage_epochs()] == [5, 6]
 
 
 class TestAfterAPowerFailure:

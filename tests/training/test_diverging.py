@@ -45,4 +45,4 @@ def test_infinite_weights_do_not_replace_a_checkpoint(tmp_path):
     state.modules["encoder"].get_parameter("0.weight").data[0, 0] = float("inf")
     with pytest.raises(Diverged, match="party 'b': its weights are no longer numbers after epoch 2: lower its"):
         kept.save(state, RunPosition(epoch=2), {})
-    assert kept.moments() == [(0, 1)]
+    assert kept.stage_epochs() == [(0, 1)]

@@ -127,7 +127,7 @@ def test_a_rejoining_party_gets_no_verdict_on_the_epoch_it_missed(monkeypatch):
 
     monkeypatch.setattr(epoch_end, "_let_in", readmit)
     part = SimpleNamespace(leads=True, seat=SimpleNamespace(roster=roster))
-    decided = asyncio.run(epoch_end.verdict(part, Net(), RunPosition(), PLAN, {}, validates=False, last=False))
+    decided = asyncio.run(epoch_end.share_decision(part, Net(), RunPosition(), PLAN, {}, validates=False, last=False))
     assert decided.back == ("b",)
     assert sent == [("c", "verdict", [0, 1, 0])]
 

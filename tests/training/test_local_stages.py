@@ -11,7 +11,7 @@ from anyparty.core.predictions import Predictions
 from anyparty.core.types import Capabilities, MessageSpec, TensorSpec
 from anyparty.methods.method import Stage, State
 from anyparty.training.callbacks import Callback
-from anyparty.training.loop import meeting
+from anyparty.training.loop import last_common
 from tests import worlds
 from tests.worlds import Table, world
 
@@ -53,7 +53,7 @@ class Alone:
         )
 
     async def step(self, net, state, rows, batch):
-        self.seen.append((state.seat.me, batch.moment[0], batch.rows))
+        self.seen.append((state.seat.me, batch.step_id[0], batch.rows))
         state.modules["counter"].count += 1
         return 1.0
 
@@ -183,13 +183,13 @@ class TestCommonResumePoint:
 
     def test_ordinary_stages_resume_at_the_same_epoch(self):
         stages = self.stages("train", "train")
-        assert [meeting(stages, moment) for moment in ((0, 3), (1, 0), (1, 2))] == [(0, 3), (1, 0), (1, 2)]
+        assert [last_common(stages, moment) for moment in ((0, 3), (1, 0), (1, 2))] == [(0, 3), (1, 0), (1, 2)]
 
     def test_consecutive_local_stages_share_the_start_of_the_first(self):
         stages = self.stages("alone", "alone", "once", "lead", "lead")
-        assert {meeting(stages, moment) for moment in ((0, 0), (0, 7), (1, 2))} == {(0, 0)}
-        assert meeting(stages, (2, 0)) == (2, 0)
-        assert {meeting(stages, moment) for moment in ((3, 0), (4, 7), (5, 0))} == {(3, 0)}
+        assert {last_common(stages, moment) for moment in ((0, 0), (0, 7), (1, 2))} == {(0, 0)}
+        assert last_common(stages, (2, 0)) == (2, 0)
+        assert {last_common(stages, moment) for moment in ((3, 0), (4, 7), (5, 0))} == {(3, 0)}
 
     def test_the_end_of_an_ordinary_stage_is_its_own_resume_point(self):
-        assert meeting(self.stages("alone", "train"), (2, 0)) == (2, 0)
+        assert last_common(self.stages("alone", "train"), (2, 0)) == (2, 0)

@@ -52,10 +52,10 @@ class Scripted:
 
     async def step(self, net, state, rows, batch):
         clock, (optimizer,) = state.modules["clock"], state.optimizers.values()
-        self.seen.append((state.seat.me, batch.moment, batch.rows, optimizer.param_groups[0]["lr"], clock.training))
+        self.seen.append((state.seat.me, batch.step_id, batch.rows, optimizer.param_groups[0]["lr"], clock.training))
         with torch.no_grad():
-            clock.weight.fill_(float(batch.moment[1]) + 100 * self.stage_names.index(batch.moment[0]))
-        return 1.0 + batch.moment[2] if state.seat.me == "a" else None
+            clock.weight.fill_(float(batch.step_id[1]) + 100 * self.stage_names.index(batch.step_id[0]))
+        return 1.0 + batch.step_id[2] if state.seat.me == "a" else None
 
     async def predict(self, net, state, rows, batch, asked):
         assert not state.modules["clock"].training

@@ -19,7 +19,7 @@ from anyparty.core.display import take_rows
 from anyparty.errors import AlignmentError, some
 from anyparty.tables import cells
 from anyparty.tables.checks import EMPTY
-from anyparty.tables.ids import NORMALIZATIONS, normalized, shown
+from anyparty.tables.ids import JOINT, NORMALIZATIONS, normalized, shown
 from anyparty.tables.readers import check_not_forked
 from anyparty.tables.table import Table
 
@@ -207,13 +207,14 @@ def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Tabl
 
 
 def _check(tables: Sequence[Table]) -> None:
-    twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
-    if twice:
+    parties = Counter(table.party for table in tables)
+    if len(parties) < len(tables):
+        twice = [name for name, count in parties.items() if count > 1]
         files = [table.source for table in tables if table.party in twice]
         raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
-    names = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
-    if len({len(each) for each in names.values()}) > 1:
-        listed = "; ".join(f"{party}: {some(each)}" for party, each in names.items())
+    if len({table.id_columns.width for table in tables if table.id_columns is not None}) > 1:
+        named = {table.party: table.id_columns.columns for table in tables if table.id_columns is not None}
+        listed = "; ".join(f"{party}: {some(each)}" for party, each in named.items())
         raise AlignmentError(f"the parties have different numbers of id columns ({listed}); name equally many, in the "
                              "same order, with id in [parties.NAME]")  # fmt: skip
 
@@ -265,8 +266,15 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
         count = int(pl.concat([each.unique().alias("id") for each in days]).is_duplicated().sum())
         if count:
             return ": some would be equal but for the time zone, which some ids lack; write all ids with it, or none"
+    parts = [each.str.split(JOINT) for each in ids_of]
+    if count := int(pl.concat([each.list.sort().list.join(JOINT).unique().alias("id") for each in parts])
+                    .is_duplicated().sum()) // 2:  # fmt: skip
+        return (f": {count:,} would be equal with the id columns in another order; list the columns in the same order "
+                "for every party, with id in [parties.NAME]")  # fmt: skip
     digits = [each.str.replace_all(r"\D", "").replace("", None).drop_nulls().unique().alias("id") for each in ids_of]
-    return ": some would be equal but for letters around the numbers" if pl.concat(digits).is_duplicated().any() else ""
+    if not pl.concat(digits).is_duplicated().any():
+        return ""
+    return ": some would be equal but for letters or signs around the numbers, which must be removed in the table"
 
 
 @dataclass(frozen=True)

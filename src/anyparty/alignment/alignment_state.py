@@ -15,6 +15,8 @@ The folder of a state contains
     list.bin      [L, 16]: a keyed hash of each of the L ids that the party ever put into its list, in the secret order.
     rows.bin      the table row of each entry of the list, and a keyed hash of all ids in their order.
     tokens-K.bin  [at most L_k, 32], at the active party only: the tokens of the first entries of the K-th party's list.
+    union.bin     at the active party only: the union of these tokens after the last complete alignment, and a keyed
+                  hash of its content.
 
 New entries are only appended to a list. An id that is no longer in the table keeps its place in the list.
 
@@ -26,19 +28,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from anyparty.alignment.rounds import TokenUnion, each_once
 from anyparty.alignment.x25519 import SIZE, Secret
 from anyparty.core.storage import read_json, write_json, writing
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
@@ -59,6 +65,7 @@ class AlignmentState:
             parties; zeros if there is no usable state.
         root: [32] the party's root secret; zeros if there is no usable state.
         entries: [L, 16] the keyed hashes of the L ids in the party's list.
+        remembered: the number of ids of the last alignment and the hash of its rows, if ``matched`` found them valid.
     """
 
     folder: Path
@@ -66,6 +73,7 @@ class AlignmentState:
     series: bytes = bytes(SIZE)
     root: bytes = bytes(SIZE)
     entries: NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, ENTRY), np.uint8))
+    remembered: tuple[int, _RowsHash] | None = None
 
     @classmethod
     def load(cls, folder: Path, terms: bytes) -> AlignmentState:
@@ -87,16 +95,17 @@ class AlignmentState:
         known = self._remembered(ids)
         if known is not None:
             return known
-        rows = _frame(_hashes(ids, self.root)).with_row_index("row")
-        found = _frame(self.entries).join(rows, on=["a", "b"], how="left", maintain_order="left")["row"]
-        return found.cast(pl.Int64).fill_null(-1).to_numpy()
+        rows = _places(self.entries, _hashes(ids, self.root))
+        if not each_once(rows[rows >= 0], len(ids)):  # earlier versions could write an id twice
+            self.series = bytes(SIZE)
+        return rows
 
     def begin(self, series: bytes, root: bytes) -> None:
         """Delete the old state, and start a new series with an empty list."""
         self.delete()
         with _storing(self.folder):
             self.folder.mkdir(parents=True, mode=0o700)
-        self.series, self.root, self.entries = series, root, np.empty((0, ENTRY), np.uint8)
+        self.series, self.root, self.entries, self.remembered = series, root, np.empty((0, ENTRY), np.uint8), None
         about = {"terms": self.terms.hex(), "series": series.hex(), "root": root.hex()}
         write_json(self.folder / "state.json", about)
 
@@ -108,8 +117,10 @@ class AlignmentState:
 
     def remember(self, ids: pl.Series, rows: NDArray[np.int64]) -> None:
         """Store the result ``rows`` [L] of ``matched``, so that the next alignment need not compute it again."""
-        with writing(self.folder / "rows.bin") as temporary:
-            temporary.write_bytes(self._digest(ids, rows) + np.int64(len(ids)).tobytes() + rows.tobytes())
+        count, known = self.remembered or (0, _RowsHash(self.root))
+        known.update(ids.slice(count), self.entries[known.length :], rows[known.length :])
+        with writing(self.folder / "rows.bin") as temporary, temporary.open("wb") as file:
+            file.writelines([known.digest(), np.int64(len(ids)).tobytes(), np.ascontiguousarray(rows).data])
 
     def _remembered(self, ids: pl.Series) -> NDArray[np.int64] | None:
         """Return the stored rows; ``None`` if ``ids`` does not begin with the ids for which they were stored."""
@@ -120,16 +131,20 @@ class AlignmentState:
         if len(raw) != SIZE + 8 * (1 + len(self.entries)):  # outdated, because the list has grown
             return None
         count, rows = int(np.frombuffer(raw, np.int64, 1, SIZE)[0]), np.frombuffer(raw, np.int64, offset=SIZE + 8)
-        if not 0 <= count <= len(ids) or self._digest(ids.head(count), rows) != raw[:SIZE]:
+        if not 0 <= count <= len(ids):
             return None
+        known = _RowsHash(self.root)
+        known.update(ids.head(count), self.entries, rows)
+        if known.digest() != raw[:SIZE]:
+            return None
+        left_out = np.flatnonzero(rows < 0)
+        if len(left_out) and count < len(ids):  # the new ids may include some that were left out
+            places = _places(self.entries[left_out], _hashes(ids.slice(count), self.root))
+            rows = rows.copy()
+            rows[left_out] = np.where(places < 0, -1, places + count)
+            return rows
+        self.remembered = count, known
         return rows
-
-    def _digest(self, ids: pl.Series, rows: NDArray[np.int64]) -> bytes:
-        whole = hashlib.blake2b(digest_size=SIZE, key=self.root, person=b"anyparty.rows.1")
-        lengths, joined = ids.str.len_bytes().to_numpy(), ids.str.join("").item() or ""
-        for part in (lengths.tobytes(), joined.encode(), self.entries.tobytes(), rows.tobytes()):
-            whole.update(len(part).to_bytes(8, "little") + part)
-        return whole.digest()
 
     def token_count(self, place: int) -> int:
         """Return the number of stored tokens of the party with index ``place`` in the roster, without reading them."""
@@ -149,6 +164,33 @@ class AlignmentState:
         """
         _append(self.folder / f"tokens-{place}.bin", before, points)
 
+    def remember_union(self, union: TokenUnion) -> None:
+        """Store the union of all stored tokens for the next alignment."""
+        if not union.has_distinct_heads() or union.n > np.iinfo(np.int32).max:
+            return
+        counts = np.array([union.n, *map(len, union.rows.values())])
+        parts = [counts, *(rows.astype(np.int32) for rows in union.rows.values()), union.head, union.key]
+        with writing(self.folder / "union.bin") as temporary, temporary.open("wb") as file:
+            file.writelines([_keyed(self.root, b"anyparty.union", *parts).digest(), *(part.data for part in parts)])
+
+    def stored_union(self, most: Mapping[str, int]) -> TokenUnion | None:
+        """Return the union that ``remember_union`` stored; ``None`` if it does not exist or is damaged.
+
+        The union has the first tokens of each list. The result is also ``None`` if these are more than ``most``, which
+        has a number for each party in the roster's order.
+        """
+        raw = _read(self.folder / "union.bin", 1).reshape(-1)
+        if _keyed(self.root, b"anyparty.union", raw[SIZE:]).digest() != raw[:SIZE].tobytes():
+            return None
+        begin = SIZE + 8 * (1 + len(most))
+        n, *lengths = raw[SIZE:begin].view(np.int64).tolist()
+        if any(length > at_most for length, at_most in zip(lengths, most.values(), strict=True)):
+            return None
+        sizes = [begin, *(4 * length for length in lengths), 8 * n, 8 * n]
+        _, *rows, head, key = np.split(raw, list(accumulate(sizes))[:-1])
+        table = {name: own.view(np.int32).astype(np.int64) for name, own in zip(most, rows, strict=True)}
+        return TokenUnion(n, table, head.copy().view(np.uint64), key.copy().view(np.int64))
+
     def delete(self) -> None:
         """Delete the folder. ``state.json`` is deleted first, so that a half-deleted state is not used."""
         with _storing(self.folder):
@@ -158,34 +200,92 @@ class AlignmentState:
 
 
 class TokenLists:
-    """The tokens of all parties' lists in one array, to which an alignment adds batch after batch.
+    """The tokens of all parties' lists, to which an alignment adds batch after batch.
 
-    If ``state`` is given, the tokens are also stored on disk.
+    If ``state`` is given, the tokens are also stored on disk. Tokens of earlier alignments are read only if necessary.
 
     Attributes:
-        points: [sum of all lengths, 32] uint8.
-        filled: for each party, the number of its tokens that have been appended.
+        stored: for each party, the number of its tokens that the state has already.
+        points: [sum of all further tokens, 32] uint8.
+        filled: for each party, the number of its tokens, stored or appended.
     """
 
     def __init__(self, lengths: Mapping[str, int], state: AlignmentState | None = None) -> None:
         self.state = state
-        self.points = np.empty((sum(lengths.values()), SIZE), dtype=np.uint8)
-        ends = np.cumsum(list(lengths.values()))
-        self._lists = dict(zip(lengths, np.split(self.points, ends[:-1]), strict=True))
-        self.filled = dict.fromkeys(lengths, 0)
-        for place, (name, own) in enumerate(self._lists.items()):
-            stored = np.empty((0, SIZE), np.uint8) if state is None else state.tokens(place)
-            own[: len(stored)] = stored
-            self.filled[name] = len(stored)
+        self.stored = {name: 0 if state is None else state.token_count(place) for place, name in enumerate(lengths)}
+        added = [length - self.stored[name] for name, length in lengths.items()]
+        self.points = np.empty((sum(added), SIZE), dtype=np.uint8)
+        self._lists = dict(zip(lengths, np.split(self.points, np.cumsum(added)[:-1]), strict=True))
+        self.filled = dict(self.stored)
 
     def append(self, name: str, points: bytes) -> None:
         """Append a batch of tokens to the tokens of one party."""
         made = np.frombuffer(points, dtype=np.uint8).reshape(-1, SIZE)
         before = self.filled[name]
-        self._lists[name][before : before + len(made)] = made
+        begin = before - self.stored[name]
+        self._lists[name][begin : begin + len(made)] = made
         self.filled[name] = before + len(made)
         if self.state is not None:
             self.state.add_tokens(list(self._lists).index(name), before, made)
+
+    def union(self) -> TokenUnion:
+        """Return the union of all tokens, and store it for the next alignment."""
+        if self.state is None:
+            return self._from(self.stored)
+        known = self.state.stored_union(self.stored)
+        union = known and known.extended(self._from({name: len(rows) for name, rows in known.rows.items()}))
+        if union is None:
+            union = self._from(dict.fromkeys(self._lists, 0))
+        self.state.remember_union(union)
+        return union
+
+    def _from(self, start: Mapping[str, int]) -> TokenUnion:
+        """Return the union of each list's tokens from index ``start`` of the list."""
+        sizes, tokens = {name: self.filled[name] - start[name] for name in self._lists}, self.points
+        if self.state is not None and start != self.stored:
+            tokens = np.concatenate([
+                part
+                for place, (name, appended) in enumerate(self._lists.items())
+                for part in (self.state.tokens(place)[start[name] : self.stored[name]], appended)
+            ])  # fmt: skip
+        return TokenUnion.of(sizes, tokens)
+
+
+class _RowsHash:
+    """A keyed hash of ids in their order, of a list's entries, and of the rows of these entries.
+
+    All three can only grow. Each has a hash of its own, so that a growing table needs only its new rows hashed.
+
+    Attributes:
+        length: the number of entries so far.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.length = 0
+        self._whole = _keyed(key, b"anyparty.rows.2")
+        self._parts = [_keyed(key, b"anyparty.rows.2") for _ in range(4)]
+
+    def update(self, ids: pl.Series, entries: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Append ids [m], entries [e, 16] and rows [e]."""
+        lengths, texts = ids.str.len_bytes().to_numpy(), (ids.str.join("").item() or "").encode()
+        for part, added in zip(self._parts, (lengths, texts, entries, rows), strict=True):
+            part.update(added if isinstance(added, bytes) else np.ascontiguousarray(added).data)
+        self.length += len(rows)
+
+    def digest(self) -> bytes:
+        """Return the hash [32] of everything so far."""
+        whole = self._whole.copy()
+        for part in self._parts:
+            whole.update(part.digest())
+        return whole.digest()
+
+
+def _keyed(key: bytes, purpose: bytes, *parts: NDArray[Any]) -> hmac.HMAC:
+    """Return a keyed hash of the content of ``parts``, one after the other; it has 32 bytes."""
+    whole = hmac.new(key, purpose, "sha256")
+    for part in parts:
+        whole.update(part.data)
+    return whole
 
 
 def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
@@ -197,6 +297,13 @@ def _hashes(ids: pl.Series, root: bytes) -> NDArray[np.uint8]:
             each.update(text)
             out += each.digest()
     return np.frombuffer(out, dtype=np.uint8).reshape(-1, ENTRY)
+
+
+def _places(entries: NDArray[np.uint8], hashes: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return, for each entry [L, 16], its index in ``hashes`` [n, 16]; -1 if it is absent."""
+    rows = _frame(hashes).with_row_index("row")
+    found = _frame(entries).join(rows, on=["a", "b"], how="left", maintain_order="left")["row"]
+    return found.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def _frame(entries: NDArray[np.uint8]) -> pl.DataFrame:
@@ -280,15 +387,6 @@ class ListPlan:
     def todo(self) -> dict[str, int]:
         """Return, for each party's list, the number of entries that need tokens."""
         return {name: length - self.start[name] for name, length in self.lengths.items()}
-
-    def kept_tokens(self) -> NDArray[np.uint8]:
-        """Return the tokens [M, 32] of all ids that are still in a party's table, party by party."""
-        assert self.tokens is not None
-        mask, begin = np.ones(len(self.tokens.points), dtype=np.bool_), 0
-        for name, length in self.lengths.items():
-            mask[begin + self.left_out[name]] = False
-            begin += length
-        return self.tokens.points if mask.all() else self.tokens.points[mask]
 
 
 async def plan_alone(net: Channel, roster: Roster, sizes: Mapping[str, int], root: bytes | None) -> ListPlan:

@@ -64,8 +64,8 @@ from numpy.typing import NDArray
 
 from anyparty.alignment import alignment_state
 from anyparty.alignment.alignment_state import AlignmentState, ListPlan, plan_alone, plan_with_state
-from anyparty.alignment.rounds import FEW, BlindingProgress, Rounds, TokenUnion
-from anyparty.alignment.x25519 import SIZE, Secret
+from anyparty.alignment.rounds import FEW, BlindingProgress, Rounds, TokenUnion, each_once
+from anyparty.alignment.x25519 import SIZE, random_order
 from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, some
 from anyparty.tables import cells
@@ -252,7 +252,7 @@ async def align(
         else plan_with_state(net, roster, own, sizes, AlignmentState.load(state, _hash(f"{salt}\n{roster}")), secret)
     )
     await _play(net, roster, own, plan, salt=salt, batch=batch, progress=progress)
-    union = await asyncio.to_thread(_union, plan, sizes) if plan.tokens is not None else None
+    union = await asyncio.to_thread(_union, plan) if plan.tokens is not None else None
     n, rows, few = await (
         _receive_rows(net, roster, sizes, batch) if union is None else _send_rows(net, union, sizes, batch)
     )
@@ -289,13 +289,14 @@ async def _play(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _union(plan: ListPlan, sizes: Mapping[str, int]) -> TokenUnion:
+def _union(plan: ListPlan) -> TokenUnion:
     """Return the union of all parties' tokens, with its rows in random order if the secrets are not new.
 
     With the secrets of an earlier alignment, sorting by tokens would reveal where rows were added.
     """
-    union = TokenUnion.of(sizes, plan.kept_tokens())
-    return union.reordered(Secret.of().order(union.n)) if plan.continued else union
+    assert plan.tokens is not None
+    union = plan.tokens.union().without(plan.left_out)
+    return union.reordered(random_order(union.n)) if plan.continued else union
 
 
 def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) -> pl.Series:
@@ -305,7 +306,7 @@ def _checked(ids: pl.Series | Sequence[str], me: str, normalize: Sequence[str]) 
         rows = some((row + 1 for row in own.is_null().arg_true()), 5)
         raise AlignmentError(f"party {me!r}: there is no id in row {rows}; give each row one, or leave it out")
     own = normalized(own, normalize)
-    if own.n_unique() < len(own):
+    if own.hash().n_unique() < len(own) and own.n_unique() < len(own):  # the hashes are faster to compare
         twice = map(shown, own.filter(own.is_duplicated()).unique(maintain_order=True))
         raise AlignmentError(f"party {me!r}: each id must occur once, but {some(twice)} occur more often")
     return own
@@ -389,7 +390,7 @@ async def _receive_rows(
         parts.append((await net.recv(active, "align-positions", expect))["rows"].numpy())
     rows = np.concatenate(parts)
     valid = not len(rows) or 0 <= rows.min() <= rows.max() < n
-    if not valid or np.bincount(rows, minlength=1).max() > 1:
+    if not valid or not each_once(rows, n):
         raise MessageError(
             f"party {active!r} sent invalid indices for the rows of {me!r}: expected {sizes[me]} "
             f"different indices below {n}"
@@ -401,6 +402,9 @@ def _check_overlap(
     own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Sequence[str], *, apart: bool
 ) -> None:
     """Raise an error if the parties share no id; warn if the parties in ``few`` share hardly any ids."""
+    nothing_shared = len(sizes) > 1 and n == sum(sizes.values()) and not apart
+    if not nothing_shared and not few:
+        return
     examples = (
         f"Ids of {me} look like this: {some(map(shown, own.sort().head(2)))}. Ask the other parties whether theirs are "
         "written the same way (upper and lower case, leading zeros, blanks and dashes); id_normalize in [federation] "
@@ -408,7 +412,6 @@ def _check_overlap(
     )
     if not len(own):
         examples = f"All rows of {me} are empty"
-    if len(sizes) > 1 and n == sum(sizes.values()) and not apart:
+    if nothing_shared:
         raise AlignmentError(f"no id is known to two parties, so there is nothing to learn together. {examples}")
-    if few:
-        remark(f"under {FEW:.0%} of the ids of {some(few)} are known to any other party. {examples}")
+    remark(f"under {FEW:.0%} of the ids of {some(few)} are known to any other party. {examples}")

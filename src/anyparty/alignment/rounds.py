@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed
+from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed, sorting
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.errors import MessageError
 
@@ -190,11 +190,13 @@ class TokenUnion:
     Attributes:
         n: N, the number of different tokens, which are the rows.
         rows: for each party, [n_k]: the row index of each token in the party's list, in the list's order.
+        head: [N] uint64, the first 8 bytes of the row's token as a big-endian number.
         key: [N] int64, made from bytes 8 to 15 of the row's token; identifies the row.
     """
 
     n: int
     rows: dict[str, NDArray[np.int64]]
+    head: NDArray[np.uint64]
     key: NDArray[np.int64]
 
     @classmethod
@@ -216,33 +218,93 @@ class TokenUnion:
         row = np.empty(len(ranked), dtype=np.int64)
         row[order] = np.cumsum(first) - 1
         rows = dict(zip(sizes, np.split(row, np.cumsum(list(sizes.values()))[:-1]), strict=True))
-        for name, own in rows.items():
-            if np.bincount(own, minlength=1).max() > 1:
-                raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
-        return cls(int(first.sum()), rows, (ranked[first, 1] >> np.uint64(1)).astype(np.int64))
+        n = int(first.sum())
+        _check_once(rows, n)
+        return cls(n, rows, ranked[first, 0].byteswap(), (ranked[first, 1] >> np.uint64(1)).astype(np.int64))
+
+    def extended(self, more: TokenUnion) -> TokenUnion | None:
+        """Return the union of this union's tokens, and after them ``more`` tokens of the same parties.
+
+        The result is equal to the union that ``of`` makes from all tokens, but takes much less time if ``more`` is
+        small. The rows of both unions must be sorted by their tokens. The result is ``None`` if the heads do not
+        identify the tokens, which is true for about one of a million unions.
+
+        Raises:
+            MessageError: the list of a party contains the same token twice.
+        """
+        if not (self.has_distinct_heads() and more.has_distinct_heads()):
+            return None
+        at = np.searchsorted(self.head, more.head)
+        known = np.zeros(more.n, dtype=np.bool_)
+        inside = at < self.n
+        known[inside] = self.head[at[inside]] == more.head[inside]
+        if (self.key[at[known]] != more.key[known]).any():
+            return None
+        fresh = ~known
+        shift = np.cumsum(np.bincount(at[fresh], minlength=self.n + 1))[: self.n]
+        old = np.arange(self.n) + shift  # the index of each row of this union among all rows
+        new = at + np.cumsum(fresh) - fresh  # the index of each row of ``more`` among all rows
+        rows = {name: np.concatenate([old[own], new[more.rows[name]]]) for name, own in self.rows.items()}
+        n = self.n + int(fresh.sum())
+        _check_once(rows, n)
+        at, head, key = at[fresh], more.head[fresh], more.key[fresh]
+        return TokenUnion(n, rows, np.insert(self.head, at, head), np.insert(self.key, at, key))
+
+    def has_distinct_heads(self) -> bool:
+        """Return whether the heads of the rows, which are sorted by their tokens, are all different."""
+        return bool((self.head[1:] > self.head[:-1]).all())
+
+    def without(self, left_out: Mapping[str, NDArray[np.int64]]) -> TokenUnion:
+        """Return the union of all tokens except those at the indices ``left_out`` of the parties' lists."""
+        if not any(map(len, left_out.values())):
+            return self
+        kept = {name: np.delete(own, left_out[name]) for name, own in self.rows.items()}
+        used = np.zeros(self.n, dtype=np.bool_)
+        for own in kept.values():
+            used[own] = True
+        index = np.cumsum(used) - 1
+        rows = {name: index[own] for name, own in kept.items()}
+        return TokenUnion(int(used.sum()), rows, self.head[used], self.key[used])
 
     def reordered(self, order: NDArray[np.int64]) -> TokenUnion:
         """Return the union with its rows in another order: row n becomes row ``order[n]``."""
-        key = np.empty_like(self.key)
-        key[order] = self.key
-        return TokenUnion(self.n, {name: order[own] for name, own in self.rows.items()}, key)
+        head, key = np.empty_like(self.head), np.empty_like(self.key)
+        head[order], key[order] = self.head, self.key
+        return TokenUnion(self.n, {name: order[own] for name, own in self.rows.items()}, head, key)
 
     def present(self) -> NDArray[np.bool_]:
         """Return a mask [N, parties], True if the party holds the row."""
-        out = np.zeros((self.n, len(self.rows)), dtype=np.bool_)
-        for k, rows in enumerate(self.rows.values()):
-            out[rows, k] = True
-        return out
+        out = np.zeros((len(self.rows), self.n), dtype=np.bool_)
+        for mask, rows in zip(out, self.rows.values(), strict=True):
+            mask[rows] = True
+        return np.ascontiguousarray(out.T)
 
     def few(self) -> list[str]:
         """Return the parties that share few rows with other parties.
 
         These are parties with under 1 % of the largest possible number of shared rows, given the lengths of all lists.
         """
-        shared = self.present().sum(axis=1) > 1
+        holders = np.zeros(self.n, dtype=np.uint16)
+        for rows in self.rows.values():
+            holders[rows] += 1  # a party has each row at most once
+        shared = holders > 1
         total = sum(map(len, self.rows.values()))
         most = {name: min(len(rows), total - len(rows)) for name, rows in self.rows.items()}
-        return [name for name, rows in self.rows.items() if shared[rows].sum() < FEW * most[name]]
+        return [name for name, rows in self.rows.items() if np.count_nonzero(shared[rows]) < FEW * most[name]]
+
+
+def _check_once(rows: Mapping[str, NDArray[np.int64]], n: int) -> None:
+    """Raise a ``MessageError`` if a party's list contains one of the n rows twice."""
+    for name, own in rows.items():
+        if not each_once(own, n):
+            raise MessageError(f"the list of party {name!r} contains the same token twice; each id must occur once")
+
+
+def each_once(indices: NDArray[np.int64], n: int) -> bool:
+    """Return whether no index occurs twice; all indices are in 0..n-1."""
+    seen = np.zeros(n, dtype=np.bool_)
+    seen[indices] = True
+    return int(np.count_nonzero(seen)) == len(indices)
 
 
 def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -251,7 +313,7 @@ def _sorting(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     The first 8 bytes are almost always sufficient; all bytes are compared only if two different tokens have the same
     first bytes.
     """
-    order = np.argsort(words[:, 0].byteswap())
+    order = sorting(words[:, 0].byteswap())
     ranked = words[order]
     if (_differ(ranked) & (ranked[1:, 0] == ranked[:-1, 0])).any():
         return np.lexsort([words[:, word].byteswap() for word in reversed(range(WORDS))])

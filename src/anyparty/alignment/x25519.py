@@ -31,6 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from anyparty.errors import needing
@@ -123,11 +124,26 @@ class Secret:
     def order(self, n: int) -> NDArray[np.int64]:
         """Return a secret random permutation [n]: entry i is the index of the item that moves to place i."""
         lots = np.frombuffer(_derive(self.root, f"order{self.nonce.hex()}", 16 * n), dtype=np.uint64).reshape(n, 2)
-        order = np.argsort(lots[:, 1], kind="stable")
+        order = sorting(lots[:, 1])
         ranked = lots[order, 1]
         if (ranked[1:] == ranked[:-1]).any():
             order = np.lexsort((lots[:, 0], lots[:, 1]))
-        return order.astype(np.int64)
+        return order
+
+
+def random_order(n: int) -> NDArray[np.int64]:
+    """Return a random permutation [n] from the operating system's random numbers.
+
+    The order is that of random numbers of 64 bits. For about one of a million orders of five million items, two of
+    these numbers are equal; the order of their items is then not random.
+    """
+    return sorting(np.frombuffer(secrets.token_bytes(8 * n), dtype=np.uint64))
+
+
+def sorting(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the permutation [n] that sorts the numbers; torch needs a fifth of the time of numpy."""
+    signed = (numbers ^ np.uint64(2**63)).view(np.int64)  # in the same order
+    return torch.from_numpy(signed).argsort().numpy()
 
 
 def _derive(root: bytes, name: str, length: int) -> bytes:

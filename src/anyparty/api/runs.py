@@ -140,6 +140,9 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     """
     path = inside(place(folder, "folder"), "config.toml")
     if not path.is_file():
+        if path.with_name("model.json").is_file():
+            raise ModelError(f"{folder} is a saved model, not the folder of a run; use it in Python: "
+                             f"anyparty.Model.load({str(folder)!r})")  # fmt: skip
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
     config = settings.load(path).allowing(allowing(allow_code, str(path)))
     if "split" not in config.model_fields_set:  # in earlier versions, every split was random
@@ -350,9 +353,9 @@ def hold_out(model: Model, federation: Federation) -> None:
         name: member.prepare.features(tables[name], new=False) if member.prepare else Features.none(len(tables[name]))
         for name, member in model.members.items()
     }
-    told = {name: federation.teaching(name).label for name in tables}
-    held = {name: label for name, label in told.items() if label is not None}
-    labels = {name: encode(label, model.task, name) for name, label in held.items()}
+    columns = {name: federation.teaching(name).label for name in tables}
+    label_columns = {name: label for name, label in columns.items() if label is not None}
+    labels = {name: encode(label, model.task, name) for name, label in label_columns.items()}
     device = model.members[model.roster.active].state.seat.device
     rows = assemble(alignment, model.roster, features, labels, device)
     model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))

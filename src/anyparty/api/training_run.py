@@ -119,7 +119,7 @@ class TrainingRun:
 
         """
         own = self.config.parties.get(name, PartySettings())
-        house = PartyInputs(
+        inputs = PartyInputs(
             name=name,
             table=table,
             known=known,
@@ -131,7 +131,7 @@ class TrainingRun:
             hooks=hooks or RunHooks(),
         )
         return partial(
-            take_part, house=house, roster=self.roster, config=self.config, method=self.method, resume=self.resume
+            take_part, inputs=inputs, roster=self.roster, config=self.config, method=self.method, resume=self.resume
         )
 
     def member(self, outcome: PartyResult) -> Member:
@@ -253,8 +253,8 @@ def train(
         for each in callbacks.each:
             each.embedder = live
         with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
-            told = teaching(tables[active], alignment.position[active], observed.numpy())
-            callbacks.on_aligned(overlap, predicted(told, config.federation.task, config.federation.positive))
+            labelled = teaching(tables[active], alignment.position[active], observed.numpy())
+            callbacks.on_aligned(overlap, predicted(labelled, config.federation.task, config.federation.positive))
             try:
                 with custom_loss(loss):
                     outcomes = memory.play(parts, wrap)

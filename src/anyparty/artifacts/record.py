@@ -63,7 +63,7 @@ from anyparty.config.settings_group import Settings
 from anyparty.core.display import html_of, shown_in_notebooks
 from anyparty.core.storage import read_json, write_json
 from anyparty.core.types import Capabilities
-from anyparty.errors import ConfigError, ModelError, hearing
+from anyparty.errors import ConfigError, ModelError, remarks_to
 from anyparty.training.callbacks import error_text, now, status_of
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class StatusEntry(Entry):
                 self.remarks.append(sentence)
 
         try:
-            with hearing(remark):
+            with remarks_to(remark):
                 yield
         except BaseException as error:
             self.status, self.error = status_of(error), error_text(error)

@@ -30,7 +30,7 @@ from anyparty.deployment.flare import federation_folder as flare
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SECRET
-from anyparty.deployment.site.site_training import train_at_home
+from anyparty.deployment.site.site_training import train_at_site
 from anyparty.errors import ConfigError, RunError
 from anyparty.tables.partition import cut
 from anyparty.transport import memory
@@ -156,7 +156,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the parties do, because the number of threads affects rounding
     try:
-        memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
+        memory.play({name: partial(train_at_site, site, settings.load(config)) for name, site in copies.items()})
     finally:
         torch.set_num_threads(threads)
     return {

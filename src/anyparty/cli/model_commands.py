@@ -150,9 +150,9 @@ def inspect_encoder(
                       f"{raw.mean():.3f} ± {raw.std(ddof=1):.3f}", f"{epoch.scores.lost:+z.3f}")  # fmt: skip
     console.print(table)
     last = found[-1].scores
-    verdict = "as good as the columns" if last.alike(threshold) else "worse than the columns"
+    conclusion = "as good as the columns" if last.alike(threshold) else "worse than the columns"
     console.print(
-        f"After epoch {found[-1].epoch} embeddings are {verdict}: lost {last.lost:+z.3f}, accepted {threshold:g}."
+        f"After epoch {found[-1].epoch} embeddings are {conclusion}: lost {last.lost:+z.3f}, accepted {threshold:g}."
     )
     raw, embedded = (np.array([getattr(each.scores, name) for each in found]) for name in ("raw", "embedded"))
     figure = draw_encoder_check([each.epoch for each in found], [each.loss for each in found], raw, embedded, metric)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import tomli_w
 
-from anyparty.errors import ConfigError, TableError, nearest, some
+from anyparty.errors import ConfigError, TableError, continued, nearest, some
 from anyparty.tables import cells, readers
 from anyparty.tables.column_types import FEW_LEVELS
 
@@ -130,7 +130,8 @@ def _label_candidates(frames: Mapping[str, pl.DataFrame], ids: Mapping[str, str]
     found = []
     for party, frame in frames.items():
         for column in frame.iter_columns():
-            if column.name == ids.get(party) or names.count(column.name) > 1:
+            typed = cells.is_text(column) or cells.is_number(column) or column.dtype == pl.Boolean
+            if column.name == ids.get(party) or names.count(column.name) > 1 or not typed:
                 continue
             usual, levels = _plain(column.name) in USUAL_LABELS, cells.as_text(column).drop_nulls().n_unique()
             if levels < 2 or not (usual or levels <= FEW_LEVELS):
@@ -203,10 +204,10 @@ name = "laser"                      # any of `anyparty methods`
 hidden = [64]
 
 [optimizer]
-lr = 0.003
+lr = 0.001
 
 [train]
-epochs = 50
+epochs = 100                        # at most; training stops after 20 epochs without improvement
 batch_size = 128
 validation = 0.15                   # share of labelled rows that choose the best epoch
 test = 0.2                          # share of labelled rows that are scored at the end
@@ -269,8 +270,9 @@ def draft_settings(
     if id is not None:
         for party, names in columns.items():
             if id not in names:
-                raise TableError(f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}; "
-                                 "rename it in this table, or leave out --id to search for it")  # fmt: skip
+                message = f"party {party!r}, {tables[party]}: there is no column {id!r}{nearest(id, names)}"
+                advice = "rename it in this table, or leave out --id to search for it"
+                raise TableError(continued(continued(message, advice), readers.header_below(tables[party], party, id)))
     found = find_roles(tables, None if id is None else dict.fromkeys(tables, id))
     if not found.ids:
         raise ConfigError("no column looks like ids that the tables share; name it: --id COLUMN")
@@ -290,6 +292,5 @@ def _label(columns: Mapping[str, Sequence[str]], found: RoleCandidates, label: s
                           "write a settings file that drops it: anyparty init")  # fmt: skip
     if not have:
         known = sorted({name for names in columns.values() for name in names})
-        raise TableError(f"no table has the label column {label!r}{nearest(label, known)}; the columns are: "
-                         f"{some(known, 12)}")  # fmt: skip
+        raise TableError(f"no table has the label column {label!r}{nearest(label, known)}")
     return have[0], label

@@ -94,14 +94,14 @@ def check_features(
         own = (party and party.label) or (label if name == active else None)
         if label == own or label not in columns[name]:
             continue
-        told = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
+        start = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
         if own is not None:
             raise TableError(
-                f"{told} a feature beside its own label {own!r}: drop it there, or set label = {label!r} in "
+                f"{start} a feature beside its own label {own!r}: drop it there, or set label = {label!r} in "
                 f"[parties.{name}]"
             )
         raise TableError(
-            f"{told} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they are used "
+            f"{start} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they are used "
             'if it hosts a head: method.hosting = "labelers"), or drop it there'
         )
 

@@ -262,4 +262,4 @@ def _of_schedule_type(hint: Any, value: Any, what: str) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+        raise ConfigError(f"{what}: {declared_types.mistake(error.errors()[0])}, got {value!r}") from None

@@ -26,11 +26,11 @@ from anyparty.config.network_settings import Encoder
 from anyparty.config.settings_group import ReadingSettings, Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.core.storage import user_path
-from anyparty.core.types import Task, of_python
+from anyparty.core.types import of_python
 from anyparty.data.splits import Kind as SplitKind
 from anyparty.data.splits import SplitPlan
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.metrics import METRICS, headline
+from anyparty.metrics import METRICS
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import reading_rules
@@ -102,17 +102,13 @@ class TrainSettings(Settings):
     device: str = "cpu"
 
     @model_validator(mode="after")
-    def _some_rows_remain(self) -> TrainSettings:
-        if self.validation + self.test >= 1:
-            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_do(self) -> TrainSettings:
-        """Reject settings that have no effect because the run has no validation rows.
+    def _shares_fit(self) -> TrainSettings:
+        """Reject shares that leave no training rows, and settings that have no effect without validation rows.
 
         A setting with its default value is accepted, because saved settings contain every default.
         """
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
         idle = [name for name, value in asked.items() if value and value != fields[name].default]
@@ -136,16 +132,25 @@ class TrainSettings(Settings):
             raise ValueError(f"there is no metric {metric!r}{nearest(metric, METRICS)}")
         return metric
 
-    def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects the best epoch, and whether greater values of it are better.
 
-        Raises:
-            ConfigError: the metric does not exist, or does not fit the task.
-        """
-        return headline(task, self.metric)
+def _id_columns(value: Any) -> Any:
+    """Reject a value that is neither the name of a column nor a list of different names."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not names or not all(name and isinstance(name, str) for name in names):
+        raise ValueError("expected the name of a column, or a list of names")
+    if len(set(names)) < len(names):
+        raise ValueError("expected different names of columns")
+    return value
 
 
-Id = str | tuple[str, ...]
+def _table(value: Any) -> Any:
+    """Reject an empty text, which would mean the current folder."""
+    if value == "":
+        raise ValueError("expected the name of a file or folder; leave it out if the party has no table here")
+    return value
+
+
+Id = Annotated[str | tuple[str, ...], BeforeValidator(_id_columns)]
 
 
 class SplitSettings(Settings):
@@ -205,7 +210,7 @@ class PartySettings(ReadingSettings):
     ``duplicates`` is the reaction to rows with the same id: "error" stops with an error, "first" and "last" keep one of
     the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
 
-    ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace the
+    ``separator``, ``quote`` and ``encoding`` of a CSV file, ``sheet`` of a workbook, and ``decimal``, replace the
     values that are detected in the file.  ``missing`` lists, for each column, texts and numbers that mark a missing
     cell or a missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, for each column, how limits
     such as <25 and ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types``
@@ -214,7 +219,7 @@ class PartySettings(ReadingSettings):
     largest number of categories of a column.  If a column has more categories, the rarest ones are merged into one.
     """
 
-    table: UserPath | None = None
+    table: Annotated[UserPath | None, BeforeValidator(_table)] = None
     columns: bool = True
     id: Id | None = None
     duplicates: Duplicates = "error"

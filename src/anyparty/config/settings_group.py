@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, time
+from functools import reduce
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -22,7 +23,8 @@ from pydantic import (
     model_validator,
 )
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.core.declared_types import alternatives, expected, mistake, place_of
+from anyparty.errors import ConfigError, continued, nearest
 from anyparty.tables.column_types import Kind
 from anyparty.tables.file_content import FileSettings
 from anyparty.tables.reading_rules import Limits, check_order, texts
@@ -54,7 +56,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ConfigError(f"{source}: {_explain(error, cls)}") from None
+            raise ConfigError(f"{source}: {_explain(error, cls, values)}") from None
 
 
 def _refuse_truth(value: Any, wanted: Any) -> None:
@@ -79,20 +81,31 @@ def _leaves(annotation: Any) -> set[Any]:
     return {annotation}.union(*map(_leaves, parts)) if parts else {annotation}
 
 
-def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key."""
-    said = []
+def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str, Any]) -> str:
+    """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key.
+
+    If a setting accepts several types, pydantic reports one error for each of them. Only the errors deepest inside the
+    value are described, because the value has the type of their container.
+    """
+    said, wrong = list[str](), dict[str, list[Any]]()
     for found in error.errors(include_url=False):
-        where = ".".join(str(part) for part in found["loc"]) or "settings"
         if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            where = ".".join(map(str, found["loc"]))
             known, key = _known(model, found["loc"][:-1]), str(found["loc"][-1])
             said.append(f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}")
         else:
-            message = found["msg"].removeprefix("Value error, ").removeprefix(f"{where.rpartition('.')[2]}: ")
-            said.append(
-                f"{where}: {message}" + ("" if isinstance(found["input"], dict) else f", got {found['input']!r}")
-            )
-    return "; ".join(said)
+            place = place_of(values, found["loc"])[0] if found["type"] != "missing" else found["loc"]
+            wrong.setdefault(".".join(map(str, place)) or "settings", []).append(found)
+    for where, each in wrong.items():
+        if any(other.startswith(f"{where}.") for other in wrong):
+            continue
+        message = mistake(each[0])
+        if len(each) > 1 and all(one["type"] != "value_error" for one in each):
+            message = f"expected {alternatives(map(expected, each))}"
+        message = message.removeprefix(f"{where.rpartition('.')[2]}: ")
+        value = each[0]["input"]
+        said.append(f"{where}: {message}" + ("" if isinstance(value, dict) else f", got {value!r}"))
+    return reduce(continued, said)
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:

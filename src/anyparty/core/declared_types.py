@@ -39,7 +39,7 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
     except PydanticSchemaGenerationError:  # a user-defined class, which files cannot store
         return value
     except ValidationError as error:
-        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+        raise ConfigError(f"{what}: {mistake(error.errors()[0])}, got {value!r}") from None
 
 
 def takes(of: Callable[..., Any]) -> dict[str, Any]:
@@ -123,16 +123,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 EXPECTED = {
+    "bool_parsing": "True or False",
     "bool_type": "True or False",
     "callable_type": "a function",
+    "dataclass_type": "a dict",
     "dict_type": "a dict",
+    "float_parsing": "a number",
     "float_type": "a number",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
     "int_type": "a whole number",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
     "mapping_type": "a dict",
+    "missing": "a value",
+    "model_type": "a dict",
     "none_required": "None",
+    "path_type": "a path",
     "string_type": "text",
     "string_unicode": "text",
+    "too_short": "at least {min_length} of them",
+    "tuple_type": "a list",
 }
+LISTS = ("list_type", "tuple_type")
 SCALARS = (int, float, bool, str)
 SHORT = 60  # an error message shows values up to this number of characters, and the type of longer ones
 
@@ -198,15 +216,23 @@ def check(value: Any, adapter: TypeAdapter[Any], name: str, raises: type[UserErr
     try:
         return adapter.validate_python(value, strict=True)
     except ValidationError as error:
-        found = [(*_place(value, each["loc"]), each) for each in error.errors(include_url=False)]
+        found = [(*place_of(value, each["loc"]), each) for each in error.errors(include_url=False)]
     deepest = max(len(place) for place, _, _ in found)
     last = [(place, is_key, each) for place, is_key, each in found if len(place) == deepest]
     place, is_key, each = last[0]
-    *several, expected = dict.fromkeys(_expected(each) for _, _, each in last)
-    if several:
-        expected = f"{', '.join(several)} or {expected}"
+    wanted = alternatives(expected(each) for _, _, each in last)
     where = name + "".join(f"[{part!r}]" for part in place[: -1 if is_key else None])
-    raise raises(f"{where}: expected {expected}{' as a key' * is_key}, got {_shown(each['input'])}")
+    raise raises(f"{where}: expected {wanted}{' as a key' * is_key}, got {_shown(each['input'])}")
+
+
+def alternatives(texts: Iterable[str]) -> str:
+    """Join different texts, such as "text, a number or a list".
+
+    >>> alternatives(["text", "a list", "text"])
+    'text or a list'
+    """
+    *several, last = dict.fromkeys(texts)
+    return f"{', '.join(several)} or {last}" if several else last
 
 
 @cache
@@ -259,7 +285,7 @@ def _misfit(signature: inspect.Signature, error: TypeError, given: Iterable[str]
     return f"{error}; its arguments are {', '.join(known)}"
 
 
-def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
+def place_of(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
     """Return the path to a wrong value, and True if the wrong value is a key of a mapping.
 
     ``loc`` is the location that pydantic reports. Members of unions in it are left out.
@@ -277,14 +303,27 @@ def _place(value: Any, loc: Sequence[int | str]) -> tuple[list[Any], bool]:
     return place, bool(loc) and loc[-1] == "[key]"
 
 
-def _expected(error: Any) -> str:
-    """Describe in plain words which value pydantic expected."""
+def expected(error: Any) -> str:
+    """Describe in plain words which value pydantic expected.
+
+    >>> expected({"type": "greater_than_equal", "ctx": {"ge": 1}, "input": 0})
+    'at least 1'
+    >>> expected({"type": "tuple_type", "input": "town"})
+    "a list, such as ['town']"
+    """
     if error["type"] in EXPECTED:
-        return EXPECTED[error["type"]]
+        example = f", such as [{error['input']!r}]" if isinstance(error["input"], str) and error["input"] else ""
+        return EXPECTED[error["type"]].format(**error.get("ctx", {})) + example * (error["type"] in LISTS)
     if error["type"] == "is_instance_of":
         name = error["ctx"]["class"].replace("Path", "path")
         return f"a{'n' * (name[0] in 'AEIOU')} {name}"
     return str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def mistake(error: Any) -> str:
+    """Describe one of pydantic's errors: the value that was expected, or the sentence of a validator."""
+    known = error["type"] in {*EXPECTED, "is_instance_of"} or error["msg"].startswith("Input should be ")
+    return f"expected {expected(error)}" if known else str(error["msg"]).removeprefix("Value error, ")
 
 
 def _shown(value: Any) -> str:

@@ -78,8 +78,8 @@ def text_of(*shown: RenderableType) -> str:
 
 
 def html_of(*shown: RenderableType) -> str:
-    """Return an HTML element that shows the same text as ``text_of``."""
-    return f'<pre style="line-height:1.2;overflow-x:auto">{escape(text_of(*shown))}</pre>'
+    """Return an HTML element that shows the same text as ``text_of``; a notebook must not wrap the lines of a table."""
+    return f'<pre style="line-height:1.2;white-space:pre;overflow-x:auto">{escape(text_of(*shown))}</pre>'
 
 
 class TextTable(Table):

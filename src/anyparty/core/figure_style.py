@@ -19,6 +19,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import ScalarFormatter
 from numpy.typing import NDArray
 
 from anyparty.core.storage import writing
@@ -72,10 +73,24 @@ def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
     return [f"{k + 1} {name}" if cut.count(name) > 1 else name for k, name in enumerate(cut)]
 
 
+class ThousandsFormatter(ScalarFormatter):
+    """Write the numbers at the ticks of an axis with commas between thousands, as tables do."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return the label of a tick at ``x``."""
+        return re.sub(r"(?<![.\d])\d+", lambda digits: f"{int(digits[0]):,}", super().__call__(x, pos))
+
+
 def lines(axis: Axes, along: str) -> None:
-    """Draw faint grid lines behind a plot at the ticks of one axis or both; ``along`` is "x", "y" or "both"."""
+    """Draw faint grid lines behind a plot at the ticks of one axis or both; ``along`` is "x", "y" or "both".
+
+    The numbers at these ticks get commas between thousands, unless the axis has labels of its own.
+    """
     axis.grid(visible=True, axis=along)  # type: ignore[arg-type]
     axis.set_axisbelow(True)
+    for name, each in (("x", axis.xaxis), ("y", axis.yaxis)):
+        if along in {name, "both"} and type(each.get_major_formatter()) is ScalarFormatter:
+            each.set_major_formatter(ThousandsFormatter())
 
 
 def hide_frame(axis: Axes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import secrets
 from collections.abc import Collection, Iterator, Mapping
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 
 from anyparty.errors import ConfigError, ModelError, StorageError
 
+_VARIABLE = re.compile(r"\$\w+|\$\{\w+\}|%\w+%")  # a variable of a shell
 PART = ".part"  # the suffix of incomplete files
 
 
@@ -24,20 +26,43 @@ def user_path(named: Path | str) -> Path:
     """Return a path that a user gave, with ``~`` and ``~user`` replaced by the home folder.
 
     Raises:
-        ConfigError: there is no such home folder.
+        ConfigError: there is no such home folder, or no file can have this name.
     """
     try:
-        return Path(named).expanduser()
+        path = Path(named).expanduser()
+        if "\0" in str(path):
+            raise ValueError("it has a NUL character")
+        path.exists()
     except RuntimeError:
         raise ConfigError(f"{named}: there is no home folder for this user; write the whole path") from None
+    except (OSError, ValueError) as error:  # the name is too long, or the folder above cannot be read
+        reason = getattr(error, "strerror", None) or error
+        shown = repr(str(named)[:60])[1:-1] + "..." * (len(str(named)) > 60)
+        raise ConfigError(f"{shown}: this is not a path of a file or folder ({reason}); write another one") from None
+    return path
+
+
+def path_hint(path: Path) -> str:
+    """Return a reason why a path that does not exist is wrong, such as a variable of a shell; "" if unknown."""
+    if path.exists():
+        return ""
+    if os.sep == "/" and "\\" in str(path):
+        return "\\ does not separate folders on this system; write /"
+    if found := _VARIABLE.search(str(path)):
+        return f"{found.group()} is not replaced by a value; write the folder itself"
+    if re.search(r"(^|/)\w{2,}:/", str(path)):
+        return "this is an address; give a path on this machine, and download a table first"
+    return ""
 
 
 def refuse_file(folder: Path) -> None:
-    """Raise an error if a folder, or one of its parents, is a file.
+    """Raise an error if a folder, or one of its parents, is a file, or if its name is a mistake.
 
     Raises:
-        StorageError: the folder or a parent is a file.
+        StorageError: the folder or a parent is a file, or its name has a variable or separators of another system.
     """
+    if hint := path_hint(folder):
+        raise StorageError(f"{folder}: {hint}")
     for each in (folder, *folder.parents):
         if each.is_file():
             raise StorageError(f"{each}: this is a file; name a folder")
@@ -88,6 +113,8 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
                          f"again") from None  # fmt: skip
+    except NotADirectoryError:
+        raise ModelError(f"{path.parent} is a file; name the folder of a saved model or a run") from None
     except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number with too many digits
         raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder again") from None
     if not isinstance(value, dict):

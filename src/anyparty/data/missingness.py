@@ -193,8 +193,17 @@ def normalised(blocks: BlockArrays, by: BlockArrays | None = None) -> list[NDArr
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class MCAR:
+class _Shown:
+    """Base class of the mechanisms: their ``repr`` leaves out options that are off."""
+
+    def __repr__(self) -> str:
+        values = [(each.name, getattr(self, each.name)) for each in fields(self)]  # type: ignore[arg-type]
+        shown = ", ".join(f"{name}={value!r}" for name, value in values if value is not False)
+        return f"{type(self).__name__}({shown})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MCAR(_Shown):
     """A mechanism in which each party misses each row with probability p, whatever the values (LASER-VFL, section 5).
 
     Attributes:
@@ -222,8 +231,8 @@ class MCAR:
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BetaMCAR:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BetaMCAR(_Shown):
     """A mechanism like MCAR, with one p per party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2)).
 
     ``keep_empty`` has the same meaning as in ``MCAR``.
@@ -246,8 +255,8 @@ class BetaMCAR:
         return independent(rng, np.broadcast_to(p, (n, K)), keep_empty=self.keep_empty)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MNAR:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MNAR(_Shown):
     """A mechanism in which a party misses a row more often if its own features in the row are high.
 
     Let a_k be the mean of party k's features in the row. The block is missing with probability p if a_k > 0, else with
@@ -271,8 +280,8 @@ class MNAR:
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScarceOverlap:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScarceOverlap(_Shown):
     """A mechanism in which two parties share only round(ratio * N) random rows (APC-VFL, section 6 and appendix A).
 
     Only one party holds each of the R remaining rows: the active party holds round(active_only * R) of them, and the
@@ -309,8 +318,8 @@ class ScarceOverlap:
         return DrawnMask(observed, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScarceLabels:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScarceLabels(_Shown):
     """A mechanism in which only ``n`` rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, sec. 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
@@ -348,8 +357,8 @@ class ScarceLabels:
         return DrawnMask(observed, drawn.redrawn, labeled)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequentialMAR(ABC):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SequentialMAR(_Shown, ABC):
     """Base class of ``MAR1`` and ``MAR2``, which select a row's blocks one by one until a condition holds.
 
     Attributes:
@@ -409,7 +418,7 @@ class SequentialMAR(ABC):
         return order, np.take_along_axis(variance, order, axis=1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MAR1(SequentialMAR):
     """A mechanism that selects a row's blocks until an informative block is selected; all other blocks are missing.
 
@@ -429,7 +438,7 @@ class MAR1(SequentialMAR):
         return np.asarray(variance > self.threshold - self.step * np.arange(variance.shape[1]))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MAR2(SequentialMAR):
     """A mechanism that selects a row's blocks until their information exceeds a budget; all other blocks are missing.
 
@@ -479,9 +488,9 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     """Create a mechanism from its name, or from a mapping with the key "name" and its parameters.
 
     >>> missing("mcar", p=0.5)
-    MCAR(p=0.5, keep_empty=False)
+    MCAR(p=0.5)
     >>> missing({"name": "labels", "n": 500, "aligned": 100, "rest": {"name": "mnar", "p": 0.9}})
-    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9, keep_empty=False))
+    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9))
 
     Raises:
         ConfigError: the mechanism or a parameter is unknown, or a value is out of range.

@@ -314,7 +314,7 @@ class _OwnRows:
     def _times(self, column: pl.Series) -> NDArray[np.float64]:
         """Return the rank of each row's time [n]; equal times have equal ranks."""
         rules, name = self.table.rules, column.name
-        known = column if cells.is_moment(column) else cells.without(column, rules.missing.get(name, ()))
+        known = column if cells.is_date_or_datetime(column) else cells.without(column, rules.missing.get(name, ()))
         if not column.dtype.is_temporal() and name not in rules.dates:
             numbers, bad = cells.as_numbers(known)
             if not bad.any():
@@ -326,7 +326,7 @@ class _OwnRows:
         self._check_complete(times)
         if order in {"day-first", "month-first"} and name not in rules.dates:
             remark(f"{where}, which splits the rows by time, is read as dates {date_order(known, times, order)}; if "
-                   f"this is wrong, {date_setting(name, where)}")  # fmt: skip
+                   f"this is wrong, {date_setting(name, where, known)}")  # fmt: skip
         return times.rank("dense").to_numpy().astype(np.float64)
 
     def listed(self) -> Part:

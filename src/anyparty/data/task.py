@@ -99,7 +99,9 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
         )
 
 
-def check_taught(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task, rows: str) -> None:
+def check_training_labels(
+    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task, rows: str
+) -> None:
     """Check that the training rows that ``train.rows`` selects have labels of every class.
 
     Args:

@@ -127,7 +127,7 @@ def train(
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
         _check_untrained(folder, lead / FILE)
-    away = {*resolved.parties, *_unnamed(folder, resolved)} - _there(folder)
+    away = {*resolved.parties, *_unnamed(folder, resolved)} - _connected(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
     if lead is None and resolved.track != TrackSettings():
@@ -173,7 +173,7 @@ def predict(
     check_parties(parties or (), resolved.parties, "parties")
     if parties is None:
         _unnamed(folder, resolved)
-    asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
+    asked = {"asked": None if parties is None else list(parties), "there": sorted(_connected(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
     lead = flare.keeps(folder, flare.about(folder)["active"])
     file = None if lead is None else lead / ANSWERS
@@ -198,7 +198,7 @@ def _unnamed(folder: Path, resolved: Config) -> list[str]:
     return more
 
 
-def _there(folder: Path) -> set[str]:
+def _connected(folder: Path) -> set[str]:
     """Return the connected parties, including the active party, which runs the server."""
     return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
 
@@ -289,12 +289,12 @@ class _Reported:
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
             scores = {name: _numbers(each[name]) for name in SCORES if name in each}
-            self.watch.on_epoch_end({**each, **scores, **self._came(each)})
+            self.watch.on_epoch_end({**each, **scores, **self._rejoined(each)})
             self.epochs.append(each)
         for latest in list(stages)[-1:]:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
-    def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
+    def _rejoined(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
         """Return the parties that rejoined before an epoch, as ``{"back": parties}``; without such parties, ``{}``.
 
         A party that was absent when the run stopped, and present when the run was resumed, has rejoined, too.

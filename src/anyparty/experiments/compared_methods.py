@@ -15,7 +15,7 @@ from anyparty.config.method_factory import METHOD, classes_of, is_rule_class
 from anyparty.config.user_code import AllowedCode, load_code
 from anyparty.core import declared_types
 from anyparty.core.object_description import code_hashes, described, name_of, source_of
-from anyparty.errors import ConfigError, nearest, some
+from anyparty.errors import ConfigError, continued, nearest, some
 from anyparty.methods.method import Method
 from anyparty.methods.method_registry import METHODS, parameters_of, settings_of
 from anyparty.methods.split.split_method import Split
@@ -113,8 +113,8 @@ def _compared(label: str, method: Any, shared: Mapping[str, Any]) -> ComparedMet
         arguments.check_kinds(method, None)
         return ComparedMethod(label=label, method=method)
     if ":" not in method and method not in METHODS:
-        raise ConfigError(f"methods: no method {method!r}{nearest(method, METHODS)}; a method of your own is "
-                          "'module:name', or the rule or the method itself")  # fmt: skip
+        advice = "a method of your own is 'module:name', or the rule or the method itself"
+        raise ConfigError(continued(f"methods: no method {method!r}{nearest(method, METHODS)}", advice))
     taken = {key for of in _classes(method) for key in declared_types.takes(of)}
     fitting = {key: value for key, value in shared.items() if key in taken}
     return ComparedMethod(label=label, method=method, parameters=fitting | own)

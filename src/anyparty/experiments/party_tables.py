@@ -36,7 +36,7 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
     The text is a name in ``defined``, a number p for MCAR(p), or the name of a built-in mechanism.
 
     >>> mechanism_of("0.1"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
-    (MCAR(p=0.1, keep_empty=False), MNAR(p=0.9, keep_empty=False))
+    (MCAR(p=0.1), MNAR(p=0.9))
     """
     if defined and text in defined:
         return missing(defined[text])

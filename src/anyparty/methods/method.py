@@ -85,7 +85,7 @@ class Batch:
     Attributes:
         rows: [B] int64, indices of the rows among the N aligned rows; all parties have equal indices in equal order.
         seeds: the run's root seed.
-        moment: the position of the batch in the run, (stage, epoch, step).
+        step_id: the position of the batch in the run, (stage, epoch, step).
         number: number of earlier batches in the stage, including batches from which this party was absent.
         share: factor of the batch's mean loss in an optimizer step; 1 by default. If each batch has only rows of one
             set of parties, batches differ in size. The factor is then the number of the batch's rows divided by the
@@ -97,25 +97,25 @@ class Batch:
 
     rows: Tensor
     seeds: Seeds
-    moment: tuple[str | int, ...] = ()
+    step_id: tuple[str | int, ...] = ()
     number: int = 0
     share: float = 1.0
     held_out: Tensor | None = None
 
     def __str__(self) -> str:
         """Return the stage, epoch and number of the batch, for an error message."""
-        if len(self.moment) != 3:
+        if len(self.step_id) != 3:
             return "prediction"
-        stage, epoch, step = self.moment
+        stage, epoch, step = self.step_id
         return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
 
     def generator(self, name: str) -> torch.Generator:
         """Return a random stream for this step; all parties that pass the same ``name`` get equal numbers."""
-        return self.seeds.torch(name, *self.moment)
+        return self.seeds.torch(name, *self.step_id)
 
     def own(self, name: str) -> torch.Generator:
         """Return the private random stream ``name`` for this step, which no other party can reproduce."""
-        return self.seeds.own.torch(name, *self.moment)
+        return self.seeds.own.torch(name, *self.step_id)
 
     def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
         """Let modules draw random numbers (for example for dropout) from a private stream of the party.
@@ -125,7 +125,7 @@ class Batch:
         The body of the ``with`` statement must not contain an ``await``, because other coroutines would draw from this
         stream too.
         """
-        return self.seeds.own.drawing(*name, *self.moment, device=device)
+        return self.seeds.own.drawing(*name, *self.step_id, device=device)
 
 
 Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]

@@ -19,7 +19,7 @@ from anyparty.core import declared_types
 from anyparty.core.declared_types import checked, of_type
 from anyparty.core.object_description import CLASS, described
 from anyparty.core.types import Party, Roster
-from anyparty.errors import ConfigError, ModelError, nearest, some
+from anyparty.errors import ConfigError, ModelError, continued, nearest, some
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.method import Method
 from anyparty.methods.one_exchange.apc import Apc
@@ -173,9 +173,9 @@ def made_again(name: str, **parameters: Any) -> Method:
         ConfigError: there is no such method or parameter, or a value is out of range.
     """
     if name not in METHODS:
-        how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
+        how = ("a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
                "docs/how-to/your-method.md" if ":" in name else "")  # fmt: skip
-        raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
+        raise ConfigError(continued(f"no method {name!r}{nearest(name, METHODS)}", how))
     if name not in SPLIT:
         return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))
     return of_rule(name, SPLIT[name], parameters)
@@ -308,7 +308,7 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):
             raise ModelError(f"{source}: trained with {was.get('name')!r}, but another method was passed, "
-                             f"{_told(given)}; leave it out, because the model makes its own")  # fmt: skip
+                             f"{_class_names(given)}; leave it out, because the model makes its own")  # fmt: skip
         found = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now.keys())}
         differs, instead = {key: pair for key, pair in found.items() if pair[0] != pair[1]}, "or leave it out"
     else:
@@ -319,8 +319,8 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
                          f"that one, {instead}")  # fmt: skip
 
 
-def _told(given: Any) -> str:
-    """Return a text with the class name of a method and, if the method has a rule, the class name of the rule."""
+def _class_names(given: Any) -> str:
+    """Return the class name of a method, and of its rule if it has one, as text."""
     rule = getattr(given, "rule", None)
     return type(given).__name__ + ("" if rule is None else f"(rule={type(rule).__name__})")
 

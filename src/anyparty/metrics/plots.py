@@ -127,7 +127,8 @@ def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figu
             train, held_out = (_history_of(history, of, name) for of in ("training", "validation"))
             axis.plot(x, held_out, color=ACCENT, marker=marker, markersize=3, label="validation")
             if np.isfinite(train).any():
-                axis.plot(x, train, color=MUTED, marker=marker, markersize=3, label="training", zorder=1)
+                axis.plot(x, train, color=MUTED, marker=marker, markersize=3, label="training", zorder=1,
+                          linestyle=(0, (4, 1.5)))  # fmt: skip
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
@@ -171,8 +172,8 @@ def draw_calibration(axis: Axes, found: Calibration) -> None:
     axis.plot(found.confidence, found.correct, color=ACCENT, linewidth=1.2)
     axis.scatter(found.confidence, found.correct, s=10 + 90 * found.rows / found.rows.max(), color=ACCENT,
                  edgecolors=PAPER, linewidths=0.8, zorder=2)  # fmt: skip
-    axis.set_xlim(0, 1.02)
-    axis.set_ylim(0, 1.02)
+    axis.set_xlim(-0.04, 1.04)  # room for the dots at 0 and 1
+    axis.set_ylim(-0.04, 1.04)
     axis.set_aspect("equal")
     axis.set_title("calibration")
     axis.set_xlabel("predicted probability")

@@ -143,7 +143,7 @@ class ModuleHeads(nn.Module):
         """
         _check_inputs(u, len(self.each), self.inputs, "M")
         there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
-        return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
+        return torch.stack([self._outputs_of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
         """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
@@ -166,7 +166,7 @@ class ModuleHeads(nn.Module):
         out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
         return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
 
-    def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
+    def _outputs_of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
         """Return the outputs [B, C] of module m for rows u [B, I]; zero for rows that ``there`` [B] does not mark."""
         rows = there.nonzero().squeeze(1)
         if not len(rows):

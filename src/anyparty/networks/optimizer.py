@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from anyparty.core.declared_types import as_declared
 from anyparty.core.object_description import name_of
-from anyparty.errors import ConfigError, nearest, some
+from anyparty.errors import ConfigError, continued, nearest, some
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -65,8 +65,9 @@ class Optimizer:
         if ":" in self.name:  # in the record of a run, a user's function is named "module:name"
             return
         if self.name not in OPTIMIZERS:
-            raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}; in Python, optimizer= "
-                              "also takes a function of parameters, such as torch.optim.RMSprop")  # fmt: skip
+            message = f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}"
+            also = "in Python, optimizer= also takes a function of parameters, such as torch.optim.RMSprop"
+            raise ConfigError(continued(message, also))
         if self.schedule not in SCHEDULES:
             raise ConfigError(f"optimizer: no schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
         if not (self.lr > 0 and math.isfinite(self.lr)):
@@ -222,8 +223,8 @@ def optimizer_from(given: Any, scheduler: Any, default: Optimizer, party: str) -
     """
     if isinstance(given, str):
         if given not in OPTIMIZERS:
-            raise ConfigError(f"optimizer: no {given!r}{nearest(given, OPTIMIZERS)}; known are "
-                              f"{', '.join(OPTIMIZERS)}, Optimizer(name=..., lr=...), and {FORM}")  # fmt: skip
+            message = f"optimizer: no {given!r}{nearest(given, OPTIMIZERS)}"
+            raise ConfigError(continued(message, f"a name, Optimizer(name=..., lr=...) or {FORM} was expected"))
         given = Optimizer(name=given)
     if scheduler is not None and not callable(scheduler):
         raise ConfigError("scheduler: expected a function such as lambda optimizer: "

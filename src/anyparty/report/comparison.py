@@ -18,6 +18,7 @@ from itertools import combinations
 from typing import Any
 
 from anyparty.artifacts.record import MAY_DIFFER
+from anyparty.core.figure_style import NARROW
 from anyparty.errors import some
 from anyparty.metrics import METRICS
 from anyparty.metrics.paired import PairedDifference
@@ -46,6 +47,7 @@ OTHER_THAN_ROWS_IN_TRAIN = {
     "epochs", "batch_size", "batches", "rows", "validation", "score_training", "metric", "patience", "keep", "balance",
     *(name.partition(".")[2] for name in MAY_DIFFER),
 }  # fmt: skip
+MAX_COUNTS = 8  # a table by number of parties has at most so many columns
 OWN_COLUMNS = "local"  # the method that trains on the active party's own columns
 MAX_OPEN_RUNS = 24  # a table with more runs is shown folded
 
@@ -75,7 +77,7 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
         drawn += [each] if (each := _figure(runs, scores, metric)) else []
         found, reasons = compare_variants(runs, scores, metric)
         if found:
-            digits = 1 + max(_digits(run, each, metric) for run, each in zip(runs, scores, strict=True))
+            digits = max(_digits(run, each, metric) for run, each in zip(runs, scores, strict=True))
             reference = _reference(runs, found)
             shown = [each.against(reference) for each in found if reference in {each.one, each.other}]
             tables.append(_difference_table(shown, metric, digits))
@@ -88,21 +90,25 @@ def comparison_section(runs: Sequence[RecordedRun], scores: Sequence[RunScores])
         missing = dict.fromkeys(each.reason or "the records have none" for each in scores)
         text += [f"There are no test scores: {reason}." for reason in missing]
     text += [*_left_out_of_figure(runs, scores), *_left_out_of_differences(runs, scores)]
+    tables += filter(None, (_count_table(runs, scores, metric) for metric in every))
     each_run = _run_table(runs, scores, metrics, recorded)
     if len(runs) > MAX_OPEN_RUNS:
         details.insert(0, Section(id="each-run", title=f"Scores of all {len(runs)} runs", tables=[each_run]))
     else:
-        tables.insert(0, each_run)
+        tables.append(each_run)
     if len(text) > MAX_OPEN_NOTES:
         details.append(Section(id="left-out", title=f"{len(text)} runs or pairs that are not compared", text=text))
         text = []
-    return Section(id="compare", title="Comparison", text=text, figures=drawn, tables=tables, details=details)
+    return Section(id="compare", title="Scores and differences", text=text, figures=drawn,
+                   tables=tables, details=details,
+                   beside=all(each.figure.get_figwidth() <= NARROW for each in drawn))  # fmt: skip
 
 
 def _run_table(
     runs: Sequence[RecordedRun], scores: Sequence[RunScores], metrics: Sequence[str], recorded: Sequence[str]
 ) -> PageTable:
-    labels = [*map(metric_label, metrics), *(f"{metric_label(metric)}, as recorded" for metric in recorded)]
+    source = ", as recorded" if metrics else ""  # if no model was scored again, all scores are as recorded
+    labels = [*map(metric_label, metrics), *(f"{metric_label(metric)}{source}" for metric in recorded)]
     rows = [
         [
             run.name, run.method or "–", *(_score_cell(each, metric) for metric in metrics),
@@ -114,6 +120,46 @@ def _run_table(
     ]  # fmt: skip
     headers = ["run", "method", *labels, "seed", "epochs", "sent", "status"]
     return PageTable(headers=headers, rows=rows, text_columns=frozenset({0, 1, len(headers) - 1}))
+
+
+def _count_table(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: str) -> PageTable | None:
+    """Make the table of each variant's mean score by number of parties.
+
+    If models were scored again, the number is that of the present parties, else that of the parties that have the row.
+    The result is ``None`` if only some models were scored again, or if there are no or too many numbers of parties.
+    """
+    again = [each.sets is not None and each.sets.metric == metric for each in scores]
+    if any(again) != all(again):
+        return None
+    labels, digits = _variant_labels(runs), 0
+    found: dict[str, dict[int, list[float]]] = {}
+    for run, each in zip(runs, scores, strict=True):
+        if each.sets is not None:
+            by_count = {size: score.value for size, score in each.sets.by_size().items() if size}
+        else:
+            recorded = (run.evaluation or {}).get("by_count", {})
+            by_count = {int(count): _whole_score(row, metric) for count, row in recorded.items()}
+        for count, value in by_count.items():
+            found.setdefault(labels[run.name], {}).setdefault(count, []).append(value)
+            digits = max(digits, 0 if math.isnan(value) else decimal_places(metric, value))
+    counts = sorted({count for values in found.values() for count in values})
+    if len(found) < 2 or not 1 < len(counts) <= MAX_COUNTS:
+        return None
+    rows = [
+        [name, *(format_number(statistics.fmean(values.get(count, [math.nan])), digits) for count in counts)]
+        for name, values in found.items()
+    ]
+    what = "present parties" if all(again) else "parties that have the row"
+    caption = f"Mean {metric_label(metric)} over seeds, by number of {what}."
+    if any(cell == format_number(math.nan) for row in rows for cell in row):
+        caption += f" A dash stands for rows without an answer, or fewer than {figures.FEWEST_ROWS} rows."
+    return PageTable(headers=["variant", *map(str, counts)], rows=rows, caption=caption)
+
+
+def _whole_score(row: Mapping[str, Any], metric: str) -> float:
+    """Return a recorded score; NaN if some rows have no answer or there are fewer than ``FEWEST_ROWS`` rows."""
+    whole = row.get("coverage") in {None, 1} and row["rows"] >= figures.FEWEST_ROWS
+    return float(row[metric]) if whole and row.get(metric) is not None else math.nan
 
 
 def _reference(runs: Sequence[RecordedRun], found: Sequence[VariantDifference]) -> str:
@@ -153,10 +199,11 @@ def _figure(runs: Sequence[RecordedRun], scores: Sequence[RunScores], metric: st
     if any(len(each) > 1 for each in by_variant.values()):
         rows = {name: list(each.values()) for name, each in by_variant.items()}
         caption = "Mean of each variant over its seeds (faint dots), with a band of one standard deviation"
-        caption += f"; the scores of {some(recorded)} are as recorded" if recorded else ""
+        caption += f"; the scores of {some(recorded)} are as recorded" if 0 < len(recorded) < len(found) else ""
+    elif len(recorded) == len(found):
+        rows, caption = by_run, "Recorded score of each run, with all parties"
     else:
-        rows, caption = by_run, "Score of each run, with all parties"
-        caption += ", with the 95 % interval from resampled test rows" if len(recorded) < len(found) else ""
+        rows, caption = by_run, "Score of each run, with all parties, with the 95 % interval from resampled test rows"
         caption += f"; the scores of {some(recorded)} are as recorded, without an interval" if recorded else ""
     own = [each[0].value for name, each in by_run.items() if _method_of(runs, name) == OWN_COLUMNS]
     line = statistics.fmean(own) if own else math.nan

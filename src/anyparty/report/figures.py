@@ -17,10 +17,12 @@ from anyparty.core.figure_style import (
     ACCENT,
     FAINT,
     INK,
+    LONGEST,
     MUTED,
     NARROW,
     SOFT,
     WIDTH,
+    ThousandsFormatter,
     distinct_labels,
     draw_cells,
     hide_frame,
@@ -287,7 +289,7 @@ def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int
     ordered = sorted(by_party, key=lambda name: -by_party[name].value)
     cut = dict(zip(by_party, distinct_labels(list(by_party)), strict=True))
     with styled():
-        figure = Figure(figsize=(WIDTH, 0.8 + ROW * len(ordered)))
+        figure = Figure(figsize=(NARROW, 0.8 + ROW * len(ordered)))
         axis = figure.subplots()
         values = [by_party[name] for name in ordered]
         axis.axvline(0.0, color=MUTED, linewidth=0.8, zorder=0)
@@ -304,11 +306,13 @@ def draw_runs(
 ) -> Figure:  # fmt: skip
     """Draw a row for each key of ``rows``: a run's metric with its interval, or mean and deviation over several runs.
 
-    ``own`` is the score of the active party's columns only; it is drawn as a line unless it is NaN.
+    ``own`` is the score of the active party's columns only; it is drawn as a line unless it is NaN.  With short names,
+    the figure is narrow enough for a telephone.
     """
     P = len(rows)
     with styled():
-        figure = Figure(figsize=(WIDTH, 0.8 + ROW * P))
+        width = NARROW if max(map(len, rows)) <= LONGEST else WIDTH
+        figure = Figure(figsize=(width, 0.8 + ROW * P))
         axis = figure.subplots()
         _intervals(axis, [_mean_of(each) for each in rows.values()], digits)
         for row, each in enumerate(rows.values()):
@@ -338,7 +342,7 @@ def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
 def draw_calibration(found: Calibration) -> Figure:
     """Draw the calibration curve."""
     with styled():
-        figure = Figure(figsize=(3.4, 3.0))
+        figure = Figure(figsize=(3.0, 3.0))
         plots.draw_calibration(figure.subplots(), found)
     return figure
 
@@ -369,7 +373,8 @@ def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
         for axis in (left, right):
             lines(axis, "y")
             axis.spines["left"].set_visible(False)
-            axis.xaxis.set_major_locator(MaxNLocator(5))
+            axis.xaxis.set_major_locator(MaxNLocator(4))
+            axis.xaxis.set_major_formatter(ThousandsFormatter())
         figure.tight_layout(w_pad=2.0)
     return figure
 

@@ -227,11 +227,16 @@ def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
     # Show the recorded score if there is one. It covers only rows with an answer, so the label states their share.
     if name := recorded_metric(run, scores.metric):
         part = overall.get("coverage")
-        of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
-        facts.append((f"{metric_label(name)}, {of}", format_score(name, overall.get(name))))
+        whole = part is None or part == 1
+        label = (
+            f"test {metric_label(name)}"
+            if whole
+            else f"{metric_label(name)} on the {part:.0%} of test rows with an answer"
+        )
+        facts.append((label, format_score(name, overall.get(name))))
     elif sets is not None:
         value = sets.score(sets.all_parties).score.value
-        facts.append((f"{metric_label(sets.metric)}, {sets.tested.rows}", format_number(value, sets.decimals)))
+        facts.append((f"{metric_label(sets.metric)} on {sets.tested.rows}", format_number(value, sets.decimals)))
     if sets is not None and (own := sets.own_columns()) is not None:
         label = f"{metric_label(sets.metric)}, own columns only"
         facts.append((label, format_number(own.value, sets.decimals)))
@@ -265,9 +270,11 @@ def render_page(
         made = style.inline_svg(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.alternative)
         return Markup(made)  # noqa: S704 - made by matplotlib, with names escaped  # nosec B704
 
-    title = articles[0].run.name if len(articles) == 1 else f"{len(articles)} runs"
+    title = articles[0].run.name if len(articles) == 1 else f"Comparison of {len(articles)} runs"
+    purposes = {each.run.purpose for each in articles}
     html: str = environment.get_template("page.html").render(
-        articles=articles, comparison=comparison, picture=picture, title=title, version=anyparty.__version__,
+        articles=articles, comparison=comparison, picture=picture, title=title,
+        purpose=purposes.pop() if len(purposes) == 1 else "", version=anyparty.__version__,
         files=files, written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     return html

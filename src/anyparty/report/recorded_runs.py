@@ -38,6 +38,7 @@ from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ModelError, some
 from anyparty.transport.ledger import Ledger
 
+MAX_NAMES = 4  # maximum number of party names in a sentence or a table cell
 STATUS = {
     "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
 }  # fmt: skip
@@ -100,6 +101,17 @@ class RecordedRun:
     def outcome(self) -> str:
         """The status in words, with the error of a run that failed."""
         return STATUS.get(self.status, self.status) + (f": {self.error}" if self.error else "")
+
+    @property
+    def purpose(self) -> str:
+        """The label that the active party predicts, in a sentence; empty if the settings are not recorded."""
+        label = self.settings.get("federation", {}).get("label")
+        others = [name for name in self.parties if name != self.active]
+        if not (label and self.active and others):
+            return ""
+        listed = f"{', '.join(others[:-1])} and {others[-1]}" if 1 < len(others) <= MAX_NAMES else others[0]
+        rest = f"{len(others)} other parties" if len(others) > MAX_NAMES else listed
+        return f"The active party, {self.active}, predicts {label!r} together with {rest}."
 
     @property
     def method(self) -> str:

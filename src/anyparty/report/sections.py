@@ -30,7 +30,7 @@ from anyparty.report.elements import (
     format_number,
     format_score,
 )
-from anyparty.report.recorded_runs import RecordedRun, RunScores, recorded_metric
+from anyparty.report.recorded_runs import MAX_NAMES, RecordedRun, RunScores, recorded_metric
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import (
     cost_tables,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScores
 
 MAX_OPEN_NOTES = 4  # maximum number of remarks that are shown unfolded
-MAX_NAMES = 4  # maximum number of party names in a table cell
 
 
 def overlap_section(run: RecordedRun) -> Section:
@@ -164,8 +163,8 @@ def _by_message(run: RecordedRun, known: Mapping[str, Sequence[MessageSpec]]) ->
             size = sum(run.ledger.flows[flow].bytes_sent for flow in same)
             holds = "; ".join(dict.fromkeys(one.holds for one in declared)) or "not in the record"
             learns = "; ".join(dict.fromkeys(one.learns for one in declared))
-            rows.append([*ends, tag, holds, learns, f"{messages:,}", format_bytes(size)])
-    headers = ["from", "to", "message", "content", "what the receiver can learn", "messages", "bytes"]
+            rows.append([tag, *ends, holds, learns, f"{messages:,}", format_bytes(size)])
+    headers = ["message", "from", "to", "content", "what the receiver can learn", "messages", "bytes"]
     return PageTable(headers=headers, rows=rows, text_columns=frozenset({0, 1, 2, 3, 4}))
 
 
@@ -235,12 +234,18 @@ def reproduce_section(run: RecordedRun) -> Section:
         for package, value in versions.items()
     ]
     table = PageTable(headers=["what", "value"], rows=rows, text_columns=frozenset({0, 1}))
-    code = tomli_w.dumps(json.loads(json.dumps(run.settings))) if run.settings else ""
+    code = tomli_w.dumps(_without_empty(json.loads(json.dumps(run.settings)))) if run.settings else ""
     own = run.folder is not None and not run.method_in_settings
     how = "in Python, with your own method in place of METHOD" if own else "with"
     text = [f"Repeat it {how}: {run.command}"] if run.command else []
     return Section(id="repeat", title="Settings, versions and the command that repeats the run", text=text,
                    tables=[table], code=code)  # fmt: skip
+
+
+def _without_empty(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings without groups that hold nothing."""
+    kept = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in settings.items()}
+    return {key: value for key, value in kept.items() if value != {}}
 
 
 def _distinct_versions(versions: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
@@ -365,22 +370,23 @@ def contributions_section(scores: RunScores) -> list[Section]:
     how = "over all sets of parties" if not found.orders else f"from {found.orders} random orders of the parties"
     source = "the sampling of orders" if found.orders else "the test rows"
     text = (
-        f"A contribution is a Shapley value: the party's share of the gain in {metric} {how}. The contributions sum to "
-        f"{format_number(found.gain, digits, sign=True)}, the gain of all parties over no party. Intervals show the "
-        f"uncertainty from {source}."
+        f"A contribution is a Shapley value: the party's share of the improvement in {metric} {how}. The contributions "
+        f"sum to {format_number(found.gain, digits, sign=True)}, the improvement of all parties over no party. "
+        f"Intervals show the uncertainty from {source}."
     )
     ordered = sorted(found.values, key=lambda name: -found.values[name].value)
     rows = [
-        [name, format_estimate(found.values[name], sign=True, digits=digits + 1),
-         format_estimate(lost[name], sign=True, digits=digits)]
+        [name, format_estimate(found.values[name], sign=True, digits=digits),
+         format_estimate(lost[name], digits=digits)]
         for name in ordered
     ]  # fmt: skip
-    rows.append(["sum", format_number(sum(each.value for each in found.values.values()), digits + 1, sign=True), ""])
-    figure = figures.draw_contributions(found.values, f"part of the gain in {metric}", digits)
+    rows.append(["sum", format_number(sum(each.value for each in found.values.values()), digits, sign=True), ""])
+    figure = figures.draw_contributions(found.values, f"share of the improvement in {metric}", digits)
     values = "; ".join(f"{row[0]}: {row[1]}" for row in rows[:-1])
     drawn = PageFigure(name="brings", figure=figure, alternative=f"Contribution of each party to {metric}. {values}.")
-    table = PageTable(headers=["party", "contribution", f"worse {metric} without it"], rows=rows)
-    return [section(text=[text], figures=[drawn], tables=[table])]
+    table = PageTable(headers=["party", "contribution", f"{metric} {'lost' if sets.greater else 'added'} without it"],
+                      rows=rows)  # fmt: skip
+    return [section(text=[text], figures=[drawn], tables=[table], beside=True)]
 
 
 def errors_section(scores: RunScores) -> list[Section]:
@@ -396,7 +402,8 @@ def errors_section(scores: RunScores) -> list[Section]:
     answers = only_answered(LabelledPredictions.of(tested.predict(tested.parties), tested.y, None))
     if not len(answers.y):
         return [section(missing="All parties together answer none of the test rows.")]
-    text = [f"All parties, {tested.rows}: {len(answers.y):,} have an answer."]
+    answered = "all" if len(answers.y) == len(tested.y) else f"{len(answers.y):,}"
+    text = [f"Scored with all parties on {tested.rows}; {answered} have an answer."]
     if answers.task.kind == "regression":
         errors, predicted = answers.errors.numpy(), answers.scores[:, 0].double().numpy()
         rmse, bias = float((errors**2).mean() ** 0.5), float(errors.mean())

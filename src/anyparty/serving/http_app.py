@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 from starlette.exceptions import HTTPException
 
 import anyparty
+from anyparty.core.declared_types import mistake
 from anyparty.errors import AnypartyError, UserError
 from anyparty.serving.admission_middleware import AdmissionMiddleware, ServiceMetrics
 from anyparty.serving.peer_group import NOT_CONNECTED
@@ -187,7 +188,7 @@ def validation_message(error: RequestValidationError) -> str:
     elif not place:
         text = f"the request should be a JSON object like {EXAMPLE}, sent as application/json"
     else:
-        text = f"{place}: {first['msg'].lower()}; got {first['input']!r}"
+        text = f"{place}: {mistake(first)}; got {first['input']!r}"
     return text[:MAX_ERROR_LENGTH]
 
 

@@ -30,7 +30,7 @@ from anyparty.core.storage import read_json, take, write_json
 from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.serving.serving_protocol import MESSAGES, RECEIVE_TIMEOUT_S, routes_to
-from anyparty.training.party_run import door_of
+from anyparty.training.party_run import membership_of
 from anyparty.transport.codec import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
 
 ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
@@ -153,7 +153,7 @@ async def _watch_rejoins(
 
     ``read(party)`` starts the tasks that relay messages of a party; ``readers`` holds these tasks by party.
     """
-    membership = door_of(net)
+    membership = membership_of(net)
     while True:
         await asyncio.sleep(REJOIN_POLL_S)
         for name in membership.waiting_to_rejoin():

@@ -26,7 +26,7 @@ from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.deployment.site.site_prediction import StoredPart
-from anyparty.errors import ModelError, PredictionError, hearing, some
+from anyparty.errors import ModelError, PredictionError, remarks_to, some
 from anyparty.methods.method import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
@@ -261,7 +261,7 @@ def load_party(
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
     alignment = alignment_cache.StoredAlignment.read(site.folder / ALIGNMENT)
     said = list[str]()
-    with hearing(said.append):
+    with remarks_to(said.append):
         table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
         features = None if member.prepare is None else member.prepare.features(table)
     for sentence in dict.fromkeys((*table.notes, *said)):

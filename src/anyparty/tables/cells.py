@@ -45,7 +45,9 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
-    text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    text = _cast_text(series).str.strip_chars()
+    if text.str.ends_with(".0").any():  # this test is much faster than the replacement
+        text = text.str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
         text = _without_exponent(text)
     if series.dtype.is_temporal():  # the cast appends zeros to seconds
@@ -122,7 +124,7 @@ def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
     numbers = _cast(series)
     bad = series.is_not_null() & numbers.is_null()
     if bad.any() and series.dtype == pl.String:
-        series = _truth_values_as_numbers(as_text(series))
+        series = as_text(series).str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
         numbers = _cast(series)
         bad = series.is_not_null() & numbers.is_null()
     return numbers, bad
@@ -143,7 +145,7 @@ def is_number(series: pl.Series) -> bool:
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
-def is_moment(series: pl.Series) -> bool:
+def is_date_or_datetime(series: pl.Series) -> bool:
     """Return whether the column's type is a date, or a date with a time."""
     return series.dtype == pl.Date or isinstance(series.dtype, pl.Datetime)
 
@@ -181,11 +183,6 @@ def _cast(series: pl.Series) -> pl.Series:
     return series.cast(pl.Float64, strict=False).fill_nan(None)
 
 
-def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
-    """Replace the texts true and false, in any case, by 1 and 0."""
-    return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
-
-
 def largest_exact(series: pl.Series) -> int:
     """Return the largest n for which the column's float type can represent all whole numbers up to n."""
     bits = {"Float16": 11, "Float32": 24}.get(str(series.dtype), 53)
@@ -206,7 +203,7 @@ def _cast_text(series: pl.Series) -> pl.Series:
 
 
 INVISIBLE = re.compile(
-    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
+    "[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe0e\ufe0f\ufeff]|^[\u200c\u200d]+|[\u200c\u200d]+$"
 )
 SEARCHED = 5000  # in columns with more levels, spellings are not compared
 SHOWN = 6  # the largest number of groups of spellings in a note

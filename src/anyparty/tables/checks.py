@@ -6,7 +6,7 @@ argument ``where``, or text that the caller adds. No check raises an error, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,16 +17,20 @@ from numpy.typing import NDArray
 from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.cells import SEARCHED, key, party_in, party_setting
-from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, notation_of
+from anyparty.tables.column_types import FEW_LEVELS, NOTATIONS, date_setting, dates_in, notation_of
 from anyparty.tables.label_cells import may_be_missing
-from anyparty.tables.reading_rules import NOT_A_NUMBER
+from anyparty.tables.reading_rules import NOT_A_NUMBER, numbers_with_marks
 
 EMPTY = "are empty except for the id"
 
 UNSEEN_SHARE = 0.5  # a warning is issued if a larger share of a column's cells differs from training
 FAR = 10  # a number is far if it is more than this many standard deviations from the training mean
 VERY_FAR = 50  # a warning is issued for a single number at this distance, in standard deviations
-FEW_ROWS = 5  # empty columns are reported only in tables with at least this many rows
+# In a table of fewer rows than FEW_ROWS, an empty column is not reported. In a table of at most SOME_ROWS rows, it is
+# reported only if at most the share HARDLY was empty in training. In other tables, a column is also reported if the
+# share of its empty cells has grown by more than MORE.
+FEW_ROWS, SOME_ROWS, HARDLY, MORE = 5, 10, 0.05, 0.5
+LISTED = 12  # the largest number of texts that the advice on a column of categories lists
 MANY = 3  # the largest number of column names in a sentence
 
 
@@ -116,29 +120,55 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
                 f"this stands for missing, write {party_setting(where, 'missing', column.name, words)}"
             )
         elif notation := notation_of(numbers):
-            advice = f"{date_setting(column.name, where)}, " if notation.name == "dates" else notation.advice
+            advice = f"{date_setting(column.name, where, numbers)}, " if notation.name == "dates" else notation.advice
             notes.append(
                 f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
                 f"as {notation.examples[0]!r}: {advice}or keep them: "
                 f"{party_setting(where, 'types', column.name, 'categorical')}"
             )
-        elif others := _among_quantities(numbers, where, column.name):
+        elif others := _among_quantities(text.filter(~text.is_in(NOT_A_NUMBER)), where, column.name):
             notes.append(others)
     return tuple(notes)
 
 
 def _among_quantities(text: pl.Series, where: str, name: str) -> str:
-    """Return a sentence if at least half of a column's categories look like numbers or dates, else ""."""
-    numbers, dates = text.cast(pl.Float64, strict=False).is_not_null(), text.str.contains(NOTATIONS["dates"][0])
-    for what, found, most in (("numbers", numbers, FEW_LEVELS), ("dates", dates, 1)):  # few numbers may be levels
-        if 2 * int(found.sum()) >= len(text) and text.filter(found).n_unique() > most:
-            rest = [each for each, _ in cells.value_counts(text.filter(~found))]
-            return (
-                f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, and "
-                f"{int((~found).sum()):,} are not, such as {some(rest)}: if these mean an empty cell, write "
-                f"{party_setting(where, 'missing', name, rest[:5])}; if they are categories, write "
-                f"{party_setting(where, 'types', name, 'categorical')}"
-            )
+    """Return a report if some cells of a column of categories look like numbers or dates; else "".
+
+    The counted cells are, in this order:
+
+    - numbers, plain or with marks or units, if they are at least half of the cells, and more than ``FEW_LEVELS``
+      different ones, because few numbers may be levels;
+    - numbers with a percent sign or a currency, if there are at least two different ones;
+    - dates (``dates_in``), if there are at least two different ones.
+
+    Codes such as A-12, ranges such as 2-3 years, and few numbers such as 4 beside 5+ are not reported.
+
+    Args:
+        text: the cells that are not empty.
+        where: party and file, the beginning of the report.
+        name: the name of the column.
+    """
+    numbers, shares = numbers_with_marks(text)
+    numbers |= text.str.contains(NOTATIONS["numbers with a unit"][0])
+    many = 2 * int(numbers.sum()) >= len(text) and text.filter(numbers).n_unique() > FEW_LEVELS
+    looked_for = {
+        "numbers": (numbers, 1 if many else len(text) + 1),
+        "numbers with marks": (shares, 2),
+        "dates": (dates_in(text, strict=True), 2),
+    }
+    for what, (found, least) in looked_for.items():
+        if text.filter(found).n_unique() < least or found.all():
+            continue
+        rest = [each for each, _ in cells.value_counts(text.filter(~found))]
+        empty = (
+            f"write {party_setting(where, 'missing', name, rest)}" if len(rest) <= LISTED
+            else "leave them empty in the table"
+        )  # fmt: skip
+        return (
+            f"{where}: column {name!r} is read as categories: {int(found.sum()):,} of its cells are {what}, such as "
+            f"{text.filter(found)[0]!r}, and {int((~found).sum()):,} are not, such as {some(rest)}: if these mean an "
+            f"empty cell, {empty}; if they are categories, write {party_setting(where, 'types', name, 'categorical')}"
+        )
     return ""
 
 
@@ -196,8 +226,9 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
         frame: the prepared columns, Float64 for numbers.
         constants: for each column, the value that the column had in all training rows.
     """
-    counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
-    changed = [(name, count) for name, count in counts.items() if count]
+    changed = [
+        (name, count) for name, value in constants.items() if (count := (frame[name].drop_nulls() != value).sum())
+    ]
     if changed:
         name, count = changed[0]
         more = f"; the same applies to {some([other for other, _ in changed[1:]])}" if changed[1:] else ""
@@ -206,20 +237,33 @@ def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> I
                f"could not learn from it and treats it as {value:g}{more}")  # fmt: skip
 
 
-def empty_now(frame: pl.DataFrame) -> Iterator[str]:
-    """Yield a warning about columns that are empty now, but were not empty in training.
+def empty_now(columns: pl.DataFrame, shares: Mapping[str, float]) -> Iterator[str]:
+    """Yield a warning about columns that are mostly empty now, and were not in training.
 
-    A table in which all columns are empty is not reported here, because ``without_cells`` reports it.
+    Rows whose cells are all empty are not counted, because ``without_cells`` reports them. In the other n rows, a
+    column is reported in two cases:
+
+    - It is wholly empty, n is at least ``FEW_ROWS``, and this is not an accident: at most the share ``HARDLY`` was
+      empty in training, or in more than ``SOME_ROWS`` rows, n empty cells would have a probability below 0.1%.
+    - n is more than ``SOME_ROWS``, and the share of empty cells is more than ``MORE`` above the share in training.
 
     Args:
-        frame: the prepared columns.
+        columns: [n, d] the columns that the model requires, null for an empty cell.
+        shares: by column, the share of cells that were empty in training; a column that is not listed had some cells.
     """
-    empty = [column.name for column in frame.iter_columns() if column.null_count() == len(column)]
-    if len(frame) >= FEW_ROWS and 0 < len(empty) < frame.width:
-        plural = len(empty) > 1
-        yield (f"column{'s' * plural} {some(empty)} {'have' if plural else 'has'} no cell in any of {len(frame):,} rows"
-               f", and had cells in training: the model uses {'their' if plural else 'its'} fill value or the level of "
-               "missing cells")  # fmt: skip
+    columns = columns.filter(~pl.all_horizontal(pl.all().is_null())) if columns.width else columns
+    n, found = len(columns), list[str]()
+    for column in columns.iter_columns() if n >= FEW_ROWS else ():
+        count, then = column.null_count(), shares.get(column.name)
+        known = 0.0 if then is None else then
+        wholly = count == n and (known <= HARDLY or (n > SOME_ROWS and known**n < 0.001))
+        if wholly or (then is not None and n > SOME_ROWS and count > (then + MORE) * n):
+            found.append(f"column {column.name!r} in {count:,} of {n:,} rows"
+                         f"{'' if then is None else f' (in training in {then:.1%})'}")  # fmt: skip
+    if found:
+        more = f" and {len(found) - MANY} more columns" if len(found) > MANY else ""
+        yield (f"more cells are empty than in training: {', '.join(found[:MANY])}{more}: the model uses the fill value "
+               "or the level of missing cells")  # fmt: skip
 
 
 def far_from_training(
@@ -271,7 +315,7 @@ class RowRemarks:
 
     Attributes:
         party: the party.
-        always: remarks on columns that are empty in the whole table.
+        always: remarks on columns that are mostly empty in the whole table.
         columns: the columns with cells that differ from the training rows.
     """
 
@@ -290,7 +334,7 @@ class RowRemarks:
 
 def row_remarks(
     party: str, frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ...]],
-    spreads: Mapping[str, tuple[float, float]],
+    spreads: Mapping[str, tuple[float, float]], empty: Iterable[str] = (),
 ) -> RowRemarks:  # fmt: skip
     """Compare each row of a table with the training rows.
 
@@ -299,6 +343,7 @@ def row_remarks(
         frame: [n, d] the prepared columns.
         levels: the levels of each categorical column in training; ``None`` is the level of missing cells.
         spreads: for each numeric column, the mean and standard deviation of its numbers in the training rows.
+        empty: remarks on columns that are mostly empty in the whole table.
     """
     found = []
     for name, known in levels.items():
@@ -310,4 +355,4 @@ def row_remarks(
         found.append((frame[name], far, reason))
     masks = [(column, odd.fill_null(value=False), reason) for column, odd, reason in found]
     columns = tuple(OddColumn(column, odd.to_numpy(), reason) for column, odd, reason in masks if odd.any())
-    return RowRemarks(party, tuple(empty_now(frame)), columns)
+    return RowRemarks(party, tuple(empty), columns)

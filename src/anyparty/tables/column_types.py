@@ -30,6 +30,7 @@ FEW_TEXTS = 2  # up to this many distinct texts in a column of numbers may mark 
 MORE_TEXTS, MOSTLY = 5, 0.8  # instead of FEW_TEXTS, if the share of numbers is at least MOSTLY
 MANY_LEVELS = 50  # a column with more than max(MANY_LEVELS, n / 2) distinct texts in n cells is not categorical
 FEW_LEVELS = 20  # a text column with at most this many distinct texts is categorical
+DAY_OR_MONTH_FIRST = r"^\s*\d{1,2}[-/.]\d"
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
 UNIT = (  # only known units, because other letters occur in codes such as 7A
@@ -69,7 +70,7 @@ NOTATIONS = {
     "dates": (
         (
             r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})|"
-            rf"\d{{1,2}}[ -]{MONTH}[ -]\d{{4}}|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
+            rf"\d{{1,2}}[ -]{MONTH}[ -](\d{{4}}|\d{{2}})|{MONTH} \d{{1,2}},? \d{{4}})([T ].*)?$"
         ),
         "write a number instead, such as days before a day of your choice",
     ),
@@ -129,14 +130,14 @@ def feature(
     if not column.name:
         raise TableError(f"{where} has no name (pandas writes its index so); name it, or leave it out: "
                          f"{cells.drop_setting(where, '')}")  # fmt: skip
-    if not (cells.is_text(column) or cells.is_number(column) or cells.is_moment(column)):
+    if not (cells.is_text(column) or cells.is_number(column) or cells.is_date_or_datetime(column)):
         raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values, text or dates: convert "
                          f"it first, or leave it out: {cells.drop_setting(where, column.name)}")  # fmt: skip
-    if not cells.is_moment(column):
+    if not cells.is_date_or_datetime(column):
         column = cells.without(column, rules.missing.get(column.name, ()))
-    if kind == "date" or (kind is None and (cells.is_moment(column) or column.name in rules.dates)):
+    if kind == "date" or (kind is None and (cells.is_date_or_datetime(column) or column.name in rules.dates)):
         return as_dates(column, where, rules, trained=trained, declared=kind is not None)
-    if cells.is_moment(column) and kind == "numeric":
+    if cells.is_date_or_datetime(column) and kind == "numeric":
         raise TableError(f"{where} is of type {column.dtype}, and numbers are expected there: convert it first, or "
                          f"write {cells.party_setting(where, 'types', column.name, 'date')}")  # fmt: skip
     if kind == "text":
@@ -190,9 +191,10 @@ def _of_text(
         return found
     text, limits = without_limits(cells.as_level(column), rules.limits.get(column.name))
     dashes = text.is_in(NOT_A_NUMBER).fill_null(value=False)
-    text = text.set(dashes, None)
+    text, note = text.set(dashes, None), ""
     if trained and known_format is None:
         known_format = NumberFormat(decimal=rules.decimal or ".")
+        note = _commas_note(text, where) if rules.decimal is None else ""
     if known_format:
         read = with_format(text, known_format)
     else:
@@ -203,10 +205,22 @@ def _of_text(
         _check_numbers(column, read.bad, where, MODELS if trained else "", limits)
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
-    elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
+    elif (
+        not read.format.unit and text.n_unique() <= FEW_LEVELS
+        and text.str.contains(GROUPED if rules.decimal is None else GROUPED.replace(",", "")).any()
+    ):  # fmt: skip
         # these may be codes such as 1 200, or lists such as 1,2
         return as_categories(column, where, rules, trained=False)
-    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
+    return FeatureColumn(_finite(read.numbers, where), note) if trained else _with_note(column, read, where)
+
+
+def _commas_note(text: pl.Series, where: str) -> str:
+    """Return a note on cells such as 1,234 in a column that had only plain numbers in training."""
+    found = text.filter(text.str.contains(r"^[+-]?[1-9]\d{0,2},\d{3}$"))
+    if not len(found):
+        return ""
+    return (f"{where} has {len(found):,} numbers with a comma, such as {found[0]!r} as {found[0].replace(',', '')}; "
+            "training had none: if the comma is a decimal mark, write these numbers as in training")  # fmt: skip
 
 
 def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
@@ -279,7 +293,7 @@ def _not_numbers(
     notation = notation_of(text) if values > FEW_LEVELS else None
     what, marks = "numbers", None if notation else marks_among(read.numbers, text.filter(bad))
     if notation is None and marks is None:
-        dated = text.str.contains(NOTATIONS["dates"][0])
+        dated = dates_in(text)
         what, bad = "dates", (~dated).fill_null(value=False)
         marks = marks_among(text.filter(dated), text.filter(bad))
     if marks:
@@ -292,7 +306,7 @@ def _not_numbers(
     )  # fmt: skip
     sentence = f"{where} is text with {values} different values in {known} rows, such as {examples}: it looks like"
     if notation:
-        advice = f"{date_setting(column.name, where)}, " if notation.name == "dates" else notation.advice
+        advice = f"{date_setting(column.name, where, text)}, " if notation.name == "dates" else notation.advice
         raise TableError(f"{sentence} {notation.name}; {advice}leave it out: "
                          f"{cells.drop_setting(where, column.name)}, or "
                          f"{_as_category(where, column.name)}")  # fmt: skip
@@ -326,7 +340,7 @@ def as_dates(
     name, known = column.name, rules.date_formats.get(column.name) if trained else None
     order = known.order if known else rules.dates.get(name)
     text = _date_texts(column)
-    if cells.is_moment(column):
+    if cells.is_date_or_datetime(column):
         order, read = "year-first", reading_rules.of_type(column)
     elif order is None:
         choices = reading_rules.orders_of(text) if choices is None else choices
@@ -339,7 +353,10 @@ def as_dates(
         if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
             read = iso  # dates with the year first have only one meaning
     if read.bad.any():
-        why = advice or f"Expected dates{or_category(name, text.filter(read.bad), where)}"
+        short = reading_rules.two_digit_formats(text)
+        why = f"The years have two digits: {date_setting(name, where, text)}" if short else advice or (
+            f"Expected dates{or_category(name, text.filter(read.bad), where)}"
+        )  # fmt: skip
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
@@ -354,6 +371,10 @@ def as_dates(
     moments = moments if format_.times else moments.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
     note = "" if quiet else _date_note(column, moments, format_, where)
+    if "%y" in order and moments.count() and not trained:
+        row = moments.arg_max() or 0
+        example = f"{text[row]!r} as {moments[row]:%Y-%m-%d}"
+        note = f"{note}\n{where}: years of two digits are read as 1970 to 2069, such as {example}".strip()
     return FeatureColumn(moments.alias(name), note, dates=format_)
 
 
@@ -381,19 +402,26 @@ def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, readin
     row = int((one != other).fill_null(value=False).arg_max() or 0)
     raise TableError(
         f"{where} has dates whose order is not evident, such as {str(column[row])!r} in row {row + 1}, which may be "
-        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name, where)}"
+        f"{one[row]:%Y-%m-%d} or {other[row]:%Y-%m-%d}: {date_setting(column.name, where, column)}"
     )
 
 
-def date_setting(name: str, where: str) -> str:
-    """Return advice on how to declare the order of day, month and year."""
+def date_setting(name: str, where: str, text: pl.Series) -> str:
+    """Return the advice for dates whose order the user must choose, or whose years in ``text`` have two digits."""
+    dates = text.drop_nulls().filter(text.drop_nulls().str.contains(NOTATIONS["dates"][0]))
+    short = dates.str.contains(reading_rules.SHORT_DATE)
+    if short.any() and not short.all():
+        return f"write all years with four digits, such as the year of {dates.filter(short)[0]!r}"
+    if formats := reading_rules.two_digit_formats(dates):
+        more = "".join(f' or "{each}"' for each in formats[1:])
+        return f"write {cells.party_setting(where, 'dates', name, formats[0])}{more}"
     line = cells.party_setting(where, "dates", name, "day-first")
     return f'write {line}, or "month-first", "year-first" or a format such as "%d.%m.%y"'
 
 
 def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
     """Describe the order in which dates were read, with one cell and its date as an example."""
-    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
+    numbers = text.str.contains(DAY_OR_MONTH_FIRST).fill_null(value=False) & moments.is_not_null()
     row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
     return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
 
@@ -416,15 +444,15 @@ def _check_zones(
 
 
 def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
-    """Return a sentence on how a column of dates was read, and which numbers it becomes."""
-    if not moments.count():
+    """Return a sentence on how a column of dates was read; empty if its cells have only one meaning."""
+    plain = cells.is_date_or_datetime(column) or not _date_texts(column).str.contains(DAY_OR_MONTH_FIRST).any()
+    if not moments.count() or (plain and not written.zoned):
         return ""
-    how = "" if cells.is_moment(column) else f" {date_order(column, moments, written.order)}"
+    how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, moments, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
-    parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (
-        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; the model gets these "
-        f"numbers: {parts}. If it holds no dates, {_as_category(where, column.name)}"
+        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; if it holds no dates, "
+        f"{_as_category(where, column.name)}"
     )
 
 
@@ -454,7 +482,7 @@ def notation_of(text: pl.Series) -> Notation | None:
     plain = known.cast(pl.Float64, strict=False).is_not_null()
     several = plain
     for name, (pattern, advice) in NOTATIONS.items():
-        found = known.str.contains(pattern)
+        found = dates_in(known) if name == "dates" else known.str.contains(pattern)
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
             return Notation(name, f"{advice}, ", known.filter(found))
         several |= found
@@ -463,6 +491,19 @@ def notation_of(text: pl.Series) -> Notation | None:
     if (several & ~plain).any() and several.sum() >= NUMERIC_SHARE * len(known):
         return Notation("numbers in several notations", "write them in one notation, ", known.filter(several & ~plain))
     return None
+
+
+def dates_in(text: pl.Series, *, strict: bool = False) -> pl.Series:
+    """Return the mask of cells that look like dates; null if missing.
+
+    Dates with a year of two digits count only if one format makes nearly all of them days, because versions and codes
+    look similar. If ``strict`` is true, such a date must have slashes, the name of a month, or two digits in each part.
+    """
+    short = text.str.contains(reading_rules.SHORT_DATE)
+    long = text.str.contains(NOTATIONS["dates"][0]) & ~short
+    if strict:
+        short &= text.str.contains(r"^(\d\d\D\d\d\D\d\d|\d+/\d+/\d\d|\d+.\p{L})")
+    return long | short if reading_rules.two_digit_formats(text.filter(short)) else long
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:

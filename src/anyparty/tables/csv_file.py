@@ -247,6 +247,7 @@ def are_decimal(column: pl.Series) -> bool:
 
 
 UNNAMED = "\0"  # the first character of the replacement for a missing column name
+ABOVE = "; if the column names are in a later line, remove the lines above them"
 _BLANK, _GAP = "\0blank", "\0gap"
 # Two marks for each row: whether all its cells are empty, and whether its last cell is empty.
 _ROW_MARKS = (pl.all_horizontal(pl.all().is_null()).alias(_BLANK), pl.last().is_null().alias(_GAP))
@@ -284,7 +285,7 @@ class CsvFile:
             TableError: the line is empty or not usable.
         """
         with self.open() as file:
-            header = [name.strip() for name in next(self._rows(file), [])]
+            header = [name.strip("\ufeff \t\r\n") for name in next(self._rows(file), [])]
         if not any(header):
             with self.open() as file:
                 below = file.read().strip(" \r\n" + self.dialect.separator)
@@ -316,6 +317,7 @@ class CsvFile:
         except pl.exceptions.ComputeError:  # find the line number, which polars does not report
             self._check_long_rows(len(names))
             self._check_quotes()
+            self._check_line_ends()
             raise
         if self._may_be_short(frame[_GAP], len(names)):
             self._check_short_rows(len(names))
@@ -405,16 +407,26 @@ class CsvFile:
                 "the line: put quotation marks around the whole cell, and double each one inside it"
             ) from None
 
+    def _check_line_ends(self) -> None:
+        """Raise an error if a line ends in a carriage return alone; the error names the first such line."""
+        with self.open() as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith("\r"):
+                    raise TableError(f"{self._line(number)} ends in a carriage return (CR) alone, and other lines do "
+                                     "not; write all line ends in one way")  # fmt: skip
+
     def _check_long_rows(self, width: int) -> None:
         """Raise an error for the first row that has more cells than there are columns."""
         with self.open() as file:
-            rows = self._rows(file)
+            rows, above = self._rows(file), ""
             for cells in rows:
                 if len(cells) > width:
+                    if width == 1 or rows.line_num == 2:
+                        above = ABOVE
                     raise TableError(
                         f"{self._line(rows.line_num)} has {len(cells)} cells, where {width} are expected, "
                         f"{some(cells)}: there is a separator ({self.dialect.separator!r}) too many, or a cell with "
-                        "one lacks quotation marks; correct the line"
+                        f"one lacks quotation marks; correct the line{above}"
                     )
 
 
@@ -444,7 +456,7 @@ def without_unnamed(frame: pl.DataFrame, where: str) -> tuple[pl.DataFrame, tupl
             continue
         row = column.is_not_null().arg_true()[0]
         raise TableError(f"{where}: column {place + 1} has no name, but cells, such as {str(column[row])!r} in row "
-                         f"{row + 1}; give the column a name, or remove it")  # fmt: skip
+                         f"{row + 1}; give the column a name, or remove it{ABOVE if row == 0 else ''}")  # fmt: skip
     return frame.drop(unnamed), tuple(notes)
 
 

@@ -22,8 +22,9 @@ _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def is_pandas(source: object) -> TypeGuard[pd.DataFrame]:
-    """Return whether a source is a pandas data frame."""
-    return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")
+    """Return whether a source is a pandas data frame, or an object of a subclass such as geopandas has."""
+    of_pandas = any(each.__module__.split(".")[0] == "pandas" for each in type(source).__mro__)
+    return of_pandas and hasattr(source, "columns")
 
 
 def is_arrow(source: object) -> bool:

@@ -23,6 +23,7 @@ from anyparty.errors import TableError, some
 
 Format = Literal["CSV", "Parquet", "Feather", "Excel"]
 
+EXPORT = "export the table as CSV or Parquet"
 HEAD = 65_536  # the number of bytes at the start of a file that are examined
 STANDARD_INPUT = Path("-")
 UTF_16 = 0.6  # a file is UTF-16 if more than this share of its even or of its odd bytes is zero
@@ -44,10 +45,17 @@ NOT_TABLES = (
     (b"FEA1", "a Feather file of version 1", "write it again as version 2"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", ""),
     (b"Rar!", "a RAR archive", ""),
+    (b"\xfd7zXZ", "an xz archive", "unpack it"),
+    (b"\x04\x22\x4d\x18", "an lz4 archive", "unpack it"),
+    (b"PK\x05\x06", "an empty zip archive", ""),
+    (b"ORC", "an ORC file", ""),
+    (b"Obj\x01", "an Avro file", ""),
+    (b"{\\rtf", "an RTF document", ""),
     (b"<stata_dta>", "a Stata file", ""),
     (b"$FL2", "an SPSS file", ""),
     (b"SAS FILE", "a SAS file", ""),
 )
+_HIDDEN = re.compile(r"(^|/)(\.|__MACOSX/)[^/]*")  # files that systems add to an archive, such as .DS_Store
 _HTML = re.compile(rb"\s*(<!--.*?-->\s*)*(<\?xml[^>]*>\s*)?<(!doctype html|html|head|body|table)\b", re.I | re.S)
 _JSON = re.compile(rb'\s*(\{\s*["}]|\[\s*["\[\]{\d-])')
 
@@ -95,7 +103,7 @@ def content_of(path: Path, party: str) -> FileContent:
     for magic, name in PACKED:
         if head.startswith(magic):
             packed = path.read_bytes() if data is None else data
-            if name == "zip" and _is_workbook(packed):
+            if name == "zip" and _is_workbook(packed, where):
                 return FileContent(path, "Excel", data, head, "")
             data, packing = _unpacked(packed, name, where), name
             head = data[:HEAD]
@@ -105,7 +113,7 @@ def content_of(path: Path, party: str) -> FileContent:
         if head.startswith(_OLE):
             what, remedy = "a password-protected workbook", "save it without a password"
         if what:
-            raise TableError(f"{where} is {what}, not a table; {remedy or 'export the table as CSV or Parquet'}")
+            raise TableError(f"{where} is {what}, not a table; {remedy or EXPORT}")
     return FileContent(path, found or "CSV", data, head, packing)
 
 
@@ -130,9 +138,11 @@ def _head(path: Path) -> bytes:
         return file.read(HEAD)
 
 
-def _is_workbook(packed: bytes) -> bool:
+def _is_workbook(packed: bytes, where: str) -> bool:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         names = archive.namelist()
+    if any(name.startswith(("word/", "ppt/", "visio/")) for name in names):
+        raise TableError(f"{where} is a document, not a table; {EXPORT}")
     return "[Content_Types].xml" in names or "mimetype" in names
 
 
@@ -146,7 +156,7 @@ def _unpacked(packed: bytes, packing: str, where: str) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
             return stream.read()
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        members = [each for each in archive.namelist() if not each.endswith("/") and not each.startswith("__MACOSX")]
+        members = [each for each in archive.namelist() if not (each.endswith("/") or _HIDDEN.search(each))]
         if len(members) != 1:
             listed = " and ".join(map(repr, members)) if len(members) == 2 else some(members)
             raise TableError(f"{where} has {len(members)} members, {listed}; expected one table: unpack the archive")
@@ -174,9 +184,21 @@ def _not_a_table(head: bytes) -> tuple[str, str] | None:
         return "an HTML page", "the download may need a login; export the table as CSV or Parquet"
     if (xml := text.lstrip().startswith(b"<?xml")) or _JSON.match(text):
         return "XML" if xml else "JSON", ""
-    if b"\0" in head and utf_16(head) is None:
-        return "binary data", ""
-    return None
+    if head[257:262] == b"ustar":
+        return "a tar archive", "unpack it"
+    return _with_nul(head) if b"\0" in head and utf_16(head) is None else None
+
+
+def _with_nul(head: bytes) -> tuple[str, str]:
+    """Return the name of content with NUL characters, and a remedy: text with such characters, or other data."""
+    line = head[: head.index(b"\0")].count(b"\n") + 1
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head.replace(b"\0", b""))
+    except UnicodeDecodeError:
+        text = ""
+    if "\n" in text and all(letter.isprintable() or letter.isspace() for letter in text):
+        return f"text with NUL characters, the first in line {line}", "remove them, or export the table again"
+    return "binary data", ""
 
 
 def utf_16(head: bytes) -> str | None:
@@ -194,11 +216,13 @@ def utf_16(head: bytes) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """Settings of a table file; each replaces a guess. A setting that does not apply to the file's format is ignored.
+    """Settings of a table; each replaces a guess.
+
+    A setting that does not apply to the kind of table has no effect, and a remark in training says so.
 
     Attributes:
         separator: the character between two cells of a CSV file.
-        decimal: the decimal mark of numbers in a CSV file, "." or ",".
+        decimal: the decimal mark of numbers in text, "." or ",".
         quote: the character around cells of a CSV file that contain the separator.
         encoding: the text encoding of a CSV file, by its name in Python, such as "cp1252" or "utf-16".
         sheet: the sheet of a workbook, by name or by number from 1.

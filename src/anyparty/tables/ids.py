@@ -73,10 +73,7 @@ def check_normalize(changes: Iterable[str]) -> tuple[str, ...]:
     named = list(changes)
     for name in named:
         if name not in NORMALIZATIONS:
-            raise ConfigError(
-                f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}; known are "
-                f"{', '.join(NORMALIZATIONS)}"
-            )
+            raise ConfigError(f"id_normalize: there is no change {name!r}{nearest(name, NORMALIZATIONS)}")
     return tuple(name for name in NORMALIZATIONS if name in named)
 
 
@@ -155,10 +152,12 @@ def _column(column: pl.Series, where: str) -> pl.Series:
         )
     ids = cells.as_text(column)
     if ids.null_count():
-        rows = some((row + 1 for row in ids.is_null().arg_true()), SHOWN)
+        missing = ids.is_null().arg_true() + 1
+        rows = ("row " if len(missing) == 1 else "rows ") + ", ".join(map(str, missing.head(SHOWN)))
+        rows += f" and {len(missing) - SHOWN:,} more" if len(missing) > SHOWN else ""
         marks = f" ({some(cells.missing_markers(column))} stands for missing)" if cells.missing_markers(column) else ""
         raise TableError(
-            f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
+            f"{where}: id column {ids.name!r} has no id in {rows}{marks}; give each row one, or leave it out"
         )
     if (invisible := ids.str.contains(INVISIBLE)).any():
         raise TableError(
@@ -236,6 +235,8 @@ def combined(
     done = {"first": "the first row of each id is kept", "last": "the last row of each id is kept"}
     if how != "mean":
         columns = columns[kept] if columns.width else columns
+        if label is not None and (differ := _differing(ids, label)).len():
+            done[how] += f"; the rows of {len(differ):,} of these ids have different labels in column {label.name!r}"
         return kept, columns, None if label is None else label[kept], f"{where}: {removed}: {done[how]}"
     if label is not None:
         _check_labels(ids, label, where)
@@ -262,14 +263,18 @@ def _mean(column: pl.Series) -> pl.Expr:
     return name.drop_nulls().mode(maintain_order=True).first()
 
 
+def _differing(ids: pl.Series, label: pl.Series) -> pl.Series:
+    """Return the ids whose rows have different labels."""
+    frame = pl.DataFrame({"id": ids, "label": label}).drop_nulls("label")
+    return frame.group_by("id", maintain_order=True).n_unique().filter(pl.col("label") > 1)["id"]
+
+
 def _check_labels(ids: pl.Series, label: pl.Series, where: str) -> None:
     """Raise an error if rows with the same id have different classes as labels, because classes have no mean."""
     numbers = label.cast(pl.Float64, strict=False).drop_nulls().drop_nans()
     if len(numbers) < label.count() or (numbers != numbers.floor()).any():
         return
-    frame = pl.DataFrame({"id": ids, "label": label})
-    differ = frame.drop_nulls("label").group_by("id", maintain_order=True).n_unique().filter(pl.col("label") > 1)["id"]
-    if len(differ):
+    if len(differ := _differing(ids, label)):
         rows = ids.is_in(differ.head(SHOWN).implode())
         examples = cells.cited(pl.Series([shown(each) for each in ids]), rows, SHOWN)
         raise TableError(

@@ -8,6 +8,7 @@ classes are not merged. ``check_classes`` rejects them with an error that lists 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -32,6 +33,9 @@ WORDS = """
     #null! #value! #ref! #div/0! #name? #num! error -- --- .. ... ?? ??? _ /
 """
 MAY_BE_MISSING = frozenset(WORDS.split())
+# Cyrillic and Greek letters, and the Latin letters that look like them; and quotation marks.
+_ALIKE = dict(zip("авекмнорстухіјѕαβεικνορτυ", "abekmhopctyxijsabeikvoptu", strict=True))
+_LOOKALIKES = str.maketrans(_ALIKE | dict.fromkeys("‘’‚`´", "'") | dict.fromkeys("“”„", '"'))
 SMALL = 5  # a class such as "unknown" is rare if it has at most 1 / SMALL of the labels
 
 
@@ -252,7 +256,7 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
     """Describe two classes that may be one, and return the rarer one, too; ``None`` if there are no such classes."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
-        key: object = fold(name)
+        key: object = _without_punctuation(name)
         with suppress(ValueError):
             key = float(str(key))
         if key in seen:
@@ -260,11 +264,35 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
             said = (
                 f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
                 f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
-                "for two"
+                f"for two{_foreign_letter(seen[key], name)}"
             )
             return said, min(pair, key=lambda each: each[1])[0]
         seen[key] = name
     return None
+
+
+def _without_punctuation(text: str) -> str:
+    """Return the form that a class shares with texts that may be the same class.
+
+    The form has no quotation marks around it, no stop at its end, no letters of other alphabets that look like Latin
+    letters, and a space in place of each hyphen or underscore between letters or digits.
+
+    >>> [_without_punctuation(text) for text in ("'yes'", "good.", "not_paid", "STRASSE", "1,0", ">50K.", "-1")]
+    ['yes', 'good', 'not paid', 'strasse', '1.0', '>50k', '-1']
+    """
+    plain = fold(text).casefold().translate(_LOOKALIKES)
+    plain = re.sub(r"^(['\"])(.*)\1$", r"\2", plain)
+    plain = re.sub(r"(?<=\w)[.,;:]$", "", plain.strip())
+    plain = re.sub(r"^([+-]?\d+),(\d+)$", r"\1.\2", plain)
+    return " ".join(re.sub(r"(?<=\w)[-_/\u2010\u2011](?=\w)", " ", plain).split())
+
+
+def _foreign_letter(*names: str) -> str:
+    """Return a sentence on a letter that looks like a Latin letter, and is in only one of the texts."""
+    for letter in sorted(set(names[0]) ^ set(names[1])):
+        if letter.isalpha() and letter.casefold() in _ALIKE:
+            return f". {unicodedata.name(letter)} looks like a letter of another alphabet"
+    return ""
 
 
 def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from anyparty.errors import ModelError, TableError, nearest, remark, some
+from anyparty.errors import ModelError, TableError, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers, key, party_in
 from anyparty.tables.column_types import KINDS, Kind
 from anyparty.tables.reading_rules import DateColumn
-from anyparty.tables.table import Table
+from anyparty.tables.table import Table, lacking
 
 if TYPE_CHECKING:
     from sklearn.preprocessing import OneHotEncoder
@@ -255,7 +255,16 @@ class Features:
 
 
 class Prepare(BaseModel):
-    """The fitted preprocessing of one party's columns."""
+    """The fitted preprocessing of one party's columns.
+
+    Attributes:
+        party: the party.
+        numeric: the imputation and scaling of numeric columns.
+        categorical: the encoding of categorical columns.
+        dates: the columns of dates.
+        words: the columns of free text.
+        missing: by column, the share of the party's training rows in which the cell is empty.
+    """
 
     model_config = STRICT
 
@@ -265,6 +274,7 @@ class Prepare(BaseModel):
     categorical: Categorical
     dates: tuple[DateColumn, ...] = ()
     words: Words = Words()
+    missing: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
 
     @classmethod
     def fit(
@@ -309,6 +319,7 @@ class Prepare(BaseModel):
             categorical=Categorical.fit(categorical, rows, _where(table), max_levels),
             dates=of_dates,
             words=Words(columns=tuple(texts.columns)),
+            missing=_missing(table.columns[rows].drop(empty)) if table.columns.width else {},
         )
 
     @cached_property
@@ -367,7 +378,7 @@ class Prepare(BaseModel):
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
             self._fill(x[start : start + step], frame[start : start + step], table, start)
-        for sentence in self._differences(frame, few=new):
+        for sentence in (*self._differences(frame, few=new), *(self._empty(table) if new else ())):
             remark(f"{_where(table)}: {sentence}")
         numbers = frame.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):
@@ -455,11 +466,7 @@ class Prepare(BaseModel):
         present = table.columns.columns
         missing = [name for name in self.kinds if name not in present]
         if missing:
-            raise TableError(
-                f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
-                f"{nearest(missing[0], [name for name in present if name not in self.kinds])}; add the column, empty "
-                "where it is not known"
-            )
+            raise lacking(missing, [name for name in present if name not in self.kinds], _where(table))
         read = {name: _as_kind(table, name, kind) for name, kind in self.kinds.items()}
         parts = [part for each in self.dates for part in each.transform(read[each.name])]
         others = [read[name] for name in (*self.categorical.columns, *self.words.columns)]
@@ -468,21 +475,27 @@ class Prepare(BaseModel):
     def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
         """Yield warnings about cells that differ from the cells of the training rows."""
         yield from checks.unseen_levels(frame, self._levels, few=few)
-        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
-        yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
+        yield from checks.no_longer_constant(frame, self._constants)
         yield from checks.far_from_training(frame, self._spreads, few=few)
-        if few:
-            yield from checks.empty_now(frame)
+
+    def _empty(self, table: Table) -> Iterator[str]:
+        return checks.empty_now(table.columns.select(by_name(list(self.kinds))), self.missing)
 
     def row_remarks(self, table: Table) -> checks.RowRemarks:
         """Compare each row with the training rows, and return remarks on unusual cells."""
-        return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads)
+        return checks.row_remarks(self.party, self.matched(table), self._levels, self._spreads, self._empty(table))
 
     @cached_property
     def _levels(self) -> dict[str, tuple[str | None, ...]]:
         """The levels of the categorical columns without merged levels; ``None`` is the level of missing cells."""
         pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
         return {name: each for name, each in pairs if name not in self.categorical.grouped}
+
+    @cached_property
+    def _constants(self) -> dict[str, float]:
+        """The value of each numeric column that was constant in training."""
+        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
+        return {name: fill[name] for name in self.numeric.constant}
 
     @cached_property
     def _spreads(self) -> dict[str, tuple[float, float]]:
@@ -511,6 +524,12 @@ class Prepare(BaseModel):
             out[:, split : split + categories] = self.categorical.transform(levels.to_numpy())
         if self.words.columns:
             out[:, split + categories :] = self.words.transform(frame)
+
+
+def _missing(columns: pl.DataFrame) -> dict[str, float]:
+    """Return the share of empty cells of each column [n, d]. Rows whose cells are all empty are not counted."""
+    columns = columns.filter(~pl.all_horizontal(pl.all().is_null()))
+    return {column.name: column.null_count() / max(1, len(column)) for column in columns.iter_columns()}
 
 
 def _where(table: Table) -> str:

@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     import fastexcel
 import csv
 import io
+import logging
+import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zstandard
 from numpy.typing import NDArray
 from polars.selectors import by_name
 
-from anyparty.core.storage import user_path
+from anyparty.core.storage import path_hint, user_path
 from anyparty.tables import data_frames
 from anyparty.tables.csv_file import CsvFile
 from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
@@ -96,6 +99,7 @@ def read_header(
     """
     import fastexcel  # noqa: PLC0415 - imported only for workbooks, which are rare
 
+    logging.getLogger("fastexcel").setLevel(logging.ERROR)  # it would warn about each column without a type
     where = f"party {party!r}: {file_named(content.path)}"
     try:
         book = fastexcel.read_excel(content.whole())
@@ -157,7 +161,9 @@ def _listed(names: list[str]) -> str:
 _OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # on some damaged files, polars panics
 _DAMAGED = (OSError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile, zstandard.ZstdError, RuntimeError, ValueError)
 _PACKED_NAMES = {"gzip": (".gz",), "bz2": (".bz2",), "zstd": (".zst", ".zstd"), "zip": (".zip",), "": ()}
+_NO_PART = re.compile(r"^[._]|^~\$|~$")  # hidden files, lock files of Office, and backups of editors
 _PATTERN = frozenset("*?[")
+HEADER_LINES = 20  # the number of lines in which the column names are searched if they are not in the first line
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,7 @@ class RawTable:
         read_as: the recognised format, in words.
         decimal: the decimal mark of numbers in text.
         notes: sentences on what was guessed or repaired.
+        format: the format of a file, such as "CSV"; "" for a data frame.
     """
 
     name: str
@@ -179,6 +186,17 @@ class RawTable:
     decimal: str = "."
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    format: str = ""
+
+    def without_effect(self, settings: FileSettings, where: str) -> tuple[str, ...]:
+        """Return a sentence on each setting that has no effect on this kind of table; ``where`` begins it."""
+        applies = {"CSV": {"separator", "quote", "encoding"}, "Excel": {"sheet"}}.get(self.format, set())
+        return tuple(
+            f"{where}: {name} = {getattr(settings, name)!r} has no effect, because this table is not "
+            f"{'a workbook' if name == 'sheet' else 'a CSV file'}: remove the setting"
+            for name in ("separator", "quote", "encoding", "sheet")
+            if getattr(settings, name) is not None and name not in applies
+        )
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -218,11 +236,13 @@ def read(
 
 
 def has_unnamed_index(source: Source) -> bool:
-    """Return whether a source is a pandas frame whose index has no name and is not a range.
+    """Return whether a source is a pandas frame with an unnamed index that does not count the rows from 0.
 
     Such an index may hold the ids, but is not read as a column.
     """
-    return data_frames.is_pandas(source) and type(source.index).__name__ != "RangeIndex" and not any(source.index.names)
+    if not data_frames.is_pandas(source) or any(source.index.names):
+        return False
+    return type(source.index).__name__ != "RangeIndex" or (source.index.start, source.index.step) != (0, 1)
 
 
 def names(source: Source, party: str, settings: FileSettings = DETECT) -> list[str]:
@@ -269,6 +289,31 @@ def exists(path: Path) -> bool:
     return path == STANDARD_INPUT or path.exists() or (_is_pattern(path) and bool(_matches(path)))
 
 
+def header_below(source: Source, party: str, name: str, settings: FileSettings = DETECT) -> str:
+    """Return a hint if a line near the start of a file, but not its first line, has the column name ``name``."""
+    if not isinstance(source, str | Path):
+        return ""
+    with suppress(TableError, *_OF_POLARS, *_DAMAGED):
+        content = content_of(_parts(user_path(source), party)[0], party)
+        if content.format == "CSV":
+            with CsvFile.of(content, settings, party).open() as file:
+                lines = list(islice(file, HEADER_LINES))
+            if found := re.search(rf"(?:^|(\W)){re.escape(name)}(?:(\W)|$)", lines[0].strip()):
+                mark = found[1] or found[2]
+                return f'the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
+            rows = [re.split(r"[,;|\t]", line) for line in lines]
+        elif content.format == "Excel":
+            book, sheet, _ = read_header(content, settings, party)
+            rows = [list(row) for row in book.load_sheet(sheet, header_row=None, n_rows=HEADER_LINES, dtypes="string")
+                    .to_polars().rows()]  # fmt: skip
+        else:
+            return ""
+        for number, row in enumerate(rows[1:], start=2):
+            if name in {str(cell).strip().strip("\"'") for cell in row}:
+                return f"line {number} has this name: remove the lines above it, so that the column names come first"
+    return ""
+
+
 @contextmanager
 def _lazy_frame_errors(party: str) -> Iterator[None]:
     """Convert polars errors about a lazy frame to :class:`TableError`."""
@@ -294,9 +339,11 @@ def _parts(path: Path, party: str) -> list[Path]:
     if path == STANDARD_INPUT or path.is_file():
         return [path]
     if path.is_dir():
-        found = [each for each in path.iterdir() if each.is_file() and not each.name.startswith((".", "_"))]
+        found = [each for each in path.iterdir() if each.is_file() and not _NO_PART.search(each.name)]
         if not found:
-            raise TableError(f"party {party!r}: the folder {path} has no files; expected the parts of one table")
+            inner = next((f"; it has folders, whose files the pattern {path / '*' / '*'} names"
+                          for each in path.iterdir() if each.is_dir()), "")  # fmt: skip
+            raise TableError(f"party {party!r}: the folder {path} has no files; expected the parts of one table{inner}")
         return sorted(found)
     if _is_pattern(path) and not path.exists():
         found = _matches(path)
@@ -305,7 +352,7 @@ def _parts(path: Path, party: str) -> list[Path]:
         return sorted(found)
     if path.exists():
         raise TableError(f"party {party!r}: {path} is neither a file nor a folder; name a table's file")
-    hint = ""
+    hint = f"; {why}" if (why := path_hint(path)) else ""
     if any(ord(letter) < 32 for letter in str(path)):
         hint = r"; the path has control characters: in a settings file, write / or single quotes, 'C:\new\t.csv'"
     raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()}){hint}")
@@ -330,7 +377,7 @@ def _from_files(
     decimal = "," if {part.decimal for part in parts} == {","} else "."
     read_as = f"{len(files)} parts: {'; '.join(dict.fromkeys(part.read_as for part in parts))}"
     notes = dict.fromkeys(note for part in parts for note in part.notes)
-    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns)
+    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns, first.format)
 
 
 def _from_file(
@@ -347,7 +394,7 @@ def _from_file(
             return _from_csv(content, packed, notes, party, settings, drop, only)
         if content.format == "Excel":
             cells, sheet, more = read_workbook(content, settings, party)
-            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more)
+            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more, format=content.format)
         if content.format == "Parquet":
             rows = pl.scan_parquet(content.source, glob=False)
             columns = rows.collect_schema().names()
@@ -378,7 +425,7 @@ def _from_csv(
         cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
     columns = tuple(name for name in file.header if name)
-    return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns)
+    return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns, content.format)
 
 
 @dataclass

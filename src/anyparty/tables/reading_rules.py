@@ -14,6 +14,7 @@ a month, as in 3 Mar 2024, has only one meaning. Times with a time zone are conv
 from __future__ import annotations
 
 import datetime as dt
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -87,6 +88,7 @@ def without_marks(text: pl.Series, decimal: Decimal | None = None) -> MarkedNumb
 
 def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa: A002 - the usual name
     """Read text cells [n], null if missing, as numbers in a known format."""
+    written, text = text, _with_ascii_digits(text)
     parts = text.str.extract_groups(CELL).struct.unnest()
     body, units = parts["body"], parts.select(pl.coalesce("before", "after").fill_null("")).to_series()
     known = body.str.contains(BODY[format.decimal]).fill_null(value=False)
@@ -102,12 +104,39 @@ def with_format(text: pl.Series, format: NumberFormat) -> MarkedNumbers:  # noqa
     # numbers such as 1e5, which the pattern CELL does not match
     exponents = text.set(numbers.is_not_null(), None).cast(pl.Float64, strict=False)
     numbers = numbers if format.unit or format.decimal == "," else numbers.fill_null(exponents)
-    return MarkedNumbers(numbers.alias(text.name), text.is_not_null() & numbers.is_null(), format)
+    return MarkedNumbers(numbers.alias(text.name), written.is_not_null() & numbers.is_null(), format)
+
+
+def _with_ascii_digits(text: pl.Series) -> pl.Series:
+    """Rewrite numbers in plain characters: digits 0 to 9, the minus in front, no invisible character or apostrophe.
+
+    >>> _with_ascii_digits(pl.Series(["\uff14\uff12", "\u0664\u0662", "42\u200b", "'42", "42-", "4.2"])).to_list()
+    ['42', '42', '42', '42', '-42', '4.2']
+    """
+    if not text.str.contains(r"[^\x00-\x7f]|^'|-$").any():
+        return text
+    digits = text.str.extract_all(r"[\p{Nd}--[0-9]]").explode().drop_nulls().unique().to_list()
+    text = text.str.replace_all(r"\p{Cf}", "").str.replace(r"^'([+-]?\d)", "${1}")
+    text = text.str.replace(r"^(\d[\d.,]*)-$", "-${1}")
+    return text.str.replace_many({each: str(unicodedata.decimal(each)) for each in digits}) if digits else text
+
+
+def numbers_with_marks(text: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Return two masks of the cells: numbers in any format; and numbers with a percent sign or a currency.
+
+    >>> [mask.to_list() for mask in numbers_with_marks(pl.Series(["1.234,5", "12 %", "A-12"]))]
+    [[True, True, False], [False, True, False]]
+    """
+    parts = text.str.extract_groups(CELL).struct.unnest()
+    plain = text.cast(pl.Float64, strict=False).is_not_null()
+    written = (parts["body"].str.contains(BODY["."]) | parts["body"].str.contains(BODY[","])).fill_null(value=False)
+    units = parts["before"].is_not_null() | parts["after"].is_not_null()
+    return plain | written, written & units
 
 
 def _unit(text: pl.Series) -> str:
     """Return the most frequent unit of the cells, or ""."""
-    parts = text.str.extract_groups(CELL).struct.unnest()
+    parts = _with_ascii_digits(text).str.extract_groups(CELL).struct.unnest()
     units = parts.select(pl.coalesce("before", "after")).to_series().drop_nulls()
     return cells.value_counts(units)[0][0] if len(units) else ""
 
@@ -164,6 +193,7 @@ DAY = (
 TIME = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<sec>\d\d)(?:[.,](?P<part>\d{1,9}))?)?"
 ZONE = r"(?P<zone>Z|UTC|GMT|[+-]\d\d:?\d\d)"
 DATE_CELL = rf"^(?:{'|'.join(DAY)})(?:(?:T|\s+){TIME}\s*(?P<half>[AaPp]\.?[Mm]\.?)?\s*{ZONE}?)?$"
+SHORT_DATE = r"^\d{1,2}(?:[-/.]\d{1,2}[-/.]|[ -](?i:[a-z]{3,9})[ -])\d{2}(?: |$)"  # a date with a year of two digits
 MIDNIGHT = dt.time()
 DAY_US = 86_400e6  # microseconds in a day
 
@@ -209,6 +239,23 @@ def check_order(order: str) -> str:
     return order
 
 
+def two_digit_formats(text: pl.Series) -> tuple[str, ...]:
+    """Return the ``strptime`` formats, with a year of two digits, by which nine of ten text cells are dates.
+
+    The result is empty if a cell does not look like such a date. A format with the day first is the first one.
+
+    >>> two_digit_formats(pl.Series(["01.02.24", "13.02.99"])), two_digit_formats(pl.Series(["3-MAR-24"]))
+    (('%d.%m.%y',), ('%d-%b-%y',))
+    """
+    known = text.drop_nulls()
+    if not len(known) or not known.str.contains(SHORT_DATE).all():
+        return ()
+    mark = known[0].lstrip("0123456789")[0]
+    days = [day.replace("-", mark) for day in ("%d-%m-%y", "%m-%d-%y", "%y-%m-%d", "%d-%b-%y")]
+    formats = [day + time for day in days for time in ("", " %H:%M", " %H:%M:%S")]
+    return tuple(each for each in formats if 10 * with_order(known, each).bad.sum() <= len(known))
+
+
 def of_type(series: pl.Series) -> Moments:
     """Convert a column of type Date or Datetime to ``Moments``. Times with a time zone are converted to UTC."""
     zone = series.dtype.time_zone if isinstance(series.dtype, pl.Datetime) else None
@@ -226,7 +273,8 @@ def with_order(text: pl.Series, order: str) -> Moments:
     """
     if order not in ORDERS:
         read = of_type(text.str.to_datetime(order, strict=False, time_unit="us"))
-        return Moments(read.values, text.is_not_null() & read.values.is_null(), read.zoned)
+        values = read.values.set(read.values.dt.year() < 100, None)  # %Y also reads years of two digits, 24 as year 24
+        return Moments(values, text.is_not_null() & values.is_null(), read.zoned)
     return _in_order(text, text.str.extract_groups(DATE_CELL).struct.unnest(), order)
 
 
@@ -368,6 +416,8 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
     ('1', 'true', 'refused', '-999')
     """
     listed = [values] if isinstance(values, str | int | float) else list(values)
+    if nested := [value for value in listed if isinstance(value, list | tuple | Mapping)]:
+        raise ValueError(f"expected texts and numbers, not {nested[0]!r} among them")
     return tuple(
         str(value).lower() if isinstance(value, bool)
         else str(int(value)) if isinstance(value, float) and value.is_integer()
@@ -379,11 +429,27 @@ def texts(values: Iterable[Any] | str | float) -> tuple[str, ...]:
 def classes(values: Any) -> Any:
     """Convert the setting ``classes`` to a mapping from each class to its label texts; the setting may be a list.
 
-    >>> classes(["no", "yes"]), classes({"yes": ["true", 1]})
-    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1')})
+    >>> classes(["no", "yes"]), classes({"yes": ["true", 1], "no": 0})
+    ({'no': ('no',), 'yes': ('yes',)}, {'yes': ('true', '1'), 'no': ('0',)})
+
+    Raises:
+        ValueError: there are fewer than two classes, a class has no text, or two classes have the same text.
     """
     if isinstance(values, Mapping):
-        return {texts([name])[0]: texts(each) for name, each in values.items()}
-    if isinstance(values, list | tuple):
-        return {name: (name,) for name in texts(values)}
-    return values
+        found = {texts([name])[0]: texts(each) for name, each in values.items()}
+    elif isinstance(values, list | tuple):
+        found = {name: (name,) for name in texts(values)}
+    elif values is None:
+        return None
+    else:
+        raise ValueError('expected a list of classes, such as ["no", "yes"], or the texts of each class, such as '
+                         '{yes = ["true", 1], no = ["0"]}')  # fmt: skip
+    if len(found) < 2 or not all(found.values()):
+        raise ValueError("expected at least two classes, each with at least one text")
+    classes_of: dict[str, str] = {}
+    for name, each in found.items():
+        for text in each:
+            if classes_of.setdefault(text, name) != name:
+                raise ValueError(f"the text {text!r} belongs to two classes, {classes_of[text]!r} and {name!r}; remove "
+                                 "it from one of them")  # fmt: skip
+    return found

@@ -21,8 +21,8 @@ WIDE = 12  # if a table has more columns, only columns with a remark are shown
 TALL = 48  # if all smaller tables together have more columns, only columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
 # A number is far if it is more than FAR interquartile ranges from the median of at least FEWEST numbers. At most the
-# share RARE of numbers may be far.
-FAR, RARE, FEWEST = 50, 0.05, 20
+# share RARE of numbers may be far. A far number is an outlier if it is more than APART times as far as the next number.
+FAR, APART, RARE, FEWEST = 50, 3, 0.05, 20
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
@@ -189,7 +189,7 @@ def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
     away = _frequent_marks(numbers)
     if not len(away):
         away = numbers.filter(_are_far(numbers, numbers))
-        away = away.clear() if len(away) > RARE * len(numbers) else away
+        away = away.clear() if len(away) > RARE * len(numbers) else _apart(away, numbers)
     if not len(away) and days is not None:
         away = _lone_dates(numbers, days)
     if not len(away):
@@ -217,6 +217,24 @@ def _frequent_marks(numbers: pl.Series) -> pl.Series:
         if _are_far(ends, numbers.filter(~among)).all() and marks.is_duplicated().all():
             return marks
     return numbers.clear()
+
+
+def _apart(far: pl.Series, numbers: pl.Series) -> pl.Series:
+    """Return the cells of ``far`` that lie apart from the rest of ``numbers``, because a long tail has no gap.
+
+    Below or above the median, cells lie apart from the first gap on: there, the distance from the median is more than
+    ``APART`` times the distance of the next number. The smallest or largest number needs no gap if it consists of nines
+    (``NINES``) and is in several cells.
+    """
+    middle, found = float(numbers.quantile(0.5, "linear") or 0.0), list[float]()
+    for side in (-1, 1):
+        away = side * (far - middle)
+        distances = (side * (numbers.unique() - middle)).sort()
+        distances = distances.filter(distances >= 0)
+        gaps = distances.is_in(away.implode()) & (distances > APART * distances.shift(1, fill_value=0.0))
+        found += far.filter(away >= distances[gaps.arg_true()[0]]).to_list() if gaps.any() else []
+    found += [end for end in numbers.sort()[[0, -1]] if end in NINES and (numbers == end).sum() > 1]
+    return far.filter(far.is_in(found))
 
 
 def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:

@@ -195,10 +195,10 @@ class Checkpoints:
         After a power failure, a file may exist without its contents.  If no checkpoint is complete, loading one reports
         the damage.
         """
-        files = dict(zip(self.moments(), self.files(), strict=True))
-        whole = [moment for moment, path in files.items() if _opens(path)]
+        files = dict(zip(self.stage_epochs(), self.files(), strict=True))
+        whole = [stage_epoch for stage_epoch, path in files.items() if _opens(path)]
         if whole and len(whole) < len(files):
-            cut = some(path.name for moment, path in files.items() if moment not in whole)
+            cut = some(path.name for stage_epoch, path in files.items() if stage_epoch not in whole)
             remark(
                 f"{self.folder}: truncated, for example by a power failure: {cut}; resuming from "
                 f"{files[whole[-1]].name}"
@@ -211,25 +211,25 @@ class Checkpoints:
 
     def last_good(self) -> str:
         """Return a text on the last checkpoint of a failed run, for the run's error message."""
-        moments = self.moments()
-        if not moments:
+        stage_epochs = self.stage_epochs()
+        if not stage_epochs:
             return f"no weights were saved yet in {self.folder}: lower train.checkpoint_every to save them sooner"
-        return f"the weights after epoch {moments[-1][1]} are saved in {self.folder}"
+        return f"the weights after epoch {stage_epochs[-1][1]} are saved in {self.folder}"
 
-    def moments(self) -> list[tuple[int, int]]:
+    def stage_epochs(self) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of every checkpoint, oldest first."""
         return [(int(stage), int(epoch)) for stage, _, epoch in (file.stem.partition("-") for file in self.files())]
 
-    def load(self, state: State, moment: tuple[int, int]) -> tuple[RunPosition, dict[str, dict[str, Tensor]]]:
-        """Restore networks and optimizers from the checkpoint at ``moment``; return its progress and best weights.
+    def load(self, state: State, stage_epoch: tuple[int, int]) -> tuple[RunPosition, dict[str, dict[str, Tensor]]]:
+        """Restore networks and optimizers from the checkpoint at ``stage_epoch``; return its progress and best weights.
 
-        ``moment`` is a (stage, epoch).  Later checkpoints are deleted, because they would be mistaken for checkpoints
-        of the resumed run.
+        ``stage_epoch`` is a (stage, epoch).  Later checkpoints are deleted, because they would be mistaken for
+        checkpoints of the resumed run.
 
         Raises:
             ModelError: the checkpoint is incomplete, or does not fit the networks or optimizers.
         """
-        path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
+        path = self.folder / f"{stage_epoch[0]:02d}-{stage_epoch[1]:06d}.safetensors"
         tensors, about = read(path)
         try:
             progress = _position(about)

@@ -84,7 +84,7 @@ def fingerprint(text: str) -> Tensor:
     return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 
 
-Moment = tuple[int, int]  # stage and epoch, both counted from 0
+StageEpoch = tuple[int, int]  # stage and epoch, both counted from 0
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,22 @@ class ResumePoint:
 
     """
 
-    own: Moment | None = None
-    now: Moment = (0, 0)
+    own: StageEpoch | None = None
+    now: StageEpoch = (0, 0)
 
 
 async def begin(
-    net: Channel, roster: Roster, settings: Mapping[str, str], moments: Sequence[Moment], *, resume: bool = False
+    net: Channel,
+    roster: Roster,
+    settings: Mapping[str, str],
+    stage_epochs: Sequence[StageEpoch],
+    *,
+    resume: bool = False,
 ) -> ResumePoint:
     """Compare the parties' settings, choose the latest checkpoint that all parties have, and return where to resume.
 
-    ``settings`` are groups of settings as text, by name.  Only their hashes are sent.  ``moments`` are the stages and
-    epochs of this party's checkpoints.  If a party was absent too long, there is no common checkpoint, and training
+    ``settings`` are groups of settings as text, by name.  Only their hashes are sent.  ``stage_epochs`` are the stages
+    and epochs of this party's checkpoints.  If a party was absent too long, there is no common checkpoint, and training
     resumes at the active party's last checkpoint.  Each other party then loads its own last checkpoint up to that
     epoch.  If the run ended while the first checkpoints were written, training starts from the beginning.
 
@@ -116,13 +121,13 @@ async def begin(
         ResumeError: at the active party, if a party has no checkpoint of the run to resume.
     """
     if net.me != roster.active:
-        await net.send(roster.active, "hello", _hello(settings, moments))
+        await net.send(roster.active, "hello", _hello(settings, stage_epochs))
         at = (await net.recv(roster.active, "start", {"at": TensorSpec((2,), torch.int64)}))["at"].tolist()
-        return ResumePoint(_moment(at[0]), _moment(at[1]) or (0, 0))
+        return ResumePoint(_stage_epoch(at[0]), _stage_epoch(at[1]) or (0, 0))
     theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
-    common = set(moments).intersection(*theirs.values())
-    now = max(common or moments, default=None)
-    if not common and len(moments) < 2:  # the run stopped while the first checkpoint was written
+    common = set(stage_epochs).intersection(*theirs.values())
+    now = max(common or stage_epochs, default=None)
+    if not common and len(stage_epochs) < 2:  # the run stopped while the first checkpoint was written
         now = None
     starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
@@ -138,7 +143,7 @@ async def begin(
     return ResumePoint(now, now or (0, 0))
 
 
-async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Moment]:
+async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[StageEpoch]:
     """Check a party's settings, and return the stages and epochs of its checkpoints; called at the active party.
 
     Raises:
@@ -151,10 +156,10 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Mo
         groups = [group for group, unlike in zip(settings, differs.tolist(), strict=True) if unlike]
         raise ConfigError(f"party {name!r} runs with other settings than the active party {net.me!r}: "
                           f"{', '.join(groups)}; give both the same")  # fmt: skip
-    return [moment for code in said["checkpoints"].tolist() if (moment := _moment(code)) is not None]
+    return [stage_epoch for code in said["checkpoints"].tolist() if (stage_epoch := _stage_epoch(code)) is not None]
 
 
-async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Moment) -> None:
+async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: StageEpoch) -> None:
     """Let a party rejoin with its own last checkpoint; ``now`` is the stage and epoch. Called at the active party.
 
     Raises:
@@ -168,20 +173,22 @@ async def send_start(net: Channel, name: str, start: ResumePoint) -> None:
     await net.send(name, "start", {"at": torch.tensor([_code(start.own), _code(start.now)])})
 
 
-def _latest(moments: Sequence[Moment], now: Moment | None) -> Moment | None:
-    return None if now is None else max((moment for moment in moments if moment <= now), default=None)
+def _latest(stage_epochs: Sequence[StageEpoch], now: StageEpoch | None) -> StageEpoch | None:
+    return (
+        None if now is None else max((stage_epoch for stage_epoch in stage_epochs if stage_epoch <= now), default=None)
+    )
 
 
-def _hello(settings: Mapping[str, str], moments: Sequence[Moment]) -> dict[str, Tensor]:
-    codes = torch.tensor([_code(moment) for moment in moments], dtype=torch.int64)
+def _hello(settings: Mapping[str, str], stage_epochs: Sequence[StageEpoch]) -> dict[str, Tensor]:
+    codes = torch.tensor([_code(stage_epoch) for stage_epoch in stage_epochs], dtype=torch.int64)
     return {"settings": torch.stack([fingerprint(text) for text in settings.values()]), "checkpoints": codes}
 
 
-def _code(moment: Moment | None) -> int:
-    return FRESH if moment is None else moment[0] * 10**9 + moment[1]
+def _code(stage_epoch: StageEpoch | None) -> int:
+    return FRESH if stage_epoch is None else stage_epoch[0] * 10**9 + stage_epoch[1]
 
 
-def _moment(code: int) -> Moment | None:
+def _stage_epoch(code: int) -> StageEpoch | None:
     return None if code < 0 else (code // 10**9, code % 10**9)
 
 

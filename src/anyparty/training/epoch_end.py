@@ -28,7 +28,7 @@ from anyparty.methods.method import Stage, State
 from anyparty.networks.heads import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
-from anyparty.training.party_run import Criterion, PartyRun, untaught
+from anyparty.training.party_run import Criterion, PartyRun, untrained_networks
 from anyparty.transport.contract import is_dropped
 
 SHORT = 5  # no remark on the best epoch after this number of scored epochs or fewer
@@ -113,7 +113,7 @@ def doubts(criterion: Criterion, progress: RunPosition, stage: str) -> Iterator[
         )
 
 
-async def verdict(
+async def share_decision(
     part: PartyRun,
     net: Channel,
     progress: RunPosition,
@@ -136,10 +136,10 @@ async def verdict(
         decided = judge(part.criterion, part.settings.patience, progress, record) if validates else EpochDecision()
         decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
         back = torch.tensor([name in decided.back for name in roster.names], dtype=torch.uint8)
-        said = {"verdict": torch.tensor([decided.keep, decided.stop], dtype=torch.uint8), "back": back}
+        message = {"verdict": torch.tensor([decided.keep, decided.stop], dtype=torch.uint8), "back": back}
         for name in roster.names:
             if name not in {net.me, *decided.back}:
-                await net.send(name, "verdict", said)
+                await net.send(name, "verdict", message)
         return decided
     expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
     got = await net.recv(roster.active, "verdict", expect)
@@ -231,9 +231,9 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
         yield sentence
     if sentence := _unjudged(part, stage, progress):
         yield sentence
-    taught = state.modules.get("taught")
-    if isinstance(taught, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        yield from untaught(part, state.topology, taught.missed)
+    trained = state.modules.get("taught")
+    if isinstance(trained, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
+        yield from untrained_networks(part, state.topology, trained.missed)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
 

@@ -33,10 +33,18 @@ from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.method import Batch, Method, Stage, State, checked_answer, checked_begin, checked_step
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
-from anyparty.training.control_messages import Moment
-from anyparty.training.epoch_end import OWN_LOSS, EpochDecision, check_ended, check_numbers, judge, noted, verdict
+from anyparty.training.control_messages import StageEpoch
+from anyparty.training.epoch_end import (
+    OWN_LOSS,
+    EpochDecision,
+    check_ended,
+    check_numbers,
+    judge,
+    noted,
+    share_decision,
+)
 from anyparty.training.party_run import PartyRun, TrainedParty
-from anyparty.transport.contract import at_moment
+from anyparty.transport.contract import set_step
 
 StoredStages = dict[str, dict[str, Tensor]]
 AVERAGED = 0.25  # share of the epochs, at the end, whose weights are averaged with train.keep = "average"
@@ -74,7 +82,7 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
             raise
         raise type(error)(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
-    at_moment(net, "", training=False)
+    set_step(net, "", training=False)
     return TrainedParty(state, progress.history, _chosen(part, progress))
 
 
@@ -84,27 +92,27 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     if part.hooks.on_begin is not None:
         part.hooks.on_begin(state, part.rows)
     progress, best = RunPosition(), StoredStages()
-    moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
+    stage_epochs = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
     # Each key is a (stage, epoch) that all parties reach together, each value this party's latest checkpoint there.
-    own = {meeting(stages, moment): moment for moment in moments}
+    own = {last_common(stages, stage_epoch): stage_epoch for stage_epoch in stage_epochs}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
         assert part.checkpoints is not None
         progress, best = part.checkpoints.load(state, own[start.own])
-    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # this party has missed epochs
+    if start.now != last_common(stages, (progress.stage, progress.epoch)):  # this party has missed epochs
         best, (progress.stage, progress.epoch) = {}, start.now
     return stages, state, progress, best
 
 
-def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
-    """Return the last (stage, epoch) that all parties reached together before this party reached ``moment``.
+def last_common(stages: Sequence[Stage], stage_epoch: StageEpoch) -> StageEpoch:
+    """Return the last (stage, epoch) that all parties reached together before this party reached ``stage_epoch``.
 
-    ``moment`` is a (stage, epoch).  Parties do not wait for each other in local stages.  If ``moment`` is in a local
-    stage, or directly after a last stage that is local, the result is therefore the start of that stage, or of the
-    first local stage in an uninterrupted series.
+    Parties do not wait for each other in local stages.  If ``stage_epoch`` is in a local stage, or directly after a
+    last stage that is local, the result is therefore the start of that stage, or of the first local stage in an
+    uninterrupted series.
     """
-    stage, epoch = moment
+    stage, epoch = stage_epoch
     first = stage
     while first > 0 and (first == len(stages) or stages[first].is_local) and stages[first - 1].is_local:
         first -= 1
@@ -229,7 +237,7 @@ async def _decide(
     elif stage.loss is not None and len(plan["validation"]):
         record |= _own_loss(stage, state, part, plan["validation"])
     if not stage.is_local:
-        return await verdict(part, net, progress, plan, record, validates=validates, last=last)
+        return await share_decision(part, net, progress, plan, record, validates=validates, last=last)
     if "validation" not in record:
         return EpochDecision()
     return judge(part.criterion if stage.loss is None else OWN_LOSS, part.settings.patience, progress, record)
@@ -252,7 +260,7 @@ async def _exchange(
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    at_moment(net, batch, training=True)
+    set_step(net, batch, training=True)
     loss = await checked_step(part.method, stage, net, state, part.rows, batch)
     record = _record(stage, 0, loss, began)
     if stage.validates and len(plan["validation"]):
@@ -322,7 +330,7 @@ async def _epoch(
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(train) if pure else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        at_moment(net, batch, training=True)
+        set_step(net, batch, training=True)
         loss = await checked_step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
@@ -339,7 +347,7 @@ async def _validate(
 ) -> dict[str, Any]:
     """Predict the validation rows and some training rows with all parties; return their scores at the active party."""
     rows = torch.cat([plan["validation"], plan["scored"]])
-    at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
+    set_step(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
     if answered is None:
         return {}

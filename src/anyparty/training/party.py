@@ -26,9 +26,10 @@ from anyparty.core.storage import tuples
 from anyparty.core.types import Capabilities, Channel, Roster, Task
 from anyparty.data.blocks import Rows, own_rows
 from anyparty.data.splits import TRAIN, VALIDATION, assign, restricted
-from anyparty.data.task import balanced, check_taught, task_of, teaching
+from anyparty.data.task import balanced, check_training_labels, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.method import Method, PartyContext
+from anyparty.metrics import headline
 from anyparty.networks.encoders import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
@@ -103,7 +104,7 @@ class PartyResult:
 
 
 async def take_part(
-    net: Channel, *, house: PartyInputs, roster: Roster, config: Config, method: Method, resume: bool = False
+    net: Channel, *, inputs: PartyInputs, roster: Roster, config: Config, method: Method, resume: bool = False
 ) -> PartyResult:
     """Run one party and return its result: receive or make the setup, preprocess the party's table, then train.
 
@@ -117,42 +118,42 @@ async def take_part(
         MessageError: a received message does not match its declaration.
         Diverged: the loss, a weight or a prediction is NaN or infinite.
     """
-    settings, known, table, leads = config.train, house.known, house.table, house.name == roster.active
-    setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
+    settings, known, table, leads = config.train, inputs.known, inputs.table, inputs.name == roster.active
+    setup = await share_setup(net, roster, _setup(inputs, config, method.can) if leads else None)
     use, task, observed = setup
     if len(use) != len(known.position):
-        raise MessageError(f"message 'setup' from {roster.active!r} to {house.name!r}: it has {len(use)} rows, but "
+        raise MessageError(f"message 'setup' from {roster.active!r} to {inputs.name!r}: it has {len(use)} rows, but "
                            f"the alignment here has {len(known.position)}")  # fmt: skip
     if observed is not None:
         table = teaching(table, known.position, observed.numpy())
 
     async def welcome(net: Channel, name: str) -> None:
-        if house.hooks.welcome is not None:
-            await house.hooks.welcome(net, name)
+        if inputs.hooks.welcome is not None:
+            await inputs.hooks.welcome(net, name)
         await set_up_again(net, roster, method, name, setup)
 
     if leads:
         warn_of_idle(method, roster)
     if leads and task is not None:
-        settings.metric_for(task)  # rejects a metric that does not fit the task, before the first epoch
+        headline(task, settings.metric)  # rejects a metric that does not fit the task, before the first epoch
     joined = None
     if leads and observed is not None:
         joined = rows_of(settings.rows, observed.numpy(), known.position >= 0)
     at = table.blocks_at(known.position)
     prepare = features = None
-    if house.name in roster.blocks:
-        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale, max_levels=house.max_levels)
+    if inputs.name in roster.blocks:
+        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=inputs.scale, max_levels=inputs.max_levels)
         features = prepare.features(table, new=False)
     seat = PartyContext(
-        me=house.name,
+        me=inputs.name,
         roster=roster,
         task=task,
         inputs=prepare.width if prepare else 0,
-        encoder=house.encoder,
-        optimizer=house.optimizer,
+        encoder=inputs.encoder,
+        optimizer=inputs.optimizer,
         device=device_of(settings.device),
     )
-    labels = None if task is None or table.label is None else encode(table.label, task, house.name)
+    labels = None if task is None or table.label is None else encode(table.label, task, inputs.name)
     rows = own_rows(
         known.position, blocks=at, features=features, labels=labels, observed=observed, key=known.key,
         ids=table.ids if leads else None, device=seat.device,
@@ -167,12 +168,12 @@ async def take_part(
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
         training=None if joined is None else torch.from_numpy((use == TRAIN) & joined),
         joined=None if joined is None else torch.from_numpy(joined),
-        checkpoints=None if house.folder is None else Checkpoints(house.folder),
+        checkpoints=None if inputs.folder is None else Checkpoints(inputs.folder),
         resume=resume,
-        hooks=replace(house.hooks, welcome=welcome),
+        hooks=replace(inputs.hooks, welcome=welcome),
     )
     trained = await play(part, net)
-    label = None if house.table.label is None else house.table.label.name
+    label = None if inputs.table.label is None else inputs.table.label.name
     return PartyResult(
         seat=seat, trained=trained, prepare=prepare, rows=rows, use=use if joined is None else restricted(use, joined),
         label=label, rules=table.rules,
@@ -182,24 +183,24 @@ async def take_part(
 Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
 
 
-def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
+def _setup(inputs: PartyInputs, config: Config, can: Capabilities) -> Setup:
     """Return the setup: the use of each row, the task, and which party has which row; called at the active party."""
-    known = house.known
-    assert house.table.label is not None
+    known = inputs.known
+    assert inputs.table.label is not None
     assert known.observed is not None
-    table = teaching(house.table, known.position, known.observed.numpy())
-    seeds = Seeds(config.train.seed, house.hooks.secret)
-    asked = config.federation
-    plan = config.split.plan(config.train, asked.task)
-    use = assign(house.table, known.position, known.observed.numpy(), plan, seeds)
-    task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
+    table = teaching(inputs.table, known.position, known.observed.numpy())
+    seeds = Seeds(config.train.seed, inputs.hooks.secret)
+    settings = config.federation
+    plan = config.split.plan(config.train, settings.task)
+    use = assign(inputs.table, known.position, known.observed.numpy(), plan, seeds)
+    task = task_of(table, known.position, use, settings.task, settings.positive, without=can.without_labels)
     if config.train.balance and task.kind == "regression":
         raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
-    taught = restricted(use, rows_of(config.train.rows, known.observed.numpy(), known.position >= 0))
+    used = restricted(use, rows_of(config.train.rows, known.observed.numpy(), known.position >= 0))
     if config.train.rows != "any":
-        check_taught(table, known.position, taught, task, config.train.rows)
+        check_training_labels(table, known.position, used, task, config.train.rows)
     if config.train.balance:
-        task = replace(task, weights=balanced(table, known.position, taught, task))
+        task = replace(task, weights=balanced(table, known.position, used, task))
     return use, task, known.observed
 
 
@@ -247,11 +248,11 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
     assert task is not None
     assert observed is not None
     nothing = torch.empty(0, dtype=torch.uint8)
-    said = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
+    message = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
     if name in roster.labelers:
-        about = torch.frombuffer(bytearray(json.dumps(public(task)).encode()), dtype=torch.uint8)
-        said |= {"task": about, "observed": observed.flatten().byte()}
-    await net.send(name, "setup", said)
+        task_bytes = torch.frombuffer(bytearray(json.dumps(public(task)).encode()), dtype=torch.uint8)
+        message |= {"task": task_bytes, "observed": observed.flatten().byte()}
+    await net.send(name, "setup", message)
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:

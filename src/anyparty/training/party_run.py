@@ -78,10 +78,10 @@ class StaticMembership:
         return ""
 
 
-def door_of(net: Channel) -> Membership:
+def membership_of(net: Channel) -> Membership:
     """Return the membership of a channel's transport; a ``StaticMembership`` if the transport has none."""
-    door: Membership = getattr(net, "door", None) or StaticMembership()
-    return door
+    membership: Membership = getattr(net, "membership", None) or StaticMembership()
+    return membership
 
 
 Require = Literal["all"] | int | None
@@ -277,7 +277,7 @@ class PartyRun:
         """The rule by which the active party compares epochs."""
         task, y = self.seat.task, self.rows.y
         assert task is not None
-        name, greater = self.settings.metric_for(task)
+        name, greater = headline(task, self.settings.metric)
         smooth = headline(task)[0]
         if name in {smooth, "loss"}:
             return Criterion(metric=name, greater=greater)
@@ -333,17 +333,17 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
     if net.me != roster.active or not others:
         return rows
     assert rows.labeled is not None
-    told = {name: (await labelled_at(net, name, rows.n)).to(rows.labeled.device) for name in others}
-    return replace(rows, labeled_at=told)
+    labelled = {name: (await labelled_at(net, name, rows.n)).to(rows.labeled.device) for name in others}
+    return replace(rows, labeled_at=labelled)
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
     """Receive a host's mask of labelled rows, and return this mask: [N] bool."""
-    said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
-    return said["labelled"].bool()
+    message = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
+    return message["labelled"].bool()
 
 
-def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
+def untrained_networks(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
     """Yield remarks on networks that were not trained; called at the active party.
 
     ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties on whose rows the
@@ -353,17 +353,17 @@ def untaught(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -
     for host, labeled in rows.labeled_at.items():
         assert rows.observed is not None
         assert part.training is not None
-        there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
+        present = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
         # a user-defined method without a topology may read the embeddings of all parties
         read = topology.reads[host] if topology else roster.blocks
-        reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
-        if not any(there):
+        reached |= {k for k, name in enumerate(roster.blocks) if present[k] and name in read}
+        if not any(present):
             idle.append(host)
     unread = topology.unread if topology else ()
     if unread:
         yield f"no head reads the embeddings of {some(unread)}, which therefore sends nothing and is not trained"
-    told = {*idle, *unread}
-    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in told]
+    mentioned = {*idle, *unread}
+    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in mentioned]
     if without:
         yield f"training reached no labelled row of {some(without)}, so that predictions ignore it"
     if idle:

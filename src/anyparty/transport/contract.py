@@ -143,7 +143,7 @@ class ContractChannel:
             If it is ``None``, an extreme message ends the run.
         bounds: the magnitudes of all received tensors, from which the bounds on numbers follow; if ``None``,
             there are no bounds.
-        moment: the current step of the run, whose text error messages show; ``at_moment`` sets it.
+        step: the current step of the run, whose text error messages show; ``set_step`` sets it.
         training: True if the current step is a training step, not validation or prediction.
         dropped: the reasons why parties were excluded, by party.
         ledger: the ledger that counts sent messages; ``None`` if the inner channel counts them.
@@ -162,7 +162,7 @@ class ContractChannel:
     declared: Iterable[MessageSpec]
     lose: Callable[[str, str], None] | None = None
     bounds: Bounds | None = field(default_factory=Bounds)
-    moment: object = ""
+    step: object = ""
     training: bool = False
     dropped: dict[str, str] = field(default_factory=dict)
     ledger: Ledger | None = None
@@ -193,7 +193,7 @@ class ContractChannel:
         check(tensors, expect, what)
         extreme = self.bounds and self.bounds.check(frm, tag, tensors, expect, training=self.training)
         if extreme is not None:
-            self._refuse(frm, f"{what}{self.moment and f' at {self.moment}'}: {extreme}")
+            self._refuse(frm, f"{what}{self.step and f' at {self.step}'}: {extreme}")
         return tensors
 
     def _check_declared(self, to: str, tag: str) -> None:
@@ -231,10 +231,10 @@ class ContractChannel:
         await self.channel.close()
 
 
-def at_moment(net: Channel, moment: object, *, training: bool) -> None:
+def set_step(net: Channel, step: object, *, training: bool) -> None:
     """Record on a ``ContractChannel`` the current step of the run, and whether this is a training step."""
     if isinstance(net, ContractChannel):
-        net.moment, net.training = moment, training
+        net.step, net.training = step, training
 
 
 def is_dropped(net: Channel, party: str) -> bool:

@@ -224,7 +224,7 @@ class ReliableEndpoint:
     # ---- membership
 
     @property
-    def door(self) -> ReliableEndpoint:
+    def membership(self) -> ReliableEndpoint:
         """The channel itself, which also lists the parties that left or wait to be readmitted, and readmits them."""
         return self
 

@@ -28,7 +28,15 @@ import tomli_w
 
 from anyparty.core.types import Roster
 from anyparty.deployment.flare.admin import about, ask_server
-from anyparty.deployment.flare.provisioning import OURS, SignedFile, check_place, dress, install, provision, request
+from anyparty.deployment.flare.provisioning import (
+    OURS,
+    SignedFile,
+    check_place,
+    install,
+    provision,
+    request,
+    write_site_files,
+)
 from anyparty.deployment.flare.provisioning import approve as approve_request
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import processes, run_site, start, stop
@@ -93,7 +101,7 @@ def init(
             own = {"party": name, "active": roster.active, "parties": list(roster.names), **(site or {})}
             if tables and name in tables:
                 own["table"] = str(Path(tables[name]).resolve())
-            dress(kit, own)
+            write_site_files(kit, own)
     said = {"active": roster.active, "parties": list(roster.names), "host": host, "port": port, "scheme": scheme}
     (folder / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
     return kits

@@ -193,7 +193,7 @@ def check_place(place: Path) -> None:
                               "use another place")  # fmt: skip
 
 
-def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
+def write_site_files(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     """Write the files that a site needs in addition to FLARE's files.
 
     The files are written again at each start of the site, because they contain the kit's path.
@@ -395,7 +395,7 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         shutil.move(new / "startup", kit / "startup")
         shutil.copytree(new, kit, dirs_exist_ok=True)
         own = {key: about[key] for key in ("party", "active", "parties")}
-        dress(kit, None if known else own)
+        write_site_files(kit, None if known else own)
         kit.chmod(0o700)  # the copy above has also set the mode of the temporary folder
     shutil.rmtree(place)  # the key is now only in the kit
     return str(made["rootca_fingerprint_sha256"])

@@ -15,8 +15,8 @@ from anyparty.transport.reliable_session import Timeouts
 
 FILE = "anyparty.toml"
 PARTS = {
-    "train": "anyparty.deployment.site.site_training:train_at_home",
-    "predict": "anyparty.deployment.site.site_prediction:predict_at_home",
+    "train": "anyparty.deployment.site.site_training:train_at_site",
+    "predict": "anyparty.deployment.site.site_prediction:predict_at_site",
     "serve": "anyparty.serving.responder:serve_at_site",
 }
 PartFunction = Callable[..., Awaitable[Any]]

@@ -22,7 +22,7 @@ from anyparty.core.storage import take
 from anyparty.deployment.flare.admin import about, ask_server
 from anyparty.deployment.flare.admission import CONNECTED, MARK
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate, check_key
-from anyparty.deployment.flare.provisioning import LOOPBACK, dress, organisation
+from anyparty.deployment.flare.provisioning import LOOPBACK, organisation, write_site_files
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError, RunError, needing, some
 
@@ -90,7 +90,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
     try:
         for name in [said["active"], *(each for each in said["parties"] if each != said["active"])]:
             kit = (folder / "kits" / name).resolve()
-            dress(kit)
+            write_site_files(kit)
             check_certificate(ServerAddress.of(kit, name))
             with (kit / "site.log").open("ab") as out:
                 started[name] = subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
@@ -219,7 +219,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
 
     """
     kit = kit.resolve()
-    dress(kit)
+    write_site_files(kit)
     site = SiteConfig.read(kit)
     gate = ServerAddress.of(kit, site.party)
     check_certificate(gate, say)

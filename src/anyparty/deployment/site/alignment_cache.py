@@ -162,7 +162,7 @@ async def aligned(
         AlignmentError: a new alignment is needed, and a party is offline.
         ResumeError: with ``resume``, a party's table has changed or its alignment is missing.
     """
-    kept = _of(path, table, _parties(roster), apart=apart)
+    kept = _usable(path, table, _parties(roster), apart=apart)
     number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
     again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
     if again is None:
@@ -230,7 +230,7 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
     return {"names": list(roster.names), "blocks": list(roster.blocks)}
 
 
-def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
+def _usable(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
     """Return the alignment stored at ``path`` if it was made for this table and these parties, else None.
 
     If the stored alignment allows parties that have no row in common, it can be used only if ``apart`` is True.
@@ -255,8 +255,11 @@ async def _agree_on_alignment(
     numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
     unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
     same = bool(number.any()) and not unlike
+    if resume and not number.any() and not unlike:
+        raise ResumeError("cannot resume: the alignment is not complete; start without --resume (resume=True): an "
+                          "interrupted alignment continues")  # fmt: skip
     if resume and not same:
-        raise ResumeError(f"cannot resume: {unlike or [net.me]} has another alignment than the run (its table or "
+        raise ResumeError(f"cannot resume: {some(unlike or [net.me])} has another alignment than the run (its table or "
                           "folder changed, or its alignment is from an earlier version); "
                           f"start without --resume (resume=True)")  # fmt: skip
     away = [name for name in roster.names if name not in {net.me, *others}]

@@ -85,7 +85,7 @@ class StoredPart:
                               "(--config CONFIG.toml, or config=...)") from None  # fmt: skip
 
 
-async def predict_at_home(
+async def predict_at_site(
     site: SiteSettings,
     config: Config,
     net: Channel,
@@ -148,7 +148,7 @@ async def _predict(
     told: dict[str, Any] = {"rows": len(wanted)}
     if answered is not None:
         places = torch.from_numpy(known.position)[wanted].numpy()
-        silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
+        silent = tuple(dict.fromkeys((*answered.silent, *_offline(part, asked, there))))
         named = replace(answered, silent=silent)
         if table.id_columns is not None:
             named = replace(named, id_columns=table.id_columns[places])
@@ -214,7 +214,7 @@ def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | N
     return names
 
 
-def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
+def _offline(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
     """Return the parties that may take part in the prediction, but are not in ``there``, the connected parties."""
     roster = part.about.roster
     if there is None or part.method.can.predicts_alone:

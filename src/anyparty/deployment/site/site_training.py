@@ -1,6 +1,6 @@
 """Run one party's share of a training at its own site, in its own process, with its own table and folder.
 
-``train_at_home`` aligns the rows privately if necessary, trains, and saves the party's share of the model.  The party's
+``train_at_site`` aligns the rows privately if necessary, trains, and saves the party's share of the model.  The party's
 folder contains:
 
     alignment.safetensors     positions of its own rows; at the active party also which party has which row
@@ -54,7 +54,7 @@ from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.loop import predict_rows
 from anyparty.training.party import PartyResult, agreed_on
-from anyparty.training.party_run import Attendance, RunHooks, door_of
+from anyparty.training.party_run import Attendance, RunHooks, membership_of
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow
 
@@ -111,7 +111,7 @@ def roster_of(site: SiteSettings, config: Config) -> Roster:
     return Roster(tuple(party(name) for name in site.parties), site.active)
 
 
-async def train_at_home(site: SiteSettings, config: Config, net: Channel, *, resume: bool = False) -> dict[str, Any]:
+async def train_at_site(site: SiteSettings, config: Config, net: Channel, *, resume: bool = False) -> dict[str, Any]:
     """Train one party at its own site; return the epochs and scores that the coordinator may show.
 
     Raises:
@@ -122,22 +122,26 @@ async def train_at_home(site: SiteSettings, config: Config, net: Channel, *, res
 
 
 async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
-    home, door, leads = SiteParty.of(site, config, resume=resume), door_of(net), site.party == site.active
-    run = home.run
+    site_party, membership, leads = (
+        SiteParty.of(site, config, resume=resume),
+        membership_of(net),
+        site.party == site.active,
+    )
+    run = site_party.run
     recorder = SiteRecorder.begin(
         site.folder, party=site.party, active=site.active, parties=run.roster.names, settings=config.to_toml(),
-        table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
+        table=site_party.table.fingerprint, can=run.method.can, job=membership.run, resume=resume,
     )  # fmt: skip
     with recorder.open():
         if not leads:  # the active party reports its notes later, with the overlap
-            remarked(home.table, *summary.notes(home.table))
-        lose = door.lose if config.train.extreme == "drop" else None
+            remarked(site_party.table, *summary.notes(site_party.table))
+        lose = membership.lose if config.train.extreme == "drop" else None
         wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
         known, number = await aligned(
             site.folder / ALIGNMENT,
             wired,
             run.roster,
-            home.table,
+            site_party.table,
             salt=config.federation.salt,
             normalize=config.federation.id_normalize,
             resume=resume,
@@ -145,34 +149,39 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
             progress=recorder.on_align_progress,
         )
         agreed = agreed_on(config, run.method, run.roster, len(known.position))
-        recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(home, known))
+        recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(site_party, known))
         hooks = RunHooks(
-            callback=recorder, membership=door, welcome=partial(welcome, number), secret=secret_in(site.folder),
+            callback=recorder, membership=membership, welcome=partial(welcome, number), secret=secret_in(site.folder),
             on_checkpoint=recorder.on_checkpoint,
         )  # fmt: skip
         party = run.party(
-            site.party, home.table, known, folder=site.folder / "checkpoints", hooks=hooks, encoder=home.encoder
+            site.party,
+            site_party.table,
+            known,
+            folder=site.folder / "checkpoints",
+            hooks=hooks,
+            encoder=site_party.encoder,
         )
         outcome = await party(wired)
-        unsaved = await _keep(home, outcome, wired)
-        scores = await _score(home, outcome, wired)
+        unsaved = await _keep(site_party, outcome, wired)
+        scores = await _score(site_party, outcome, wired)
         recorder.finish(outcome.trained, scores)
         recorder.record.shape = dict(vars(sizes_of(outcome)))
-        told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
+        result: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
         if leads:
             own = {site.party: outcome}
             recorder.record.costs = counted_costs(run.method, own, config.train.batch_size, recorder.ledger)
-            told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
+            result["attendance"] = await _attendance(site_party, outcome, wired, unsaved, recorder)
         else:
             # Count the message "finished" now: it is sent after the record was written.
             recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)
     if not leads:
         await ContractChannel(net, run.roster, control_messages.PART_MESSAGES).send(site.active, "finished", {})
-    return told
+    return result
 
 
 async def _attendance(
-    home: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
+    site_party: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
 ) -> list[str]:
     """Wait until the other parties have finished; return and record warnings about parties that missed epochs.
 
@@ -180,8 +189,8 @@ async def _attendance(
         Incomplete: a party failed at the end of training, or ``train.require`` is not met.
         Stopped: the job was ended during the wait.
     """
-    run = home.run
-    names = [name for name in run.roster.names if name not in {home.site.party, *unsaved}]
+    run = site_party.run
+    names = [name for name in run.roster.names if name not in {site_party.site.party, *unsaved}]
     local = {stage.name for stage in run.method.stages(outcome.seat) if stage.is_local}
     unfinished = await control_messages.unfinished(net, names)
     if any(ENDED in why for why in (*unsaved.values(), *unfinished.values())):
@@ -210,20 +219,20 @@ def remarked(table: Table, *notes: str) -> Table:
     return table
 
 
-def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
+def _overview(site_party: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
     """Return the overlap and a one-line description of the task; at passive parties, ``None`` and an empty text."""
     if known.observed is None:
         return None, ""
     observed = known.observed.numpy()
     overlap = Overlap.count(
-        observed, home.run.roster.blocks, labeled_rows(home.table, known.position),
-        summary.notes(home.table, home.run.config.federation.task), held=known.position >= 0,
+        observed, site_party.run.roster.blocks, labeled_rows(site_party.table, known.position),
+        summary.notes(site_party.table, site_party.run.config.federation.task), held=known.position >= 0,
     )  # fmt: skip
-    asked = home.run.config.federation
-    return overlap, predicted(teaching(home.table, known.position, observed), asked.task, asked.positive)
+    asked = site_party.run.config.federation
+    return overlap, predicted(teaching(site_party.table, known.position, observed), asked.task, asked.positive)
 
 
-async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
+async def _keep(site_party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
     """Save the party's share of the model; the active party also saves the hashes (SHA-256) of all other shares.
 
     Return the parties that were lost before they had saved their share, with the reasons; empty at a passive party.
@@ -231,7 +240,7 @@ async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str
     The weights and the files with their hashes are written without an await in between, so that a crash in between is
     unlikely.
     """
-    site, run = home.site, home.run
+    site, run = site_party.site, site_party.run
     leads = site.party == site.active
     others, lost = await control_messages.gather_marks(
         net, [name for name in run.roster.names if leads and name != site.party]
@@ -243,13 +252,13 @@ async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str
     return lost
 
 
-async def _score(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, Any] | None:
+async def _score(site_party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, Any] | None:
     """Score the test rows with all parties; return the scores at the active party, ``None`` at the other parties."""
-    wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.use == TEST)), Seeds(home.run.config.train.seed)
+    wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.use == TEST)), Seeds(site_party.run.config.train.seed)
     if not len(wanted):
         return None
     answered = await predict_rows(
-        home.run.method, net, outcome.trained.state, outcome.rows, wanted, home.run.roster.blocks, seeds
+        site_party.run.method, net, outcome.trained.state, outcome.rows, wanted, site_party.run.roster.blocks, seeds
     )
     if answered is None:
         return None

@@ -66,7 +66,7 @@ async def impute(
         parts.append(_fill(method, turn, state, told, S, counts=counts))
 
     for number, chunk in enumerate(method.chunks(batch.rows)):
-        part = replace(batch, rows=chunk, moment=("impute", 0, number))
+        part = replace(batch, rows=chunk, step_id=("impute", 0, number))
         weighed = await method.weighed(net, state, rows, part, asked)
         if weighed is not None:
             known = weighed.known(state.seat.roster).any(dim=1)

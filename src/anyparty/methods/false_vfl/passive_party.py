@@ -136,7 +136,7 @@ class BatchTurn:
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
-        if self.follows and self.batch.moment[-1] == 0:  # only in the first batch of an epoch
+        if self.follows and self.batch.step_id[-1] == 0:  # only in the first batch of an epoch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
             log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)

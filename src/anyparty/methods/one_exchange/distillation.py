@@ -75,13 +75,13 @@ class DistillationLoss:
         teacher's embeddings of these rows.
         """
         z, back = net(x)
-        whole = self._of(back - x, "mse").sum()
+        whole = self._reduced(back - x, "mse").sum()
         if targets is not None and held is not None and len(held) and targets.shape[1]:
             off = z[held][:, : targets.shape[1]] - targets
-            whole = whole + self.weight * self._of(off, self.distance).sum()
+            whole = whole + self.weight * self._reduced(off, self.distance).sum()
         return whole / len(x)
 
-    def _of(self, off: Tensor, distance: Distance) -> Tensor:
+    def _reduced(self, off: Tensor, distance: Distance) -> Tensor:
         """Return the sum or the mean of each row's squared or absolute differences: off [B, width] -> [B]."""
         off = off**2 if distance == "mse" else off.abs()
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)

@@ -126,7 +126,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
     return turns
 
 
-MOMENT = "moment"
+STEP_KEY = "moment"
 WHEN = TensorSpec((2,), torch.int64)
 
 
@@ -136,14 +136,14 @@ class RoundChannel:
 
     Attributes:
         net: the underlying channel.
-        moment: (stage, epoch, step) of the round.
+        step_id: (stage, epoch, step) of the round.
         within: time limit of the messages, in seconds from the first call of ``recv``; ``None`` means no limit.
         late: the parties whose messages were too late.
 
     """
 
     net: Channel
-    moment: tuple[str | int, ...]
+    step_id: tuple[str | int, ...]
     within: float | None = None
     late: list[str] = field(default_factory=list)
 
@@ -158,7 +158,7 @@ class RoundChannel:
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
         """Send a message of this round."""
-        await self.net.send(to, tag, {**tensors, MOMENT: torch.tensor(self.moment[1:], dtype=torch.int64)})
+        await self.net.send(to, tag, {**tensors, STEP_KEY: torch.tensor(self.step_id[1:], dtype=torch.int64)})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         """Wait for a message of this round; discard messages of earlier rounds.
@@ -180,11 +180,11 @@ class RoundChannel:
         }
         what = f"message {tag!r} from {frm!r} to {self.me!r}"
         while True:
-            got = await self.net.recv(frm, tag, any_rows | {MOMENT: WHEN})
-            when = tuple(got.pop(MOMENT).tolist())
-            if when > self.moment[1:]:
-                raise MessageError(f"{what}: it is of epoch and batch {when}, here it is {self.moment[1:]}")
-            if when == self.moment[1:]:
+            got = await self.net.recv(frm, tag, any_rows | {STEP_KEY: WHEN})
+            when = tuple(got.pop(STEP_KEY).tolist())
+            if when > self.step_id[1:]:
+                raise MessageError(f"{what}: it is of epoch and batch {when}, here it is {self.step_id[1:]}")
+            if when == self.step_id[1:]:
                 check(got, expect, what)
                 return got
 

@@ -58,7 +58,7 @@ class Round:
     seat: PartyContext
 
     @cached_property
-    def meeting(self) -> RoundExchange:
+    def round_exchange(self) -> RoundExchange:
         """The party's side of the exchange that begins a round."""
         copy = HeadCopy(self.split)
         return RoundExchange(
@@ -107,14 +107,14 @@ class Round:
         if mine or me in self._topology.hosts:
             others = self._others(rows, batch, tau)
             encoded = self._now()
-            got = await self.meeting.meet(net, state, rows, batch, mine, tau, others)
+            got = await self.round_exchange.meet(net, state, rows, batch, mine, tau, others)
             if got.missed:
                 return None
             met = self._now()
             tau[me] = await self._iterate(state, rows, batch, taken, mine, got)
             if isinstance(self.schedule, AdaptiveFlex) and roster.active not in got.without:
                 flex.keep_rate(state, self.schedule, self.local, tau[me], got.rate)
-            if self.meeting.asks:
+            if self.round_exchange.asks:
                 real_clock.note(state, tau[me], encoded - began + self._now() - met)
             if got.late:
                 state.kept[MISSED] = state.kept.get(MISSED, torch.zeros((), dtype=torch.int64)) + len(got.late)
@@ -126,7 +126,7 @@ class Round:
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:  # noqa: ARG002
         """Wait for parties that were too late for the last rounds of an epoch, before validation."""
         began = self._now()
-        await self.meeting.settle(net, state)
+        await self.round_exchange.settle(net, state)
         if isinstance(self.clock, RealClock) and self.seat.me == self.seat.roster.active:
             move_on(state, self._now() - began)
 
@@ -255,7 +255,7 @@ class RoundExchange:
         are the passive parties that take part; the list is empty at a passive party.
         """
         me, active = self.seat.me, self.seat.roster.active
-        net = RoundChannel(net, batch.moment) if self.hurries else net
+        net = RoundChannel(net, batch.step_id) if self.hurries else net
         assert state.topology is not None
         await exchange.share(net, state.topology.readers[me], mine)
         pace = torch.empty(0)
@@ -337,24 +337,24 @@ class RoundExchange:
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, asked: list[str]
     ) -> tuple[Gathered, tuple[str, ...]]:
         """Wait at a host for embeddings of parties in ``asked``; return the embeddings and the late parties."""
-        if isinstance(net, RoundChannel) and batch.moment[-1] != 0:
+        if isinstance(net, RoundChannel) and batch.step_id[-1] != 0:
             assert isinstance(self.clock, RealClock)
-            net = RoundChannel(net.net, net.moment, within=self.clock.waits)
+            net = RoundChannel(net.net, net.step_id, within=self.clock.waits)
         there = await self.split.gather(net, state, rows, batch, mine, asked)
         if not isinstance(net, RoundChannel):
             return there, ()
         for name in there.parts:
             self.owed.pop(name, None)
-        self.owed.update(dict.fromkeys(net.late, net.moment))
+        self.owed.update(dict.fromkeys(net.late, net.step_id))
         return there, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
         """Receive and discard embeddings that were too late for a round, so that validation does not receive them."""
         assert state.topology is not None
         expect = {"h": TensorSpec((-1, *state.topology.width))}
-        for name, moment in self.owed.items():
+        for name, step_id in self.owed.items():
             try:
-                await RoundChannel(net, moment).recv(name, "embedding", expect)
+                await RoundChannel(net, step_id).recv(name, "embedding", expect)
             except PartyLost:
                 continue
         self.owed.clear()

@@ -151,7 +151,7 @@ class VaflParty(VaflHost):
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)
-        first = batch.moment[1:2] == (0,)
+        first = batch.step_id[1:2] == (0,)
         mine = self.split.encode(state, rows, batch) if whose == me or first else None
         await exchange.share(net, [active], mine)
         loss: float | None = None
@@ -182,10 +182,10 @@ class VaflParty(VaflHost):
             state.kept[MEETINGS] = torch.zeros(len(blocks), dtype=torch.int64)
             state.kept[READY] = torch.tensor([self._cycle(name, 0) for name in blocks], dtype=torch.float64)
         for _ in range(int(state.kept[MEETINGS].sum()), number):
-            self._meeting(state)
-        return self._meeting(state)
+            self._next_exchange(state)
+        return self._next_exchange(state)
 
-    def _meeting(self, state: State) -> str:
+    def _next_exchange(self, state: State) -> str:
         """Return the party that is ready next, and advance the clock to the time at which it is ready."""
         blocks, ready = self.seat.roster.blocks, state.kept[READY].tolist()
         k = ready.index(min(ready))
@@ -194,8 +194,8 @@ class VaflParty(VaflHost):
         state.kept[READY][k] = ready[k] + self._cycle(blocks[k], int(state.kept[MEETINGS][k]))
         return blocks[k]
 
-    def _cycle(self, name: str, meeting: int) -> float:
-        took = self.schedule.lasts(self.clock, {name: 1}, meeting)
+    def _cycle(self, name: str, number: int) -> float:
+        took = self.schedule.lasts(self.clock, {name: 1}, number)
         return took - self.clock.latency if name == self.seat.roster.active else took
 
 
@@ -244,7 +244,7 @@ class RealVaflParty(VaflHost):
         except BaseException:
             self._leave()
             raise
-        self._spend(state, began, meetings=1)
+        self._spend(state, began, exchanges=1)
         return loss
 
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:
@@ -259,7 +259,7 @@ class RealVaflParty(VaflHost):
                             await exchange.share_gradients(net, {name: there.parts[name][1][:0]})
             finally:
                 self._leave()
-            self._spend(state, began, meetings=0)
+            self._spend(state, began, exchanges=0)
         self.epoch = RealVaflEpoch()
 
     # Functions that run at a passive party
@@ -315,13 +315,13 @@ class RealVaflParty(VaflHost):
             if name != me and name not in now.on_the_way and self._has_next(name, rows):
                 now.on_the_way[name] = asyncio.create_task(self._awaited(net, state, name, rows))
         await asyncio.sleep(0)  # let the tasks receive messages that have arrived
-        await self._came(0.0)
+        await self._await_first(0.0)
         if me in self.seat.roster.blocks and me not in now.ready and self._has_next(me, rows):
             now.ready.append(me)
         if not now.ready:
-            await self._came(None)
+            await self._await_first(None)
 
-    async def _came(self, within: float | None) -> None:
+    async def _await_first(self, within: float | None) -> None:
         """Wait for the first embeddings to arrive, and add their parties to ``epoch.ready``.
 
         The wait lasts at most ``within`` seconds; ``None`` means no limit.
@@ -356,6 +356,6 @@ class RealVaflParty(VaflHost):
             task.cancel()
         self.epoch.on_the_way.clear()
 
-    def _spend(self, state: State, began: float, *, meetings: int) -> None:
+    def _spend(self, state: State, began: float, *, exchanges: int) -> None:
         move_on(state, self.clock.now() - began)
-        state.kept[ROUND] = state.kept.get(ROUND, torch.zeros((), dtype=torch.int64)) + meetings
+        state.kept[ROUND] = state.kept.get(ROUND, torch.zeros((), dtype=torch.int64)) + exchanges

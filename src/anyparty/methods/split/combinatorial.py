@@ -104,8 +104,8 @@ class Combinatorial(Rule):
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
         everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
         valid = observed.any(dim=1)
-        if fusion.taught is not None and fusion.taught.sets.any():
-            valid = valid & fusion.taught.sets[subset]
+        if fusion.trained is not None and fusion.trained.sets.any():
+            valid = valid & fusion.trained.sets[subset]
         return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:

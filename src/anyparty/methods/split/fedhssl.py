@@ -218,7 +218,7 @@ class FedHSSL(SelfSupervised):
         """
         if "encoder" not in state.modules or rows.block is None:
             return None
-        if batch.moment[-1] == 0:
+        if batch.step_id[-1] == 0:
             await self._aggregate(net, state)
         me, roster = state.seat.me, state.seat.roster
         x, held = rows.block.take(batch.rows)

@@ -138,7 +138,7 @@ class PseudoLabelled(Split):
 
         The module's docstring defines the loss with pseudo-labels.
         """
-        if batch.moment[0] != STAGE:
+        if batch.step_id[0] != STAGE:
             return super().learn(state, rows, batch, there, h)
         assert rows.key is not None
         y, known = labels_of(rows, batch)
@@ -164,9 +164,9 @@ class PseudoLabelled(Split):
         """Return each row's predicted class [B], and a mask [B]: True if its probability is at least tau."""
         with torch.no_grad():
             # as in prediction, ignore the embeddings of a party until one of its rows has been used for training
-            if fusion.taught is not None and fusion.taught.missed:
+            if fusion.trained is not None and fusion.trained.missed:
                 h, observed = h.clone(), observed.clone()
-                h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
+                h[:, fusion.trained.missed], observed[:, fusion.trained.missed] = 0.0, False
             outputs, valid = outputs_of(self.rule, fusion, h, observed)
             given, answer = answer_of(self.rule, fusion, outputs, valid, observed, key)
             support = adapted(self.rule).support(given)

@@ -68,8 +68,8 @@ class Fusion:
         everyone: the owners of the heads at all hosts together, in ascending order.
         task: the prediction task.
         k: the host's index among the K parties; -1 if the host holds no columns.
-        taught: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another host's
-            heads.
+        trained: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another
+            host's heads.
         chosen_from: [B*, K] bool, in the stage of pseudo-labels, the parties that have each of B* rows; ``None`` in all
             other stages. In this stage, the loss is a mean over B* rows, and rows without a pseudo-label count as 0.
 
@@ -80,7 +80,7 @@ class Fusion:
     everyone: Tensor
     task: Task
     k: int
-    taught: TrainedParties | None = None
+    trained: TrainedParties | None = None
     chosen_from: Tensor | None = None
 
 

@@ -158,14 +158,14 @@ class Split:
         ``host`` is then the name of the other host.
         """
         seat, topology = state.seat, state.topology
-        taught: nn.Module | None = None
+        trained: nn.Module | None = None
         assert topology is not None
         assert seat.task is not None
         host = seat.me if host is None else host
         if heads is None:
-            heads, taught = state.modules["heads"], state.modules["taught"]
+            heads, trained = state.modules["heads"], state.modules["taught"]
         assert isinstance(heads, StackedMLP | ModuleHeads)
-        assert isinstance(taught, TrainedParties | None)
+        assert isinstance(trained, TrainedParties | None)
         everyone = sorted(chain.from_iterable(topology.hosts.values()))
         return Fusion(
             heads=heads,
@@ -173,7 +173,7 @@ class Split:
             everyone=torch.tensor(everyone, dtype=torch.int64, device=seat.device),
             task=seat.task,
             k=topology.blocks.index(host) if host in topology.blocks else -1,
-            taught=taught,
+            trained=trained,
         )
 
     # Functions for training
@@ -320,8 +320,8 @@ class Split:
             Diverged: the loss is not a number.
             ConfigError: a user's rule returned a loss that cannot be trained on (see ``rule.loss_of``).
         """
-        if fusion.taught is not None:
-            fusion.taught.note(observed)
+        if fusion.trained is not None:
+            fusion.trained.note(observed)
         own = self.make_head is not None  # only a user's heads may draw random numbers
         with batch.drawing("head draws", seat.me, device=seat.device) if own else nullcontext():
             loss = loss_of(self.rule, fusion, h, observed, y, batch)
@@ -364,13 +364,13 @@ class Split:
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
         # Leave out parties whose rows were not used to train this host's heads.
-        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)
+        near = there.without(fusion.trained.missed if fusion.trained else (), seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody
             outputs, valid = outputs_of(self.rule, fusion, h, near.observed)
         if seat.me != seat.roster.active:
-            reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
+            reached = fusion.trained is None or bool(fusion.trained.parties[fusion.owners].any())
             heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
             await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
             return None
