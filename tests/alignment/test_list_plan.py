@@ -131,7 +131,7 @@ def test_a_list_with_an_id_twice_is_not_used(tmp_path):
     file = tmp_path / "b" / "list.bin"
     file.write_bytes(file.read_bytes() + file.read_bytes()[:16])
     tape = []
-    assert rows_of(together(kept(tmp_path, THREE, tape=tape))) == rows_of(plainly(THREE))
+    assert rows_of(together(kept(tmp_path, THREE, tape=tape))) == rows_of(joined_in_the_clear(THREE))
     assert sent(tape, "align-tokens") == 70
 
 
