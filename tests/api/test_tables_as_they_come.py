@@ -185,7 +185,7 @@ def test_doubled_labels_are_not_averaged():
         (["1.23E+11", "1.24E+11"], r"a spreadsheet shortened: '1.23E\+11' in row 1"),
         (["4,5E+12", "7"], "a spreadsheet shortened"),
         ([2.0**53, 1.0], r"too large for Float64 to be exact, '9007199254740992.0' in row 1"),
-        (["a", None], "no id in row '2'"),
+        (["a", None], "no id in row 2"),
     ],
 )
 def test_damaged_ids_stop(ids, said):

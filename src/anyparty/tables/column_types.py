@@ -30,6 +30,7 @@ FEW_TEXTS = 2  # up to this many distinct texts in a column of numbers may mark 
 MORE_TEXTS, MOSTLY = 5, 0.8  # instead of FEW_TEXTS, if the share of numbers is at least MOSTLY
 MANY_LEVELS = 50  # a column with more than max(MANY_LEVELS, n / 2) distinct texts in n cells is not categorical
 FEW_LEVELS = 20  # a text column with at most this many distinct texts is categorical
+DAY_OR_MONTH_FIRST = r"^\s*\d{1,2}[-/.]\d"
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
 UNIT = (  # only known units, because other letters occur in codes such as 7A
@@ -424,7 +425,7 @@ def date_setting(name: str, where: str, text: pl.Series) -> str:
 
 def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
     """Describe the order in which dates were read, with one cell and its date as an example."""
-    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
+    numbers = text.str.contains(DAY_OR_MONTH_FIRST).fill_null(value=False) & moments.is_not_null()
     row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
     return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
 
@@ -447,15 +448,15 @@ def _check_zones(
 
 
 def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
-    """Return a sentence on how a column of dates was read, and which numbers it becomes."""
-    if not moments.count():
+    """Return a sentence on how a column of dates was read; empty if its cells have only one meaning."""
+    plain = cells.is_date_or_datetime(column) or not _date_texts(column).str.contains(DAY_OR_MONTH_FIRST).any()
+    if not moments.count() or (plain and not written.zoned):
         return ""
     how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, moments, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
-    parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (
-        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; the model gets these "
-        f"numbers: {parts}. If it holds no dates, {_as_category(where, column.name)}"
+        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; if it holds no dates, "
+        f"{_as_category(where, column.name)}"
     )
 
 

@@ -6,7 +6,7 @@ Messages count rows from 1, without the header and without blank lines.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -278,6 +278,22 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
     return tables
 
 
+def _advice(role: str, name: str, where: str, source: Source, *, scored: bool) -> Iterator[str]:
+    """Yield advice for a column ``name`` that a table lacks; ``scored`` as in ``_check_named``."""
+    if role not in {"id", "label"}:
+        return
+    party = where.split("'")[1]
+    below = readers.header_below(source, party, name)
+    if role == "label" and scored:
+        yield "rows are scored by their labels"
+    elif role == "id" and readers.has_unnamed_index(source):
+        yield "the data frame's index has no name: frame.rename_axis(...) makes it a column"
+    elif role == "id" and not below:
+        yield (f"rename the column, or name the ids of this table alone: parties.{party}.id = COLUMN "
+               f"(in Python: id={{{party!r}: COLUMN, ...}})")  # fmt: skip
+    yield below
+
+
 def _check_named(
     names: list[str],
     where: str,
@@ -304,12 +320,10 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            hint = "rows are scored by their labels" if role == "label" and scored else ""
-            if role == "id" and readers.has_unnamed_index(source):
-                hint = "the data frame's index has no name: frame.rename_axis(...) makes it a column"
             message = f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
-            below = readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
-            raise TableError(continued(continued(message, hint), below))
+            for clause in _advice(role, name, where, source, scored=scored):
+                message = continued(message, clause)
+            raise TableError(message)
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):
