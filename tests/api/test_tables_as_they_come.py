@@ -185,7 +185,7 @@ def test_doubled_labels_are_not_averaged():
         (["1.23E+11", "1.24E+11"], r"a spreadsheet shortened: '1.23E\+11' in row 1"),
         (["4,5E+12", "7"], "a spreadsheet shortened"),
         ([2.0**53, 1.0], r"too large for Float64 to be exact, '9007199254740992.0' in row 1"),
-        (["a", None], "no id in row '2'"),
+        (["a", None], "no id in row 2"),
     ],
 )
 def test_damaged_ids_stop(ids, said):
@@ -331,3 +331,11 @@ class TestSettingsOfFilesAndDataFrames:
         commas = [f"{1000 + 37 * row:,}" for row in range(40)]
         with pytest.warns(AnypartyWarning, match="40 numbers with a comma, such as '1,000' as 1000; training"):
             model.predict({"bank": self.bank(commas)})
+
+
+@pytest.mark.parametrize("mark", ["\u00a0", "\u200b"])
+def test_an_invisible_character_in_a_column_name(tmp_path, mark):
+    (tmp_path / "bank.csv").write_text(f"id{mark},y,x\n1,0,2\n2,1,3\n", encoding="utf-8")
+    with pytest.raises(TableError) as stopped:
+        Federation.from_tables({"bank": tmp_path / "bank.csv"}, label="y")
+    assert f"? The first line has this name beside the invisible character {mark!r}: remove it" in str(stopped.value)
