@@ -331,3 +331,11 @@ class TestSettingsOfFilesAndDataFrames:
         commas = [f"{1000 + 37 * row:,}" for row in range(40)]
         with pytest.warns(AnypartyWarning, match="40 numbers with a comma, such as '1,000' as 1000; training"):
             model.predict({"bank": self.bank(commas)})
+
+
+@pytest.mark.parametrize("mark", ["\u00a0", "\u200b"])
+def test_an_invisible_character_in_a_column_name(tmp_path, mark):
+    (tmp_path / "bank.csv").write_text(f"id{mark},y,x\n1,0,2\n2,1,3\n", encoding="utf-8")
+    with pytest.raises(TableError) as stopped:
+        Federation.from_tables({"bank": tmp_path / "bank.csv"}, label="y")
+    assert f"? The first line has this name beside the invisible character {mark!r}: remove it" in str(stopped.value)

@@ -211,7 +211,7 @@ def _of_text(
     ):  # fmt: skip
         # these may be codes such as 1 200, or lists such as 1,2
         return as_categories(column, where, rules, trained=False)
-    return FeatureColumn(_finite(read.numbers, where), note) if trained else _with_note(column, read, where)
+    return FeatureColumn(_finite(read.numbers, where), note) if trained else _with_note(column, read, where, rules)
 
 
 def _commas_note(text: pl.Series, where: str) -> str:
@@ -223,10 +223,14 @@ def _commas_note(text: pl.Series, where: str) -> str:
             "training had none: if the comma is a decimal mark, write these numbers as in training")  # fmt: skip
 
 
-def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
+def _with_note(column: pl.Series, read: MarkedNumbers, where: str, rules: ReadingRules) -> FeatureColumn:
     numbers = _finite(read.numbers, where)
     plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
     note = marks_note(column, numbers, where, _as_category(where, column.name))
+    commas = column.filter(column.str.contains(",", literal=True))
+    may_be_decimal = len(commas) > 0 and commas.str.contains(r"^[^\d.]*[1-9]\d{0,2},\d{3}[^\d.]*$").all()
+    if note and may_be_decimal and rules.decimal is None and not column.str.contains(".", literal=True).any():
+        note += f'. If the comma is a decimal mark, write parties.{cells.key(cells.party_in(where))}.decimal = ","'
     return FeatureColumn(numbers, note, None if plain else read.format)
 
 

@@ -41,6 +41,7 @@ from polars.selectors import by_name
 
 from anyparty.core.storage import path_hint, user_path
 from anyparty.tables import data_frames
+from anyparty.tables.cells import INVISIBLE
 from anyparty.tables.csv_file import CsvFile
 from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
 
@@ -300,6 +301,8 @@ def header_below(source: Source, party: str, name: str, settings: FileSettings =
                 lines = list(islice(file, HEADER_LINES))
             if found := re.search(rf"(?:^|(\W)){re.escape(name)}(?:(\W)|$)", lines[0].strip()):
                 mark = found[1] or found[2]
+                if mark and mark not in " \t" and (mark.isspace() or INVISIBLE.match(mark)):
+                    return f"the first line has this name beside the invisible character {mark!r}: remove it there"
                 return f'the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
             rows = [re.split(r"[,;|\t]", line) for line in lines]
         elif content.format == "Excel":
