@@ -26,8 +26,9 @@ from pydantic import (
 from anyparty.core.declared_types import alternatives, expected, mistake, place_of
 from anyparty.errors import ConfigError, continued, nearest
 from anyparty.tables.column_types import Kind
+from anyparty.tables.date_formats import check_order
 from anyparty.tables.file_content import FileSettings
-from anyparty.tables.reading_rules import Limits, check_order, texts
+from anyparty.tables.reading_rules import Limits, texts
 
 
 class Settings(BaseModel):

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from anyparty.errors import TableError, some
-from anyparty.tables import cells, reading_rules
+from anyparty.tables import cells, date_formats
 from anyparty.tables.reading_rules import (
     AS_WRITTEN,
     NOT_A_NUMBER,
@@ -38,7 +38,7 @@ UNIT = (  # only known units, because other letters occur in codes such as 7A
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # any other unit, such as mL/min/1.73 m²
-MONTH = rf"(?i:{'|'.join(reading_rules.MONTHS)})[A-Za-z]*"
+MONTH = rf"(?i:{'|'.join(date_formats.MONTHS)})[A-Za-z]*"
 # The notations of quantities in text: name, pattern, and advice for the user.
 NOTATIONS = {
     "numbers with decimal commas": (
@@ -107,7 +107,7 @@ class FeatureColumn:
     format: NumberFormat | None = None
     literals: tuple[str, ...] = ()
     left_out: bool = False
-    dates: reading_rules.DateFormat | None = None
+    dates: date_formats.DateFormat | None = None
 
 
 def feature(
@@ -325,7 +325,7 @@ def _not_numbers(
 
 def as_dates(
     column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False, declared: bool = True,
-    choices: Mapping[reading_rules.Order, reading_rules.Moments] | None = None, advice: str = "",
+    choices: Mapping[date_formats.Order, date_formats.Moments] | None = None, advice: str = "",
 ) -> FeatureColumn:  # fmt: skip
     """Return a column read as dates.
 
@@ -345,19 +345,19 @@ def as_dates(
     order = known.order if known else rules.dates.get(name)
     text = _date_texts(column)
     if cells.is_date_or_datetime(column):
-        order, read = "year-first", reading_rules.of_type(column)
+        order, read = "year-first", date_formats.of_type(column)
     elif order is None:
-        choices = reading_rules.orders_of(text) if choices is None else choices
+        choices = date_formats.orders_of(text) if choices is None else choices
         _check_order(column, choices, where)
         order, read = (
-            next(iter(choices.items())) if choices else ("year-first", reading_rules.with_order(text, "year-first"))
+            next(iter(choices.items())) if choices else ("year-first", date_formats.with_order(text, "year-first"))
         )
     else:
-        read = reading_rules.with_order(text, order)
-        if trained and read.bad.any() and not (iso := reading_rules.with_order(text, "year-first")).bad.any():
+        read = date_formats.with_order(text, order)
+        if trained and read.bad.any() and not (iso := date_formats.with_order(text, "year-first")).bad.any():
             read = iso  # dates with the year first have only one meaning
     if read.bad.any():
-        short = reading_rules.two_digit_formats(text)
+        short = date_formats.two_digit_formats(text)
         why = f"The years have two digits: {date_setting(name, where, text)}" if short else advice or (
             f"Expected dates{or_category(name, text.filter(read.bad), where)}"
         )  # fmt: skip
@@ -369,8 +369,8 @@ def as_dates(
         moments = moments.set(cells.as_text(moments).is_in(marks).fill_null(value=False), None)
     _check_zones(column, read, known, where)
     clock = moments.dt.time().drop_nulls()
-    format_ = known or reading_rules.DateFormat(
-        order=order, times=bool((clock != reading_rules.MIDNIGHT).any()), zoned=bool(read.zoned.any())
+    format_ = known or date_formats.DateFormat(
+        order=order, times=bool((clock != date_formats.MIDNIGHT).any()), zoned=bool(read.zoned.any())
     )
     moments = moments if format_.times else moments.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
@@ -385,7 +385,7 @@ def as_dates(
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
     """Return a text column read as dates, or ``None`` if the column may hold something else."""
     text = _date_texts(column)
-    choices = reading_rules.orders_of(text)
+    choices = date_formats.orders_of(text)
     certain = [order for order, read in choices.items() if not read.bad.any()]
     if not choices or (len(certain) != 1 and text.n_unique() <= FEW_LEVELS):
         return None
@@ -397,7 +397,7 @@ def _date_texts(column: pl.Series) -> pl.Series:
     return text.set(text.is_in(NOT_A_NUMBER).fill_null(value=False), None)
 
 
-def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, reading_rules.Moments], where: str) -> None:
+def _check_order(column: pl.Series, choices: Mapping[date_formats.Order, date_formats.Moments], where: str) -> None:
     """Raise an error if the cells do not show whether the day or the month comes first."""
     certain = {order: read.values for order, read in choices.items() if not read.bad.any()}
     if len(certain) < 2:
@@ -413,10 +413,10 @@ def _check_order(column: pl.Series, choices: Mapping[reading_rules.Order, readin
 def date_setting(name: str, where: str, text: pl.Series) -> str:
     """Return the advice for dates whose order the user must choose, or whose years in ``text`` have two digits."""
     dates = text.drop_nulls().filter(text.drop_nulls().str.contains(NOTATIONS["dates"][0]))
-    short = dates.str.contains(reading_rules.SHORT_DATE)
+    short = dates.str.contains(date_formats.SHORT_DATE)
     if short.any() and not short.all():
         return f"write all years with four digits, such as the year of {dates.filter(short)[0]!r}"
-    if formats := reading_rules.two_digit_formats(dates):
+    if formats := date_formats.two_digit_formats(dates):
         more = "".join(f' or "{each}"' for each in formats[1:])
         return f"write {cells.party_setting(where, 'dates', name, formats[0])}{more}"
     line = cells.party_setting(where, "dates", name, "day-first")
@@ -431,7 +431,7 @@ def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
 
 
 def _check_zones(
-    column: pl.Series, read: reading_rules.Moments, known: reading_rules.DateFormat | None, where: str
+    column: pl.Series, read: date_formats.Moments, known: date_formats.DateFormat | None, where: str
 ) -> None:
     """Reject a column if only some of its times have a time zone, or if this differs from training."""
     present = read.values.is_not_null()
@@ -447,7 +447,7 @@ def _check_zones(
                          f"{cells.cited(column, present, 1)}; write them as in training")  # fmt: skip
 
 
-def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
+def _date_note(column: pl.Series, moments: pl.Series, written: date_formats.DateFormat, where: str) -> str:
     """Return a sentence on how a column of dates was read; empty if its cells have only one meaning."""
     plain = cells.is_date_or_datetime(column) or not _date_texts(column).str.contains(DAY_OR_MONTH_FIRST).any()
     if not moments.count() or (plain and not written.zoned):
@@ -503,11 +503,11 @@ def dates_in(text: pl.Series, *, strict: bool = False) -> pl.Series:
     Dates with a year of two digits count only if one format makes nearly all of them days, because versions and codes
     look similar. If ``strict`` is true, such a date must have slashes, the name of a month, or two digits in each part.
     """
-    short = text.str.contains(reading_rules.SHORT_DATE)
+    short = text.str.contains(date_formats.SHORT_DATE)
     long = text.str.contains(NOTATIONS["dates"][0]) & ~short
     if strict:
         short &= text.str.contains(r"^(\d\d\D\d\d\D\d\d|\d+/\d+/\d\d|\d+.\p{L})")
-    return long | short if reading_rules.two_digit_formats(text.filter(short)) else long
+    return long | short if date_formats.two_digit_formats(text.filter(short)) else long
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:

@@ -27,7 +27,7 @@ from anyparty.errors import ModelError, TableError, remark, some
 from anyparty.tables import cells, checks
 from anyparty.tables.cells import RowNumbers, key, party_in
 from anyparty.tables.column_types import KINDS, Kind
-from anyparty.tables.reading_rules import DateColumn
+from anyparty.tables.date_formats import DateColumn
 from anyparty.tables.table import Table, lacking
 
 if TYPE_CHECKING:
