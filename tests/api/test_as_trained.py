@@ -48,7 +48,7 @@ def kept(folder):
 )
 def test_a_method_that_settings_make_is_known_by_them(made):
     for whole in (False, True):
-        known = json.loads(json.dumps(settings_of(made, whole=whole)))
+        known = json.loads(json.dumps(settings_of(made, with_defaults=whole)))
         assert method(known.pop("name"), **known) == made
     defaults = {field.name for field in fields(made) if field.repr and field.name not in {"rule", "first", "method"}}
     assert defaults - {"pseudo"} <= known.keys()

@@ -147,7 +147,7 @@ class Server:
 
 def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman, capsys):
     server = Server(["shop", "clinic"])
-    doorman.told = {"shop", "clinic"}
+    doorman.reported = {"shop", "clinic"}
     doorman.check_connections(server, 0.0)
     server.open_ = {"clinic"}
     doorman.check_connections(server, 5.0)
@@ -168,7 +168,7 @@ def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, mo
     server.client_manager, server.server = flare.client_manager, flare
     server.job_runner = SimpleNamespace(get_client_outcome_jobs=lambda _: set())
     server.get_cell = lambda: SimpleNamespace(is_cell_connected=connected)
-    doorman.told = {"shop", "clinic"}
+    doorman.reported = {"shop", "clinic"}
 
     def connected(name):
         if name == "shop" and len(looks) == 2:  # during the check, another thread removes the client
@@ -218,7 +218,7 @@ def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, caps
 
 def test_who_takes_part_in_a_job_is_told_of_and_not_struck_out(doorman, capsys):
     server = Server(["shop", "clinic"], works=["shop"])
-    doorman.told, server.open_ = {"shop", "clinic"}, set()
+    doorman.reported, server.open_ = {"shop", "clinic"}, set()
     doorman.check_connections(server, 0.0)
     doorman.check_connections(server, admission.AWAY_S + 1)
     assert list(server.client_manager.clients) == ["t-shop"]

@@ -48,7 +48,7 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
     path, sent = written(tmp_path), []
     (tmp_path / "cpu.csv").write_text("shop\n0.5\n")
     path.write_text(path.read_text() + '\n[schedule]\nname = "flex"\n[clock]\ntrace = "cpu.csv"\n')
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
 
     def submit(_, text, **__):
@@ -81,7 +81,7 @@ def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch)
     path, asked = written(tmp_path), []
     record = {"history": [{"stage": "train", "epoch": 1}], "began": "2026-11-25T12:00:00+00:00"}
     write_json(tmp_path / FILE, record)
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "keeps", lambda *_: tmp_path)
     monkeypatch.setattr(flare, "status", lambda folder: asked.append(folder) or {"sites": []})
     said = r"already have a model, of the training that began 2026-11-25T12:00:00\+00:00 \(1 epochs\): resume it"
@@ -100,7 +100,7 @@ def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, m
     """The federation decides who takes part: a job cannot leave out a party that was agreed on."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace('[parties.clinic]\ntable = "clinic/table.csv"', ""))
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank", "parties": list(NAMES)})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank", "parties": list(NAMES)})
     monkeypatch.setattr(flare, "status", lambda _: {"sites": ["shop"]})
     monkeypatch.setattr(flare, "keeps", lambda *_: None)
     with (
@@ -128,7 +128,7 @@ def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refu
             raise RunError("no")
         return "job 1"
 
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
     monkeypatch.setattr(flare, "submit", submit)
     monkeypatch.setattr(flare, "abort", lambda _, job: aborted.append(job))

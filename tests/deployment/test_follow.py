@@ -107,9 +107,11 @@ def test_another_runs_record_and_none_say_nothing(tmp_path):
 
 def test_a_record_that_had_come_further_than_the_checkpoints_is_followed_from_there():
     heard = _Reported(Heard())
-    heard.tell({"stages": stages(train=9), "history": epochs("train", 1, 2, 3, 4, 5)})
-    heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
-    heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)})
+    heard.report({"stages": stages(train=9), "history": epochs("train", 1, 2, 3, 4, 5)})
+    heard.report({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
+    heard.report(
+        {"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)}
+    )
     assert heard.watch.said[-2:] == [("begin", "train", 9, 10, 2), 3]
 
 
@@ -117,9 +119,9 @@ def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
     """A resumed, quick training may pass its former last epoch between two reads of the record."""
     former = [{**each, "absent": {"shop": "it left"} if each["epoch"] > 2 else {}} for each in epochs("train", 1, 2, 3)]
     heard = _Reported(absences := Absences())
-    heard.tell({"stages": stages(train=4), "history": former})
+    heard.report({"stages": stages(train=4), "history": former})
     assert absences.count() == {"shop": 1}
-    heard.tell({"stages": stages(train=4), "history": [*former[:2], *epochs("train", 3, 4)]})
+    heard.report({"stages": stages(train=4), "history": [*former[:2], *epochs("train", 3, 4)]})
     assert absences.count() == {}
     assert len(absences.epochs) == 4
 
@@ -144,8 +146,8 @@ def test_who_was_away_as_a_run_ended_and_is_there_as_it_goes_on_is_said_to_come(
     said = zip(epochs("train", *range(1, 8)), absent, back, strict=True)
     history = [{**each, "absent": gone, "back": came} for each, gone, came in said]
     heard = _Reported(CallbackList([moves := Moves()]))
-    heard.tell({"stages": stages(train=9), "history": history[:2]})
-    heard.tell({"stages": stages(train=9), "history": history})
+    heard.report({"stages": stages(train=9), "history": history[:2]})
+    heard.report({"stages": stages(train=9), "history": history})
     assert moves.said == ["shop left after 1", "shop came", "shop left after 4", "shop came"]
 
 

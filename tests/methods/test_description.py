@@ -133,7 +133,7 @@ def test_a_class_that_came_from_another_process_by_its_code_is_told_as_any_other
             if getattr(each, name) is MISSING:
                 setattr(each, name, type(MISSING)())
     assert described(Sent(0.5)) == {"class": "Sent", "a": 0.5, "b": 2, "c": []}
-    assert described(Sent(0.5), whole=False) == {"class": "Sent", "a": 0.5}
+    assert described(Sent(0.5), with_defaults=False) == {"class": "Sent", "a": 0.5}
 
 
 def test_what_says_that_it_changes_nothing_is_not_kept():

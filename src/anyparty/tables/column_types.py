@@ -346,22 +346,22 @@ def as_dates(
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
-    moments = read.values
+    datetimes = read.values
     if marks := rules.missing.get(name, ()):
-        moments = moments.set(cells.as_text(moments).is_in(marks).fill_null(value=False), None)
+        datetimes = datetimes.set(cells.as_text(datetimes).is_in(marks).fill_null(value=False), None)
     _check_zones(column, read, known, where)
-    clock = moments.dt.time().drop_nulls()
+    clock = datetimes.dt.time().drop_nulls()
     format_ = known or reading_rules.DateFormat(
         order=order, times=bool((clock != reading_rules.MIDNIGHT).any()), zoned=bool(read.zoned.any())
     )
-    moments = moments if format_.times else moments.cast(pl.Date)
+    datetimes = datetimes if format_.times else datetimes.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
-    note = "" if quiet else _date_note(column, moments, format_, where)
-    if "%y" in order and moments.count() and not trained:
-        row = moments.arg_max() or 0
-        example = f"{text[row]!r} as {moments[row]:%Y-%m-%d}"
+    note = "" if quiet else _date_note(column, datetimes, format_, where)
+    if "%y" in order and datetimes.count() and not trained:
+        row = datetimes.arg_max() or 0
+        example = f"{text[row]!r} as {datetimes[row]:%Y-%m-%d}"
         note = f"{note}\n{where}: years of two digits are read as 1970 to 2069, such as {example}".strip()
-    return FeatureColumn(moments.alias(name), note, dates=format_)
+    return FeatureColumn(datetimes.alias(name), note, dates=format_)
 
 
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
@@ -405,11 +405,11 @@ def date_setting(name: str, where: str, text: pl.Series) -> str:
     return f'write {line}, or "month-first", "year-first" or a format such as "%d.%m.%y"'
 
 
-def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
+def date_order(text: pl.Series, datetimes: pl.Series, order: str) -> str:
     """Describe the order in which dates were read, with one cell and its date as an example."""
-    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & moments.is_not_null()
-    row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
-    return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
+    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & datetimes.is_not_null()
+    row = (numbers if numbers.any() else datetimes.is_not_null()).arg_max() or 0
+    return f"({order}), such as {text[row].strip()!r} as {datetimes[row]}"
 
 
 def _check_zones(
@@ -429,11 +429,11 @@ def _check_zones(
                          f"{cells.cited(column, present, 1)}; write them as in training")  # fmt: skip
 
 
-def _date_note(column: pl.Series, moments: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
+def _date_note(column: pl.Series, datetimes: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
     """Return a sentence on how a column of dates was read, and which numbers it becomes."""
-    if not moments.count():
+    if not datetimes.count():
         return ""
-    how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, moments, written.order)}"
+    how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, datetimes, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
     parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (

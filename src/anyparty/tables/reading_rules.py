@@ -294,8 +294,8 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
     offset = pl.col("zone").str.replace("Z|UTC|GMT", "+0000").str.replace(":", "")
     minutes = offset.str.slice(1, 2).cast(pl.Int64) * 60 + offset.str.slice(3, 2).cast(pl.Int64)
     minutes = pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
-    moment = (date + " " + time).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
-    values = parts.select((moment - pl.duration(minutes=minutes)).alias(text.name)).to_series()
+    datetimes = (date + " " + time).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
+    values = parts.select((datetimes - pl.duration(minutes=minutes)).alias(text.name)).to_series()
     return Moments(values, text.is_not_null() & values.is_null(), parts["zone"].is_not_null())
 
 
@@ -357,17 +357,17 @@ class DateColumn(BaseModel):
 
         Days and hours have a fraction. The hour is left out if ``hours`` is False.
         """
-        moments = column.cast(pl.Datetime("us"))
-        days = (moments - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
-        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # from nanoseconds
-        numbers = (days, moments.dt.year(), moments.dt.month(), moments.dt.weekday(), hour)
+        datetimes = column.cast(pl.Datetime("us"))
+        days = (datetimes - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
+        hour = datetimes.dt.time().cast(pl.Int64) / 3600e9  # from nanoseconds
+        numbers = (days, datetimes.dt.year(), datetimes.dt.month(), datetimes.dt.weekday(), hour)
         return [each.cast(pl.Float64).alias(name) for name, each in zip(self.parts, numbers, strict=False)]
 
     def inverse(self, days: pl.Series) -> pl.Series:
         """Convert days since ``reference`` [n] back to dates, rounded to whole days if ``hours`` is False."""
         start = dt.datetime.combine(self.reference, MIDNIGHT)
-        moments = start + (days * DAY_US).round().cast(pl.Int64).cast(pl.Duration("us"))
-        return (moments if self.hours else moments.dt.offset_by("12h").cast(pl.Date)).alias(self.name)
+        datetimes = start + (days * DAY_US).round().cast(pl.Int64).cast(pl.Duration("us"))
+        return (datetimes if self.hours else datetimes.dt.offset_by("12h").cast(pl.Date)).alias(self.name)
 
 
 class ReadingRules(BaseModel):
