@@ -66,7 +66,7 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
 def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
     """The process may be killed before its part begins, or still run at the time limit."""
     path = written(tmp_path)
-    stand_in = {"about": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
+    stand_in = {"read_federation": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
                 "submit": lambda *_, **__: "job 1", "keeps": lambda *_: None, "outcome": lambda *_: None,
                 "wait": lambda *_: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
     for name, instead in stand_in.items():
