@@ -34,8 +34,8 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@if [ "$$(uname -sm)" = "Linux x86_64" ] && [ -z "$(TORCH_INDEX)" ] && ! $(BIN)/python -c 'import torch' 2>/dev/null; \
 	  then echo "         PyTorch with CUDA is a download of 2 to 4 GB.  Without an NVIDIA GPU, press Ctrl-C and run"; \
-	  echo "             make setup TORCH_INDEX=URL"; \
-	  echo "         with the URL of PyTorch's index of CPU builds (see pytorch.org): about 0.2 GB."; fi
+	  echo "             make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu"; \
+	  echo "         which downloads PyTorch without CUDA: about 0.2 GB."; fi
 	$(STEP) "2 of 3: install anyparty and its dependencies"
 	@$(BIN)/python -m pip install --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	  -c constraints.txt -e ".[dev]"

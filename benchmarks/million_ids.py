@@ -232,34 +232,37 @@ def row(name: str, out: Outcome, whole: Outcome | None = None, goal: str = "") -
     return [name, f"{out.seconds:,.0f}", *(cells if out.cpu else ["", "", "", "", ""]), goal]
 
 
-def table(page: Page, n: int, batch: int, kill: bool) -> None:
-    rows, new = [], int(n * NEW)
+COLUMNS = ["", "s", "CPU s, all parties", "of the whole", "GiB, largest party", "GiB before", "rows", "target"]
+
+
+def table(page: Page, n: int, batch: int) -> Outcome:
+    """Align n ids of each party, and then some new ids; return the measurements of the first alignment."""
+    new = int(n * NEW)
     with _folder() as folder:
-        whole = align(folder, n, 0, batch)
-        big = n == IDS
-        rows.append(row("whole", whole, whole, goal=f"{target(whole.seconds, LIMIT_S)} s" if big else ""))
-        added = align(folder, n, new, batch)
-        rows.append(row(f"{new:,} new ids each", added, whole))
-    if kill:
-        with _folder() as folder:
-            cut = align(folder, n, 0, batch, kill_at=0.6)
-            rows.append(row(f"one party killed at {cut.share:.0%}", cut))
-            rows.append(row("the same, started again", align(folder, n, 0, batch), whole))
+        whole, added = align(folder, n, 0, batch), align(folder, n, new, batch)
     assert added.rows == whole.rows + PARTIES * new
-    columns = ["", "s", "CPU s, all parties", "of the whole", "GiB, largest party", "GiB before", "rows", "target"]
-    page.table(f"{PARTIES} x {n:,} ids, batches of {batch:,}", columns, rows)
+    goal = f"{target(whole.seconds, LIMIT_S)} s" if n == IDS else ""
+    rows = [row("whole", whole, whole, goal), row(f"{new:,} new ids each", added, whole)]
+    page.table(f"{PARTIES} x {n:,} ids, batches of {batch:,}", COLUMNS, rows)
     memory = target(max(whole.peak, added.peak), LIMIT_GIB)
     page.say(f"CPU seconds on {os.cpu_count()} idle cores: about {whole.cpu / (os.cpu_count() or 1):,.0f} s for the "
              f"whole. Memory of the largest party, in GiB: {memory}.")  # fmt: skip
+    return whole
+
+
+def killed(page: Page, n: int, batch: int, whole: Outcome) -> None:
+    """Kill a party during an alignment of n ids of each party, and align again."""
+    with _folder() as folder:
+        cut = align(folder, n, 0, batch, kill_at=0.6)
+        again = align(folder, n, 0, batch)
+    rows = [row(f"one party killed at {cut.share:.0%}", cut), row("the same, started again", again, whole)]
+    page.table(f"{PARTIES} x {n:,} ids, with a killed party", COLUMNS, rows)
 
 
 def main() -> None:
+    """Run all measurements; the page is saved after each of them, because the last ones take long."""
     quick = quick_asked(__doc__)
     page = Page("million_ids", "Private alignment of a million ids", quick)
-    small = 5_000 if quick else IDS // 10
-    table(page, small, small // 12, kill=True)
-    if not quick:
-        table(page, IDS, private.BATCH, kill=True)
     page.say(
         "Neighbouring parties share half their ids. Every party is a process with its state on disk. Seconds: by the "
         "clock, with the start of the processes. CPU seconds: without the start; they depend little on other jobs on "
@@ -267,8 +270,16 @@ def main() -> None:
         "has the largest peak. Killed: the last party gets SIGKILL, the others end with an error, and all start again "
         "with the same command."
     )
+    small = 5_000 if quick else IDS // 10
+    sizes = [(small, small // 12)] if quick else [(IDS, private.BATCH), (small, small // 12)]
+    whole = []
+    for n, batch in sizes:
+        whole.append(table(page, n, batch))
+        page.write()
     beside(page, small * 3 // 10, 3)
-    page.write()
+    for (n, batch), each in reversed(list(zip(sizes, whole, strict=True))):
+        killed(page, n, batch, each)
+        page.write()
 
 
 if __name__ == "__main__":

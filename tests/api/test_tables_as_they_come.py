@@ -185,7 +185,7 @@ def test_doubled_labels_are_not_averaged():
         (["1.23E+11", "1.24E+11"], r"a spreadsheet shortened: '1.23E\+11' in row 1"),
         (["4,5E+12", "7"], "a spreadsheet shortened"),
         ([2.0**53, 1.0], r"too large for Float64 to be exact, '9007199254740992.0' in row 1"),
-        (["a", None], "no id in row '2'"),
+        (["a", None], "no id in row 2"),
     ],
 )
 def test_damaged_ids_stop(ids, said):
@@ -261,8 +261,8 @@ def test_a_path_of_windows_in_double_quotes(tmp_path, path):
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ({"bank": {"decimal": ","}}, "file: decimal applies to a file, and the table of party 'bank' is a data frame"),
-        ({"shop": {"limits": {"x": "half"}}}, "file: there is no setting 'limits' of a file.* separator, decimal"),
+        ({"bank": {"quote": "'"}}, "file: quote applies to a file, and the table of party 'bank' is a data frame"),
+        ({"shop": {"limits": {"x": "half"}}}, "file: there is no setting 'limits' of a file; "),
     ],
 )
 def test_a_file_setting_without_effect_is_an_error(tmp_path, file, message) -> None:
@@ -271,3 +271,71 @@ def test_a_file_setting_without_effect_is_an_error(tmp_path, file, message) -> N
     tables = {"bank": bank, "shop": tmp_path / "shop.csv"}
     with pytest.raises(ConfigError, match=message):
         Federation.from_tables(tables, label="y", file=file)
+
+
+class TestSettingsOfFilesAndDataFrames:
+    """Prices such as 1.234 and 20.500 mean 1234 and 20500 if the decimal mark is a comma."""
+
+    PRICES = [1000.5 + 37 * row for row in range(40)]
+    TEXTS = [f"{price:,.1f}".replace(",", " ").replace(".", ",").replace(" ", ".") for price in PRICES]
+    WHOLE = [text.partition(",")[0] for text in TEXTS]
+
+    def bank(self, texts):
+        return pl.DataFrame({"id": range(40), "y": [k % 2 for k in range(40)], "x": texts})
+
+    @pytest.mark.parametrize("convert", [pl.DataFrame.clone, pl.DataFrame.to_pandas, pl.DataFrame.to_arrow])
+    @pytest.mark.parametrize("texts", [TEXTS, WHOLE])
+    def test_the_decimal_mark_applies_to_data_frames(self, convert, texts):
+        tables = {"bank": convert(self.bank(texts))}
+        made = Federation.from_tables(tables, label="y", file={"bank": {"decimal": ","}})
+        expected = self.PRICES if texts is self.TEXTS else [price // 1 for price in self.PRICES]
+        assert made.tables["bank"].columns["x"].to_list() == expected
+
+    @pytest.mark.parametrize("suffix", ["xlsx", "parquet"])
+    def test_the_decimal_mark_applies_to_text_in_other_files(self, tmp_path, suffix):
+        file = tmp_path / f"bank.{suffix}"
+        bank = self.bank(self.WHOLE)
+        if suffix == "xlsx":
+            bank.to_pandas().to_excel(file, index=False)
+        else:
+            bank.write_parquet(file)
+        made = Federation.from_tables({"bank": file}, label="y", file={"bank": {"decimal": ","}})
+        assert made.tables["bank"].columns["x"].to_list() == [price // 1 for price in self.PRICES]
+
+    @pytest.mark.parametrize("trained", ["frame", "csv"])
+    @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+    def test_a_model_reads_both_kinds_of_table(self, tmp_path, trained):
+        kinds = {"frame": self.bank(self.TEXTS), "csv": tmp_path / "bank.csv"}
+        self.bank(self.TEXTS).write_csv(kinds["csv"], separator=";")
+        made = Federation.from_tables({"bank": kinds[trained]}, label="y", file={"bank": {"decimal": ","}})
+        model = made.train("local", epochs=1)
+        first, second = (model.predict({"bank": each}).scores.tolist() for each in kinds.values())
+        assert first == second
+
+    @pytest.mark.parametrize("setting", [{"separator": ";"}, {"quote": "'"}, {"encoding": "cp1252"}, {"sheet": "x"}])
+    def test_a_setting_without_effect_on_a_data_frame_gets_a_remark(self, setting):
+        ((name, value),) = setting.items()
+        config = settings.Config.of({"federation": {"label": "y"}, "parties": {"bank": {"table": "b.csv", **setting}}})
+        made = Federation.from_config(config, {"bank": self.bank(self.PRICES)})
+        (note,) = made.tables["bank"].notes
+        assert note.startswith(f"party 'bank', data frame: {name} = {value!r} has no effect")
+
+    def test_a_sheet_of_a_csv_file_gets_a_remark(self, tmp_path):
+        self.bank(self.PRICES).write_csv(tmp_path / "bank.csv")
+        made = Federation.from_tables({"bank": tmp_path / "bank.csv"}, label="y", file={"bank": {"sheet": 1}})
+        assert "sheet = 1 has no effect, because this table is not a workbook" in made.tables["bank"].notes[0]
+
+    @pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+    def test_commas_that_training_did_not_have_get_a_remark(self):
+        model = Federation.from_tables({"bank": self.bank(self.PRICES)}, label="y").train("local", epochs=1)
+        commas = [f"{1000 + 37 * row:,}" for row in range(40)]
+        with pytest.warns(AnypartyWarning, match="40 numbers with a comma, such as '1,000' as 1000; training"):
+            model.predict({"bank": self.bank(commas)})
+
+
+@pytest.mark.parametrize("mark", ["\u00a0", "\u200b"])
+def test_an_invisible_character_in_a_column_name(tmp_path, mark):
+    (tmp_path / "bank.csv").write_text(f"id{mark},y,x\n1,0,2\n2,1,3\n", encoding="utf-8")
+    with pytest.raises(TableError) as stopped:
+        Federation.from_tables({"bank": tmp_path / "bank.csv"}, label="y")
+    assert f"? The first line has this name beside the invisible character {mark!r}: remove it" in str(stopped.value)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from anyparty import config
@@ -42,6 +43,13 @@ def test_train_without_a_settings_file(call: Call) -> None:
     assert settings.federation.id == "customer"
     assert settings.federation.active == "bank"
     assert call("evaluate", "runs/bank-shop-laser-seed0").exit_code == 0
+
+
+def test_train_prints_the_columns_of_ids_that_it_found(call: Call) -> None:
+    pl.read_csv("shop.csv").rename({"customer": "client"}).write_csv("shop.csv")
+    trained = call("train", "bank.csv", "shop.csv", "--label", "default", "--set", "train.epochs=1")
+    assert "ids: customer (bank), client (shop)" in trained.output
+    assert "ids:" not in call("train", "runs/bank-shop-laser-seed0/config.toml", "--run", "second").output
 
 
 def test_rows_for_training_are_selected_without_a_settings_file(call: Call) -> None:

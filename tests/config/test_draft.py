@@ -1,12 +1,13 @@
 """Settings that are drafted from tables."""
 
+import tomllib
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from anyparty import Federation, config
-from anyparty.config.draft import draft_settings, parties_of
+from anyparty.config.draft import REST, draft_settings, parties_of
 from anyparty.errors import ConfigError, TableError
 from tests.conftest import write_tables
 
@@ -23,6 +24,17 @@ def test_the_written_file_is_read_and_federates(tmp_path: Path) -> None:
         "customer", "default", "bank",
     )  # fmt: skip
     assert len(Federation.from_config(settings).tables["bank"]) == 100
+
+
+def test_a_draft_trains_with_the_defaults() -> None:
+    draft = tomllib.loads(REST)
+    settings = config.from_values(
+        {"federation": {"label": "y"}, "parties": {"a": {"table": "a.csv"}}, "method": draft["method"]},
+        source="draft",
+        folder=Path(),
+    ).model_dump(mode="json", exclude_none=True)
+    for group in ("encoder", "optimizer", "train"):
+        assert draft[group] == {key: settings[group][key] for key in draft[group]}, group
 
 
 def test_tables_with_different_names_of_ids(tmp_path: Path) -> None:

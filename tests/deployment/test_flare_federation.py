@@ -473,7 +473,7 @@ def test_a_folder_without_a_federation_is_named(tmp_path):
     ("text", "said"),
     [
         ("active = ", "not TOML"),
-        ('parties = ["a"]\nhost = "h"\nport = 1\nscheme = "grpc"', "active: Field required"),
+        ('parties = ["a"]\nhost = "h"\nport = 1\nscheme = "grpc"', "active: expected a value"),
         ('active = "a"\nparties = ["a"]\nhost = "h"\nport = "x"\nscheme = "grpc"', "port: .*'x'"),
         ("active = 'ä'", "not TOML"),
     ],

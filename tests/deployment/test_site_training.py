@@ -243,8 +243,18 @@ def test_resume_is_refused_where_a_table_changed(tmp_path):
     run(sites, settings())
     frame = pl.read_csv(sites["clinic"].table)
     frame.head(100).write_csv(sites["clinic"].table)
-    with pytest.raises(ResumeError, match=r"\['clinic'\] has another alignment than the run"):
+    with pytest.raises(ResumeError, match=r"'clinic' has another alignment than the run"):
         run(sites, settings(), resume=True)
+
+
+def test_resume_after_a_kill_during_the_alignment_says_how_to_continue(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings(epochs=1))
+    for site in sites.values():
+        (site.folder / "alignment.safetensors").unlink()
+    says = "cannot resume: the alignment is not complete; start without --resume .* an interrupted alignment continues"
+    with pytest.raises(ResumeError, match=says):
+        run(sites, settings(epochs=1), resume=True)
 
 
 @pytest.mark.parametrize(

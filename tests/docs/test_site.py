@@ -67,13 +67,6 @@ def test_each_methods_page_has_a_diagram(page) -> None:
     assert all(diagram(name).startswith("<figure") for name in names)
 
 
-def test_the_search_of_pages_on_the_disk_loads_nothing_from_other_sites() -> None:
-    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert "  - offline" in settings
-    (script,) = re.findall(r"^  polyfills: \[(\S*iframe-worker\S*)\]", settings, flags=re.MULTILINE)
-    assert (DOCS / script).is_file()
-
-
 def test_mermaid_blocks_are_drawn_with_all_their_words() -> None:
     from mermaid import BLOCK, drawn  # noqa: PLC0415
 

@@ -17,6 +17,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, MessageSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged
 from anyparty.methods.method_registry import method, settings_of
+from anyparty.methods.split.laser import Laser
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, REQUIRED, Rule, RuleAnswer, adapted
 from anyparty.methods.split.split_method import Split
 from tests.worlds import Table, predict, states_of, train, weights, world
@@ -69,6 +70,7 @@ class TestWeights:
                 "the rule Mine holds weights, 'q', which would be neither trained nor saved",
             ),
             (lambda: Gates(gates={"a": nn.Parameter(torch.ones(3))}), "the rule Gates holds weights, 'gates'"),
+            (type("Own", (Laser,), {"q": nn.Linear(4, 1)}), "the rule Own holds weights, 'q'"),
             (lambda: rule(each=[nn.Linear(4, 1)] * 2), "holds weights, 'each'"),
             (lambda: rule(scale=torch.ones(3, requires_grad=True)), "holds weights, 'scale'"),
             (lambda: rule(norm=nn.BatchNorm1d(3, affine=False)), "holds weights, 'norm'"),

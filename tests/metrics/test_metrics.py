@@ -464,6 +464,17 @@ def test_evaluation_gathers_all_of_it():
     assert (got.asked, got.positive) == (BLOCKS, "b")
 
 
+def test_scores_by_number_are_printed_if_a_number_has_several_sets():
+    predictions, y, observed = world(5, C=2)
+    assert "By number of parties present" in str(evaluate(predictions, y, None, observed, Seeds(3)))
+    observed[:] = True
+    observed[::2, 0] = False
+    same_sets = evaluate(predictions, y, None, observed, Seeds(3))
+    assert len(same_sets.by_count) == len(same_sets.by_pattern) == 2
+    assert "By number of parties present" not in str(same_sets)
+    assert "By who was present" in str(same_sets)
+
+
 def test_json_is_strict_and_repeats_with_the_seed():
     predictions, y, observed = world(6)
     first, again, other = (

@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
+import polars as pl
 import psutil
 
 from anyparty.deployment import coordinator
@@ -231,7 +232,7 @@ def _running_site(folder, party):
 
 
 def test_without_its_server_the_active_party_serves_alone(tmp_path, folder):
-    """Without the federation's server, no party is asked, and ``/ready`` says why."""
+    """Without the federation's server, no party is asked, and ``/ready`` says why; its own rows still get remarks."""
     kits = tmp_path / "house" / "kits"
     for name in ("bank", "admin"):
         shutil.copytree(
@@ -242,12 +243,20 @@ def test_without_its_server_the_active_party_serves_alone(tmp_path, folder):
     admin = kits / "admin" / "startup" / "fed_admin.json"
     port = tomllib.loads(text)["port"]
     admin.write_text(admin.read_text().replace(str(port), str(free_port())))
+    site = SiteConfig.read(kits / "bank")
+    table = pl.read_csv(site.table)
+    column = next(name for name, kind in table.schema.items() if kind.is_float())
+    changed = table.with_columns(pl.when(pl.int_range(pl.len()) == 0).then(1e6).otherwise(column).alias(column))
+    changed.write_csv(tmp_path / "changed.csv")
+    settings = kits / "bank" / "local" / "anyparty.toml"
+    settings.write_text(settings.read_text().replace(str(site.table), str(tmp_path / "changed.csv")))
     with served(tmp_path / "house") as service:
         ids = TrainedParties({"bank": Plain("bank", SiteConfig.read(kits / "bank").table, kits / "bank" / "runs")}).ids(
             "bank"
         )
         got = service.predict(ids)
         assert {tuple(each["took_part"]) for each in got} == {("bank",)}
+        assert {each["id"] for each in got if each["remarks"]} == {table["id"][0]}
         end = time.monotonic() + 150
         while "cannot be reached" not in service.get("/ready")["federation"]:
             assert time.monotonic() < end

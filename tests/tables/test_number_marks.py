@@ -296,6 +296,13 @@ class TestWithoutASilentGuess:
         assert "read with a decimal point, such as '12.345' beside '14'" in note
         assert 'decimal = ","' in note
 
+    def test_commas_that_may_be_decimal_marks(self):
+        said = 'If the comma is a decimal mark, write parties.bank.decimal = ","'
+        (note,) = read([f"{x},234" for x in range(1, 60)]).notes
+        assert note.endswith(said)
+        for cells in ([f"{x:,}" for x in range(900, 1_900_000, 50_000)] * 2, [f"${x},234.50" for x in range(1, 60)]):
+            assert said not in " ".join(read(cells).notes)
+
     @pytest.mark.parametrize("cells", [["12.345", "0.512", "7"], ["12.345", "1.5", "7"], ["12.345", "7.250"]])
     def test_numbers_with_three_decimals_have_no_remark(self, cells):
         assert not read(cells * 30).notes

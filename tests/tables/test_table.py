@@ -107,7 +107,9 @@ class TestNames:
             read_table(frame, party="clinic", id="id", label="sicc", expect={"age": "numeric"})
 
     def test_missing_id_column(self):
-        refuses(r"there is no column 'ids', named as id; did you mean 'id'\?", {"age": [1]}, id="ids")
+        refuses(r"there is no column 'ids', named as id; did you mean 'id'\? Rename the column, or name the ids of "
+                r"this table alone: parties\.[a-z]+\.id = COLUMN \(in Python: id=\{'[a-z]+': COLUMN, \.\.\.\}\)",
+                {"age": [1]}, id="ids")  # fmt: skip
 
     def test_missing_label_column(self):
         refuses(r"there is no column 'sicc', named as label; did you mean 'sick'\?", {"sick": [1]}, label="sicc")

@@ -121,7 +121,7 @@ class Federation:
             task: "auto", "classification" or "regression".
             positive: the positive class of a binary task; by default the second class in sorted order.
             file: for each party, settings for reading its file, such as {"separator": ";"}; they replace detected
-                settings.
+                settings. "decimal", the decimal mark of numbers in text, also applies to data frames.
             types: for each party and column, "numeric", "categorical", "date" or "text", to correct an inferred type.
             drop: for each party, the columns to ignore.
             scale: whether numeric columns are standardized, by the mean and standard deviation of the training rows:
@@ -494,8 +494,9 @@ def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[
         unknown = [name for name in given if name not in known]
         if unknown:
             raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}")
-        if given and not isinstance(tables[party], str | Path):
-            raise ConfigError(f"file: {next(iter(given))} applies to a file, and the table of party {party!r} is a "
+        idle = [name for name in given if name != "decimal"]
+        if idle and not isinstance(tables[party], str | Path):
+            raise ConfigError(f"file: {idle[0]} applies to a file, and the table of party {party!r} is a "
                               "data frame or an array: remove the setting, or give the file")  # fmt: skip
 
 

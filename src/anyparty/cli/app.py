@@ -32,6 +32,7 @@ from anyparty.cli.options import (
     allowed_modules,
     announce_user_code,
     folder_option,
+    ids_found,
     party_names,
     search_modules_in,
     settings_from,
@@ -113,6 +114,8 @@ def train(
             doing("aligning the rows")
             overlap = replace(federation.overlap, notes=())  # training shows the notes as warnings
             task = federation.predicted()
+        if not config.exists():
+            console.print(ids_found(resolved), soft_wrap=True)
         console.print(overlap.render())
         console.print(task, soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)

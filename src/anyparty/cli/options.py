@@ -190,6 +190,11 @@ def settings_from(
     return config.allowing(allow_code), Path(_run_name(list(tables)) + ".toml")
 
 
+def ids_found(config: Config) -> str:
+    """Return a line with the column of ids of each party."""
+    return "ids: " + ", ".join(f"{party.id or config.federation.id} ({name})" for name, party in config.parties.items())
+
+
 def _run_name(parties: Sequence[str], most: int = 4) -> str:
     """Return a name for runs of the given parties, made of at most ``most`` party names.
 

@@ -204,10 +204,10 @@ name = "laser"                      # any of `anyparty methods`
 hidden = [64]
 
 [optimizer]
-lr = 0.003
+lr = 0.001
 
 [train]
-epochs = 50
+epochs = 100                        # at most; training stops after 20 epochs without improvement
 batch_size = 128
 validation = 0.15                   # share of labelled rows that choose the best epoch
 test = 0.2                          # share of labelled rows that are scored at the end

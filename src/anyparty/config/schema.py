@@ -210,7 +210,7 @@ class PartySettings(ReadingSettings):
     ``duplicates`` is the reaction to rows with the same id: "error" stops with an error, "first" and "last" keep one of
     the rows, and "mean" makes one row with the mean of numbers and the most frequent category.
 
-    ``separator``, ``decimal``, ``quote`` and ``encoding`` of a CSV file, and ``sheet`` of a workbook, replace the
+    ``separator``, ``quote`` and ``encoding`` of a CSV file, ``sheet`` of a workbook, and ``decimal``, replace the
     values that are detected in the file.  ``missing`` lists, for each column, texts and numbers that mark a missing
     cell or a missing label, such as ``{income = [-999, "refused"]}``.  ``limits`` selects, for each column, how limits
     such as <25 and ranges such as 10-20 are read: "half" (12.5 and 15), "value" (25 and 15) or "missing".  ``types``

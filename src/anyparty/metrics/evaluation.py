@@ -188,14 +188,18 @@ class Evaluation:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return three tables: scores overall, by number of parties present, and by set of parties present."""
+        """Return tables of scores: overall, by number of parties present, and by set of parties present.
+
+        The second table is left out if it would repeat the third one.
+        """
         rarer = int(self.overall["rows"] - sum(scores["rows"] for scores in self.by_pattern.values()))
         tables: list[RenderableType] = [
             self._summary(),
             *map(Text, self._notes()),
-            _table("By number of parties present", "parties", self.by_count),
             _table("By who was present", "present", self.by_pattern, f"{rarer:,} rows in rarer patterns" * (rarer > 0)),
         ]
+        if len(self.by_count) < len(self.by_pattern):  # otherwise, each number of parties has only one set of parties
+            tables.insert(-1, _table("By number of parties present", "parties", self.by_count))
         return Group(*tables)
 
     def _summary(self) -> Table:

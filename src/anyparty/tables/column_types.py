@@ -30,6 +30,7 @@ FEW_TEXTS = 2  # up to this many distinct texts in a column of numbers may mark 
 MORE_TEXTS, MOSTLY = 5, 0.8  # instead of FEW_TEXTS, if the share of numbers is at least MOSTLY
 MANY_LEVELS = 50  # a column with more than max(MANY_LEVELS, n / 2) distinct texts in n cells is not categorical
 FEW_LEVELS = 20  # a text column with at most this many distinct texts is categorical
+DAY_OR_MONTH_FIRST = r"^\s*\d{1,2}[-/.]\d"
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
 UNIT = (  # only known units, because other letters occur in codes such as 7A
@@ -190,9 +191,10 @@ def _of_text(
         return found
     text, limits = without_limits(cells.as_level(column), rules.limits.get(column.name))
     dashes = text.is_in(NOT_A_NUMBER).fill_null(value=False)
-    text = text.set(dashes, None)
+    text, note = text.set(dashes, None), ""
     if trained and known_format is None:
         known_format = NumberFormat(decimal=rules.decimal or ".")
+        note = _commas_note(text, where) if rules.decimal is None else ""
     if known_format:
         read = with_format(text, known_format)
     else:
@@ -203,16 +205,32 @@ def _of_text(
         _check_numbers(column, read.bad, where, MODELS if trained else "", limits)
     elif read.bad.any():
         return _not_numbers(column, text, read, limits, where, rules)
-    elif not read.format.unit and text.n_unique() <= FEW_LEVELS and text.str.contains(GROUPED).any():
+    elif (
+        not read.format.unit and text.n_unique() <= FEW_LEVELS
+        and text.str.contains(GROUPED if rules.decimal is None else GROUPED.replace(",", "")).any()
+    ):  # fmt: skip
         # these may be codes such as 1 200, or lists such as 1,2
         return as_categories(column, where, rules, trained=False)
-    return FeatureColumn(_finite(read.numbers, where)) if trained else _with_note(column, read, where)
+    return FeatureColumn(_finite(read.numbers, where), note) if trained else _with_note(column, read, where, rules)
 
 
-def _with_note(column: pl.Series, read: MarkedNumbers, where: str) -> FeatureColumn:
+def _commas_note(text: pl.Series, where: str) -> str:
+    """Return a note on cells such as 1,234 in a column that had only plain numbers in training."""
+    found = text.filter(text.str.contains(r"^[+-]?[1-9]\d{0,2},\d{3}$"))
+    if not len(found):
+        return ""
+    return (f"{where} has {len(found):,} numbers with a comma, such as {found[0]!r} as {found[0].replace(',', '')}; "
+            "training had none: if the comma is a decimal mark, write these numbers as in training")  # fmt: skip
+
+
+def _with_note(column: pl.Series, read: MarkedNumbers, where: str, rules: ReadingRules) -> FeatureColumn:
     numbers = _finite(read.numbers, where)
     plain = read.format == NumberFormat() and not column.str.contains(GROUPED).any()
     note = marks_note(column, numbers, where, _as_category(where, column.name))
+    commas = column.filter(column.str.contains(",", literal=True))
+    may_be_decimal = len(commas) > 0 and commas.str.contains(r"^[^\d.]*[1-9]\d{0,2},\d{3}[^\d.]*$").all()
+    if note and may_be_decimal and rules.decimal is None and not column.str.contains(".", literal=True).any():
+        note += f'. If the comma is a decimal mark, write parties.{cells.key(cells.party_in(where))}.decimal = ","'
     return FeatureColumn(numbers, note, None if plain else read.format)
 
 
@@ -407,7 +425,7 @@ def date_setting(name: str, where: str, text: pl.Series) -> str:
 
 def date_order(text: pl.Series, datetimes: pl.Series, order: str) -> str:
     """Describe the order in which dates were read, with one cell and its date as an example."""
-    numbers = text.str.contains(r"^\s*\d{1,2}[-/.]").fill_null(value=False) & datetimes.is_not_null()
+    numbers = text.str.contains(DAY_OR_MONTH_FIRST).fill_null(value=False) & datetimes.is_not_null()
     row = (numbers if numbers.any() else datetimes.is_not_null()).arg_max() or 0
     return f"({order}), such as {text[row].strip()!r} as {datetimes[row]}"
 
@@ -430,15 +448,15 @@ def _check_zones(
 
 
 def _date_note(column: pl.Series, datetimes: pl.Series, written: reading_rules.DateFormat, where: str) -> str:
-    """Return a sentence on how a column of dates was read, and which numbers it becomes."""
-    if not datetimes.count():
+    """Return a sentence on how a column of dates was read; empty if its cells have only one meaning."""
+    plain = cells.is_date_or_datetime(column) or not _date_texts(column).str.contains(DAY_OR_MONTH_FIRST).any()
+    if not datetimes.count() or (plain and not written.zoned):
         return ""
     how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, datetimes, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
-    parts = "days since the earliest training row, year, month, weekday" + (", hour" if written.times else "")
     return (
-        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; the model gets these "
-        f"numbers: {parts}. If it holds no dates, {_as_category(where, column.name)}"
+        f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; if it holds no dates, "
+        f"{_as_category(where, column.name)}"
     )
 
 

@@ -216,11 +216,13 @@ def utf_16(head: bytes) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """Settings of a table file; each replaces a guess. A setting that does not apply to the file's format is ignored.
+    """Settings of a table; each replaces a guess.
+
+    A setting that does not apply to the kind of table has no effect, and a remark in training says so.
 
     Attributes:
         separator: the character between two cells of a CSV file.
-        decimal: the decimal mark of numbers in a CSV file, "." or ",".
+        decimal: the decimal mark of numbers in text, "." or ",".
         quote: the character around cells of a CSV file that contain the separator.
         encoding: the text encoding of a CSV file, by its name in Python, such as "cp1252" or "utf-16".
         sheet: the sheet of a workbook, by name or by number from 1.

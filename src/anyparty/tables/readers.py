@@ -41,6 +41,7 @@ from polars.selectors import by_name
 
 from anyparty.core.storage import path_hint, user_path
 from anyparty.tables import data_frames
+from anyparty.tables.cells import INVISIBLE
 from anyparty.tables.csv_file import CsvFile
 from anyparty.tables.file_content import DETECT, STANDARD_INPUT, content_of
 
@@ -177,6 +178,7 @@ class RawTable:
         read_as: the recognised format, in words.
         decimal: the decimal mark of numbers in text.
         notes: sentences on what was guessed or repaired.
+        format: the format of a file, such as "CSV"; "" for a data frame.
     """
 
     name: str
@@ -185,6 +187,17 @@ class RawTable:
     decimal: str = "."
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    format: str = ""
+
+    def without_effect(self, settings: FileSettings, where: str) -> tuple[str, ...]:
+        """Return a sentence on each setting that has no effect on this kind of table; ``where`` begins it."""
+        applies = {"CSV": {"separator", "quote", "encoding"}, "Excel": {"sheet"}}.get(self.format, set())
+        return tuple(
+            f"{where}: {name} = {getattr(settings, name)!r} has no effect, because this table is not "
+            f"{'a workbook' if name == 'sheet' else 'a CSV file'}: remove the setting"
+            for name in ("separator", "quote", "encoding", "sheet")
+            if getattr(settings, name) is not None and name not in applies
+        )
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -288,7 +301,9 @@ def header_below(source: Source, party: str, name: str, settings: FileSettings =
                 lines = list(islice(file, HEADER_LINES))
             if found := re.search(rf"(?:^|(\W)){re.escape(name)}(?:(\W)|$)", lines[0].strip()):
                 mark = found[1] or found[2]
-                return f'; the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
+                if mark and mark not in " \t" and (mark.isspace() or INVISIBLE.match(mark)):
+                    return f"the first line has this name beside the invisible character {mark!r}: remove it there"
+                return f'the first line has this name beside {mark!r}: write separator = "..." in [parties.{party}]'
             rows = [re.split(r"[,;|\t]", line) for line in lines]
         elif content.format == "Excel":
             book, sheet, _ = read_header(content, settings, party)
@@ -365,7 +380,7 @@ def _from_files(
     decimal = "," if {part.decimal for part in parts} == {","} else "."
     read_as = f"{len(files)} parts: {'; '.join(dict.fromkeys(part.read_as for part in parts))}"
     notes = dict.fromkeys(note for part in parts for note in part.notes)
-    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns)
+    return RawTable(named(path), whole, read_as, decimal, tuple(notes), first.columns, first.format)
 
 
 def _from_file(
@@ -382,7 +397,7 @@ def _from_file(
             return _from_csv(content, packed, notes, party, settings, drop, only)
         if content.format == "Excel":
             cells, sheet, more = read_workbook(content, settings, party)
-            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more)
+            return RawTable(named(path), cells, f"{packed}, sheet {sheet!r}", notes=notes + more, format=content.format)
         if content.format == "Parquet":
             rows = pl.scan_parquet(content.source, glob=False)
             columns = rows.collect_schema().names()
@@ -413,7 +428,7 @@ def _from_csv(
         cells, decimal, more = file.read(settings, _unneeded(file.header, drop, only))
     read_as = f"{packed}, {file.dialect}" + (", decimal ','" if decimal == "," else "")
     columns = tuple(name for name in file.header if name)
-    return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns)
+    return RawTable(named(content.path), cells, read_as, decimal, notes + more, columns, content.format)
 
 
 @dataclass

@@ -6,11 +6,11 @@ Messages count rows from 1, without the header and without blank lines.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,7 @@ from anyparty.tables.csv_file import are_decimal, with_points
 from anyparty.tables.file_content import DETECT, FileSettings
 from anyparty.tables.ids import Duplicates, combined, doubled, id_names, read_ids
 from anyparty.tables.label_cells import Labels, read_labels
-from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
+from anyparty.tables.reading_rules import AS_WRITTEN, Decimal, ReadingRules
 
 if TYPE_CHECKING:
     from anyparty.tables.readers import Source
@@ -200,11 +200,12 @@ def read_table(
     ids, id_columns, notes = read_ids(raw, names, id_normalize, where)
     if duplicates == "error" and ids.n_unique() < len(ids):
         raise doubled(ids, names, id_normalize, where, party)
-    if made.decimal == ",":
-        raw, more = _with_points(raw, kinds, label, where, declared=bool(file and file.decimal))
-        notes += more
+    saved = rules.decimal
+    raw, rules, more = _with_decimal(made, raw, kinds, label, where, file.decimal, rules)
+    notes += more
     columns, rules, read_notes = _features(raw, kinds, where, trained=expect is not None, rules=rules)
     (labels, spelled, _), rules = _label(raw, label, where, rules, trained=expect is not None)
+    rules = rules.model_copy(update={"decimal": saved})  # prediction may read another kind of table
     rows, kept = None, columns
     if ids.n_unique() < len(ids):
         rows, kept, labels, note = combined(ids, columns, labels, duplicates, where)
@@ -212,7 +213,7 @@ def read_table(
     notes = made.notes + notes + read_notes + checks.without_cells(kept, where, labels=label is not None)
     if expect is None:
         inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None and name in columns]))
-        notes += checks.inferred_kinds(inferred, columns, where)
+        notes += checks.inferred_kinds(inferred, columns, where) + made.without_effect(file, where)
     parts = None if part_by is None else raw[part_by]
     if parts is not None and rows is not None:
         parts = parts[rows]
@@ -230,22 +231,28 @@ def without_blank_notes(table: Table) -> Table:
     return replace(table, notes=tuple(note for note in table.notes if checks.EMPTY not in note))
 
 
-def _with_points(
-    raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None, where: str, *, declared: bool
-) -> tuple[pl.DataFrame, tuple[str, ...]]:  # fmt: skip
-    """Replace decimal commas by points in text columns of numbers.
+def _with_decimal(
+    made: readers.RawTable, raw: pl.DataFrame, kinds: Mapping[str, Kind | None], label: str | None, where: str,
+    declared: str | None, rules: ReadingRules,
+) -> tuple[pl.DataFrame, ReadingRules, tuple[str, ...]]:  # fmt: skip
+    """Apply a table's decimal mark to its text columns of numbers; ``declared`` is the mark in the settings.
 
-    If ``declared`` is true, the user has declared the decimal mark.
+    In a CSV file, decimal commas become points, except in columns that training read with commas. For other tables, the
+    rules get the declared mark.
 
     Returns:
-        The cells; and, unless ``declared`` is true, remarks on columns whose points may be decimal points.
+        The cells, the rules and, unless the mark is declared, remarks on columns whose points may be decimal points.
     """
-    columns = [raw[name] for name, kind in kinds.items() if kind != "categorical"] + ([raw[label]] if label else [])
-    numeric = {name for name, kind in kinds.items() if kind == "numeric"}
-    texts = [column for column in columns if column.dtype == pl.String]
-    commas = [text for text in texts if text.name in numeric or are_decimal(text)]
+    if made.decimal != ",":
+        applies = declared is not None and made.format != "CSV"
+        return raw, rules.model_copy(update={"decimal": cast("Decimal", declared)}) if applies else rules, ()
+    names = [name for name, kind in kinds.items() if kind != "categorical"] + ([label] if label else [])
+    texts = [raw[name] for name in names if raw[name].dtype == pl.String]
+    native = {name for name, form in rules.formats.items() if form.decimal == ","}
+    commas = [text for text in texts if kinds.get(text.name) == "numeric" or are_decimal(text)]
+    commas = [text for text in commas if text.name not in native]
     notes = () if declared else checks.points_between_thousands(commas, where)
-    return raw.with_columns(map(with_points, commas)), notes
+    return raw.with_columns(map(with_points, commas)), rules, notes
 
 
 def _copy(column: pl.Series) -> pl.Series:
@@ -269,6 +276,22 @@ def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Tab
     if wrong:
         raise TableError("\n".join(dict.fromkeys(wrong)))
     return tables
+
+
+def _advice(role: str, name: str, where: str, source: Source, *, scored: bool) -> Iterator[str]:
+    """Yield advice for a column ``name`` that a table lacks; ``scored`` as in ``_check_named``."""
+    if role not in {"id", "label"}:
+        return
+    party = where.split("'")[1]
+    below = readers.header_below(source, party, name)
+    if role == "label" and scored:
+        yield "rows are scored by their labels"
+    elif role == "id" and readers.has_unnamed_index(source):
+        yield "the data frame's index has no name: frame.rename_axis(...) makes it a column"
+    elif role == "id" and not below:
+        yield (f"rename the column, or name the ids of this table alone: parties.{party}.id = COLUMN "
+               f"(in Python: id={{{party!r}: COLUMN, ...}})")  # fmt: skip
+    yield below
 
 
 def _check_named(
@@ -297,12 +320,10 @@ def _check_named(
         *((setting, name) for setting in ("missing", "limits", "dates") for name in getattr(rules, setting)),
     ]:
         if name is not None and name not in names:
-            hint = "rows are scored by their labels" if role == "label" and scored else ""
-            if role == "id" and readers.has_unnamed_index(source):
-                hint = "the data frame's index has no name: frame.rename_axis(...) makes it a column"
             message = f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
-            below = readers.header_below(source, where.split("'")[1], name) if role in {"id", "label"} else ""
-            raise TableError(continued(continued(message, hint), below))
+            for clause in _advice(role, name, where, source, scored=scored):
+                message = continued(message, clause)
+            raise TableError(message)
     if label in id:
         raise TableError(f"{where}: column {label!r} is named both as id and as label; name two columns")
     for name in (*id, label):

@@ -248,10 +248,10 @@ class Bar(Callback):
         self.loss, self.metrics = "", list[str]()
 
     def on_align_progress(self, done: int, total: int) -> None:
-        """Show how much of the private alignment is done, and the time left."""
+        """Show the share of the private alignment that is done, in percent, and the time left."""
         if self.bar is None:
-            self._start("private alignment", total)
-        self._update(completed=done, seen="points")
+            self._start("private alignment", 100)
+        self._update(completed=100 * done / total, seen="%")
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:  # noqa: ARG002
         """End the progress bar of the private alignment."""

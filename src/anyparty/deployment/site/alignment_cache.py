@@ -261,8 +261,11 @@ async def _agree_on_alignment(
     numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
     unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
     same = bool(number.any()) and not unlike
+    if resume and not number.any() and not unlike:
+        raise ResumeError("cannot resume: the alignment is not complete; start without --resume (resume=True): an "
+                          "interrupted alignment continues")  # fmt: skip
     if resume and not same:
-        raise ResumeError(f"cannot resume: {unlike or [net.me]} has another alignment than the run (its table or "
+        raise ResumeError(f"cannot resume: {some(unlike or [net.me])} has another alignment than the run (its table or "
                           "folder changed, or its alignment is from an earlier version); "
                           f"start without --resume (resume=True)")  # fmt: skip
     absent = [name for name in roster.names if name not in {net.me, *others}]
