@@ -182,10 +182,10 @@ class _VerticalEstimator(BaseEstimator):  # type: ignore[misc]
         return scores, answered
 
     def _report_missing_answers(self, lacking: int, n: int) -> None:
-        said = f"{self.method} has no answer for {lacking:,} of {n:,} rows from the parties that have them"
+        message = f"{self.method} has no answer for {lacking:,} of {n:,} rows from the parties that have them"
         if self.no_answer == "raise":
-            raise PredictionError(f"{said}; no_answer='prior' answers with the frequencies of the training labels")
-        warnings.warn(f"{said}; they get the training labels' frequencies or mean", AnypartyWarning, stacklevel=4)
+            raise PredictionError(f"{message}; no_answer='prior' answers with the frequencies of the training labels")
+        warnings.warn(f"{message}; they get the training labels' frequencies or mean", AnypartyWarning, stacklevel=4)
 
 
 class VerticalClassifier(ClassifierMixin, _VerticalEstimator):  # type: ignore[misc]

@@ -48,7 +48,7 @@ def kept(folder):
 )
 def test_a_built_in_method_is_restored_from_its_settings(made):
     for whole in (False, True):
-        known = json.loads(json.dumps(settings_of(made, whole=whole)))
+        known = json.loads(json.dumps(settings_of(made, with_defaults=whole)))
         assert method(known.pop("name"), **known) == made
     defaults = {field.name for field in fields(made) if field.repr and field.name not in {"rule", "first", "method"}}
     assert defaults - {"pseudo"} <= known.keys()

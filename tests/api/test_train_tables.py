@@ -181,7 +181,7 @@ class TestRefusals:
         settings = {"federation": {"label": "bad"}, "parties": {"bank": {}, "shop": {}},
                     "method": {"name": "plug", "embedding": 4, "dropout": 0.5}}  # fmt: skip
         model = Federation.from_config(Config.of(settings), tables()).train(parameters={"embedding": 3}, **SETTINGS)
-        assert model.named == settings_of(method("plug", embedding=3, dropout=0.5), whole=True)
+        assert model.named == settings_of(method("plug", embedding=3, dropout=0.5), with_defaults=True)
 
 
 class Stop(Exception):  # noqa: N818

@@ -147,7 +147,7 @@ class Server:
 
 def test_a_site_whose_connection_stays_closed_is_reported_and_removed(controller, capsys):
     server = Server(["shop", "clinic"])
-    controller.told = {"shop", "clinic"}
+    controller.reported = {"shop", "clinic"}
     controller.check_connections(server, 0.0)
     server.open_ = {"clinic"}
     controller.check_connections(server, 5.0)
@@ -168,7 +168,7 @@ def test_a_client_removed_during_the_check_does_not_end_the_checks(controller, m
     server.client_manager, server.server = flare.client_manager, flare
     server.job_runner = SimpleNamespace(get_client_outcome_jobs=lambda _: set())
     server.get_cell = lambda: SimpleNamespace(is_cell_connected=connected)
-    controller.told = {"shop", "clinic"}
+    controller.reported = {"shop", "clinic"}
 
     def connected(name):
         if name == "shop" and len(looks) == 2:  # during the check, another thread removes the client
@@ -218,7 +218,7 @@ def test_a_connection_restored_in_time_is_not_reported_as_gone(controller, capsy
 
 def test_a_participant_of_a_job_is_reported_as_gone_but_not_removed(controller, capsys):
     server = Server(["shop", "clinic"], works=["shop"])
-    controller.told, server.open_ = {"shop", "clinic"}, set()
+    controller.reported, server.open_ = {"shop", "clinic"}, set()
     controller.check_connections(server, 0.0)
     controller.check_connections(server, admission.AWAY_S + 1)
     assert list(server.client_manager.clients) == ["t-shop"]

@@ -48,7 +48,7 @@ def test_a_clock_trace_is_sent_as_numbers_without_its_path(tmp_path, monkeypatch
     path, sent = written(tmp_path), []
     (tmp_path / "cpu.csv").write_text("shop\n0.5\n")
     path.write_text(path.read_text() + '\n[schedule]\nname = "flex"\n[clock]\ntrace = "cpu.csv"\n')
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
 
     def submit(_, text, **__):
@@ -66,7 +66,7 @@ def test_a_clock_trace_is_sent_as_numbers_without_its_path(tmp_path, monkeypatch
 def test_a_job_without_an_outcome_raises_an_error(tmp_path, monkeypatch, work):
     """The process may be killed before its part begins, or still run at the time limit."""
     path = written(tmp_path)
-    stand_in = {"about": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
+    stand_in = {"read_federation": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
                 "submit": lambda *_, **__: "job 1", "keeps": lambda *_: None, "outcome": lambda *_: None,
                 "wait": lambda *_: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
     for name, instead in stand_in.items():
@@ -81,7 +81,7 @@ def test_an_existing_model_is_replaced_only_on_request(tmp_path, monkeypatch):
     path, asked = written(tmp_path), []
     record = {"history": [{"stage": "train", "epoch": 1}], "began": "2026-11-25T12:00:00+00:00"}
     write_json(tmp_path / FILE, record)
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "keeps", lambda *_: tmp_path)
     monkeypatch.setattr(flare, "status", lambda folder: asked.append(folder) or {"sites": []})
     said = r"already have a model, of the training that began 2026-11-25T12:00:00\+00:00 \(1 epochs\): resume it"
@@ -100,7 +100,7 @@ def test_a_party_missing_from_the_settings_participates_with_a_warning(tmp_path,
     """The federation decides who takes part: a job cannot leave out a party that was agreed on."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace('[parties.clinic]\ntable = "clinic/table.csv"', ""))
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank", "parties": list(NAMES)})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank", "parties": list(NAMES)})
     monkeypatch.setattr(flare, "status", lambda _: {"sites": ["shop"]})
     monkeypatch.setattr(flare, "keeps", lambda *_: None)
     with (
@@ -128,7 +128,7 @@ def test_ctrl_c_during_a_submission_aborts_the_job(tmp_path, monkeypatch, refuse
             raise RunError("no")
         return "job 1"
 
-    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "read_federation", lambda _: {"active": "bank"})
     monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
     monkeypatch.setattr(flare, "submit", submit)
     monkeypatch.setattr(flare, "abort", lambda _, job: aborted.append(job))

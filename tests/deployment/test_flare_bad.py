@@ -177,7 +177,7 @@ class Evil(Executor):
 
 def test_a_job_cannot_run_its_own_code_at_a_passive_party(folder, terminals, tmp_path):
     """Not even a job of the administrator may do so, although FLARE's own rules would allow it."""
-    said, ran = federation_folder.about(folder), tmp_path / "ran"
+    said, ran = federation_folder.read_federation(folder), tmp_path / "ran"
     job = folder / "kits" / "admin" / "jobs" / "evil"
     federation_folder._write_job(job, said, federation_folder.public(SETTINGS), work="train", asked={}, least=1)
     (job / "app" / "custom").mkdir()

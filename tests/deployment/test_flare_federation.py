@@ -25,7 +25,7 @@ from torch import nn
 from anyparty.config import Config
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder, site_process
-from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.admin import read_federation
 from anyparty.deployment.flare.provisioning import write_site_files
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.deployment.flare.site_process import environment, site_command
@@ -218,7 +218,7 @@ def test_parties_exchange_messages(folder):
 
 def test_class_names_in_kits_and_jobs_can_be_imported(folder, tmp_path):
     """FLARE imports them by their names, which are strings in our code."""
-    federation_folder._write_job(tmp_path / "job", about(folder), "", work="train", asked={}, least=1)
+    federation_folder._write_job(tmp_path / "job", read_federation(folder), "", work="train", asked={}, least=1)
     files = [*folder.glob("kits/*/local/*.json"), *tmp_path.glob("job/app/config/*.json")]
     named = {name for file in files for name in re.findall(r'"path": "(anyparty[.\w]+)"', file.read_text())}
     assert {name.rpartition(".")[2] for name in named} >= {"ActiveJobParty", "PassiveJobParty", "AdmissionController"}
@@ -332,7 +332,7 @@ def test_a_local_federation_listens_on_loopback_only(folder):
 
 @pytest.mark.net
 def test_a_party_with_a_certificate_of_another_authority_is_not_admitted(folder, tmp_path):
-    forged, port = tmp_path / "forged", about(folder)["port"]
+    forged, port = tmp_path / "forged", read_federation(folder)["port"]
     kits = federation_folder.init(forged, Roster((Party(name="bank"), Party(name="mallory")), "bank"), port=port)
     with pytest.raises(ConfigError, match="has a certificate that does not match this kit"):
         federation_folder.status(forged)
@@ -481,7 +481,7 @@ def test_a_folder_without_a_federation_is_reported(tmp_path):
 def test_an_invalid_federation_file_is_reported(tmp_path, text, said):
     (tmp_path / "federation.toml").write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError, match=rf"federation.toml: .*{said}"):
-        about(tmp_path)
+        read_federation(tmp_path)
 
 
 @pytest.mark.parametrize(

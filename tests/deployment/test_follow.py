@@ -107,9 +107,11 @@ def test_a_missing_record_and_that_of_another_run_report_nothing(tmp_path):
 
 def test_a_run_that_resumes_from_an_earlier_epoch_is_followed_from_there():
     heard = _Reported(RecordingCallback())
-    heard.tell({"stages": stages(train=9), "history": epochs("train", 1, 2, 3, 4, 5)})
-    heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
-    heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)})
+    heard.report({"stages": stages(train=9), "history": epochs("train", 1, 2, 3, 4, 5)})
+    heard.report({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
+    heard.report(
+        {"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)}
+    )
     assert heard.watch.said[-2:] == [("begin", "train", 9, 10, 2), 3]
 
 
@@ -117,9 +119,9 @@ def test_epochs_repeated_between_two_reads_are_reported_again():
     """A resumed, quick training may pass its former last epoch between two reads of the record."""
     former = [{**each, "absent": {"shop": "it left"} if each["epoch"] > 2 else {}} for each in epochs("train", 1, 2, 3)]
     heard = _Reported(absences := Absences())
-    heard.tell({"stages": stages(train=4), "history": former})
+    heard.report({"stages": stages(train=4), "history": former})
     assert absences.count() == {"shop": 1}
-    heard.tell({"stages": stages(train=4), "history": [*former[:2], *epochs("train", 3, 4)]})
+    heard.report({"stages": stages(train=4), "history": [*former[:2], *epochs("train", 3, 4)]})
     assert absences.count() == {}
     assert len(absences.epochs) == 4
 
@@ -144,8 +146,8 @@ def test_a_party_that_is_present_again_on_resume_is_reported_as_rejoined():
     said = zip(epochs("train", *range(1, 8)), absent, back, strict=True)
     history = [{**each, "absent": gone, "back": came} for each, gone, came in said]
     heard = _Reported(CallbackList([moves := MembershipCallback()]))
-    heard.tell({"stages": stages(train=9), "history": history[:2]})
-    heard.tell({"stages": stages(train=9), "history": history})
+    heard.report({"stages": stages(train=9), "history": history[:2]})
+    heard.report({"stages": stages(train=9), "history": history})
     assert moves.said == ["shop left after 1", "shop came", "shop left after 4", "shop came"]
 
 

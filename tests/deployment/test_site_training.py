@@ -182,9 +182,9 @@ def test_a_party_lost_at_the_end_of_training_has_no_model_part():
         async def recv(self, frm, tag, expect):
             if frm == "shop":
                 raise PartyLost("shop", "its process ended")
-            return {"hash": control_messages.mark_tensor("ab" * 32)}
+            return {"hash": control_messages.hash_tensor("ab" * 32)}
 
-    found, lost = asyncio.run(control_messages.gather_marks(Net(), ["shop", "clinic"]))
+    found, lost = asyncio.run(control_messages.gather_weights_hashes(Net(), ["shop", "clinic"]))
     assert (found, lost) == ({"clinic": "ab" * 32}, {"shop": "its process ended"})
 
 

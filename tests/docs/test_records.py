@@ -22,7 +22,7 @@ OF = {page.parent.name for page in RESULTS.glob("*/*.md")} - {"quick"}  # this f
 PAGES = [
     (suite, dataset, path)
     for suite in sorted(OF)
-    for own in [suites.load(suite).home]
+    for own in [suites.load(suite).folder_name]
     for (home, dataset), path in sorted(KEPT.items())
     if own == home and (RESULTS / suite / f"{dataset}.md").exists()
 ]

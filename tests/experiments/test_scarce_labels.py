@@ -326,7 +326,7 @@ def test_table_18_reuses_the_runs_of_the_other_tables():
     ours = {run.key for run in part.runs(Selection(seeds=1))}
     assert ours < {run.key for run in whole.runs(Selection(seeds=1))}
     assert len(ours) == 2 * 8 * 3  # none of ModelNet10, which is not included unless named
-    assert (part.home, part.prefix) == ("false-tables", "false-table18-")
+    assert (part.folder_name, part.prefix) == ("false-tables", "false-table18-")
 
 
 def test_quick_mode_divides_the_epochs_of_both_stages_by_100():

@@ -133,7 +133,7 @@ def test_a_class_sent_by_value_is_described_as_any_other():
             if getattr(each, name) is MISSING:
                 setattr(each, name, type(MISSING)())
     assert described(Sent(0.5)) == {"class": "Sent", "a": 0.5, "b": 2, "c": []}
-    assert described(Sent(0.5), whole=False) == {"class": "Sent", "a": 0.5}
+    assert described(Sent(0.5), with_defaults=False) == {"class": "Sent", "a": 0.5}
 
 
 def test_fields_declared_without_effect_are_not_described():

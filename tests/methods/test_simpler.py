@@ -314,5 +314,5 @@ def test_so_are_those_that_another_one_switches_off(name, beside, idle, said):
 )  # fmt: skip
 def test_defaults_that_do_nothing_may_be_said(name, parameters):
     made = method(name, **parameters)
-    whole = settings_of(made, whole=True)
+    whole = settings_of(made, with_defaults=True)
     assert method(whole.pop("name"), **whole) == made

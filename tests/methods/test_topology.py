@@ -65,7 +65,7 @@ def test_rows_of_unread_parties_count_as_nobodys():
     observed = torch.tensor([[True, True, False], [False, True, True]])
     topology = Split(rule=First(), embedding=5).topology(world().roster)
     assert topology.unread == ("b", "c")
-    assert topology.heard(observed).tolist() == [[True, False, False], [False, False, False]]
+    assert topology.without_unread(observed).tolist() == [[True, False, False], [False, False, False]]
     assert observed.sum() == 4  # the argument is not changed
 
 

@@ -16,7 +16,7 @@ import torch
 
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder
-from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.admin import read_federation
 from anyparty.deployment.flare.drivers.anyparty_unix import UnixDriver, reached
 
 ROSTER = Roster((Party(name="bank"), Party(name="shop")), "bank")
@@ -79,7 +79,7 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
         wait_for(lambda: all((kit / "runs" / "waits").exists() for kit in kits.values()))
         assert len(federation_folder.processes(folder)) == 4  # two sites, with a job's process each
         ports, open_at = listeners(folder)
-        assert ports == {about(folder)["port"]}  # only the server listens on a port, with mutual TLS
+        assert ports == {read_federation(folder)["port"]}  # only the server listens on a port, with mutual TLS
         assert len(open_at) >= 2
         for path in open_at:
             held = path.parent.stat()

@@ -17,7 +17,7 @@ import pytest
 
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.flare import federation_folder
-from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.admin import read_federation
 from anyparty.deployment.flare.preflight import ServerAddress, check_certificate, check_key
 from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError
@@ -325,4 +325,4 @@ def test_parties_that_made_their_own_keys_train_and_predict(tmp_path: Path) -> N
             process.wait(60)
     assert not anywhere(secret, bank)
     assert anywhere(secret, shop) == [kit / "startup" / "client.key"]
-    assert about(house)["parties"] == ["bank", "shop"]
+    assert read_federation(house)["parties"] == ["bank", "shop"]

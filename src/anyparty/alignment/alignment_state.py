@@ -80,11 +80,11 @@ class AlignmentState:
         """Read the state; return an empty one if it does not exist, is damaged, or was stored with other ``terms``."""
         empty = cls(folder, terms)
         try:
-            about = read_json(folder / "state.json")
-            series, root = (bytes.fromhex(str(about[name])) for name in ("series", "root"))
+            stored_state = read_json(folder / "state.json")
+            series, root = (bytes.fromhex(str(stored_state[name])) for name in ("series", "root"))
         except (ModelError, KeyError, ValueError):
             return empty
-        if about.get("terms") != terms.hex() or {len(series), len(root)} != {SIZE}:
+        if stored_state.get("terms") != terms.hex() or {len(series), len(root)} != {SIZE}:
             return empty
         return cls(folder, terms, series, root, _read(folder / "list.bin", ENTRY))
 
@@ -106,8 +106,8 @@ class AlignmentState:
         with _storing(self.folder):
             self.folder.mkdir(parents=True, mode=0o700)
         self.series, self.root, self.entries, self.remembered = series, root, np.empty((0, ENTRY), np.uint8), None
-        about = {"terms": self.terms.hex(), "series": series.hex(), "root": root.hex()}
-        write_json(self.folder / "state.json", about)
+        stored_state = {"terms": self.terms.hex(), "series": series.hex(), "root": root.hex()}
+        write_json(self.folder / "state.json", stored_state)
 
     def extend(self, ids: pl.Series) -> None:
         """Append the keyed hashes of new ``ids`` to the list, on disk and in memory."""

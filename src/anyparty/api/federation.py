@@ -182,7 +182,7 @@ class Federation:
             | ({"table": located(user_path(tables[name]))} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
-        asked = {
+        federation = {
             "id_normalize": tuple(id_normalize),
             "label": label,
             "active": active,
@@ -193,7 +193,7 @@ class Federation:
             "max_cell_bytes": max_cell_bytes,
         }
         chosen = {} if split is None else {"split": {"kind": split} if isinstance(split, str) else split}
-        config = run_settings.Config.of({"federation": asked, "parties": parties} | chosen)
+        config = run_settings.Config.of({"federation": federation, "parties": parties} | chosen)
         return cls.from_config(config, tables)
 
     @classmethod
@@ -370,8 +370,8 @@ class Federation:
             TableError: there are no labels, or all labels have the same class.
         """
         active = self.roster.active
-        asked, position = self.config.federation, self.alignment.position[active]
-        return task_of(self.teaching(active), position, use, asked.task, asked.positive)
+        settings, position = self.config.federation, self.alignment.position[active]
+        return task_of(self.teaching(active), position, use, settings.task, settings.positive)
 
     def teaching(self, party: str) -> Table:
         """Return a label holder's table, without the labels of rows whose cells are empty at all parties."""
@@ -383,8 +383,8 @@ class Federation:
         Raises:
             TableError: the labels cannot be used, for example because all have the same class.
         """
-        asked = self.config.federation
-        return predicted(self.teaching(self.roster.active), asked.task, asked.positive)
+        settings = self.config.federation
+        return predicted(self.teaching(self.roster.active), settings.task, settings.positive)
 
     @property
     def files(self) -> RichTable:
@@ -490,11 +490,11 @@ class Federation:
 def _check_file_settings(file: Mapping[str, Mapping[str, Any]], tables: Mapping[str, Any]) -> None:
     """Check that all settings in ``file`` exist, and that they are for parties whose tables are files."""
     known = [field.name for field in fields(FileSettings)]
-    for party, asked in file.items():
-        unknown = [name for name in asked if name not in known]
+    for party, given in file.items():
+        unknown = [name for name in given if name not in known]
         if unknown:
             raise ConfigError(f"file: there is no setting {unknown[0]!r} of a file{nearest(unknown[0], known)}")
-        idle = [name for name in asked if name != "decimal"]
+        idle = [name for name in given if name != "decimal"]
         if idle and not isinstance(tables[party], str | Path):
             raise ConfigError(f"file: {idle[0]} applies to a file, and the table of party {party!r} is a "
                               "data frame or an array: remove the setting, or give the file")  # fmt: skip

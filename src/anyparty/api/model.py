@@ -97,16 +97,17 @@ class Model:
     own: dict[str, Any] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
-        """Build a model from its summary ``about``, its method and each party's networks.
+    def of(cls, summary: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
+        """Build a model from its ``summary``, its method and each party's networks.
 
         ``trained`` has the fields that only a trained model has, and a loaded model lacks: history, ledger, costs and
         held_out.
         """
-        assert about.task is not None
+        assert summary.task is not None
         return cls(
-            method=method, named=about.method, roster=about.roster, task=about.task, members=members, seed=about.seed,
-            best_epoch=about.best_epoch, own=about.own, **trained,
+            method=method, named=summary.method, roster=summary.roster, task=summary.task, members=members,
+            seed=summary.seed,
+            best_epoch=summary.best_epoch, own=summary.own, **trained,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -423,11 +424,11 @@ class Model:
 
         """
         folder = place(folder, "folder")
-        about = ModelSummary.load(folder / "model.json")
-        if about.task is None:
+        summary = ModelSummary.load(folder / "model.json")
+        if summary.task is None:
             raise ModelError(
-                f"{folder}: this is only a passive party's part of the model; predict at {about.roster.active!r}"
+                f"{folder}: this is only a passive party's part of the model; predict at {summary.roster.active!r}"
             )
-        made = about.make(folder, method)
-        members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
-        return cls.of(about, made, members)
+        made = summary.make(folder, method)
+        members = load_members(folder, summary, made, encoders or {}, device_of(device, "device"))
+        return cls.of(summary, made, members)

@@ -83,7 +83,7 @@ class TrainingRun:
         """
         check_require(config.train.require, roster.names)
         answers = method.split if isinstance(method, Scheduled) else method
-        named = settings_of(answers, whole=True)
+        named = settings_of(answers, with_defaults=True)
         own = described(answers) if named is None else None
         return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, named=named, own=own)
 
@@ -325,10 +325,10 @@ def as_trained(
 
 
 def _encoder(factory: Factory) -> Encoder:
-    about = describe(factory)
-    if about is None:
+    description = describe(factory)
+    if description is None:
         own = getattr(factory, "__qualname__", f"<a {type(factory).__qualname__}>")
         return Encoder(factory=f"{getattr(factory, '__module__', '')}:{own}")
-    if about["kind"] == "lstm":
-        about["memory"] = about.pop("hidden")
-    return Encoder.model_validate(about)
+    if description["kind"] == "lstm":
+        description["memory"] = description.pop("hidden")
+    return Encoder.model_validate(description)

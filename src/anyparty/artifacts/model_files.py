@@ -169,14 +169,14 @@ class ModelSummary:
             ModelError: the file does not exist, was not written by anyparty, has a format that this version does not
                 read, or differs from the manifest.
         """
-        about = read_json(inside(path.parent, path.name))
-        if (found := about.get("format", FORMAT)) not in range(WITHOUT_MANIFEST, FORMAT + 1):
+        contents = read_json(inside(path.parent, path.name))
+        if (found := contents.get("format", FORMAT)) not in range(WITHOUT_MANIFEST, FORMAT + 1):
             raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} to "
                              f"{FORMAT}")  # fmt: skip
         if found > WITHOUT_MANIFEST:
             Manifest.read(path.parent).check(path.parent, path.name)
         try:
-            read = TypeAdapter(cls).validate_json(json.dumps(about), strict=True)
+            read = TypeAdapter(cls).validate_json(json.dumps(contents), strict=True)
         except ValidationError as error:
             raise ModelError(f"{path}: this is not a model file of anyparty: {_first(error)}") from None
         if found <= FROM_ZERO:
@@ -279,31 +279,33 @@ def write_manifest(folder: Path, parties: Iterable[str]) -> None:
     Manifest.write(folder, ["model.json", *parts])
 
 
-def check_mark(about: ModelSummary, home: Path, name: str) -> str:
-    """Return the SHA-256 of a party's weights, and check that it is the hash in the model's summary ``about``.
+def check_weights_hash(summary: ModelSummary, party_folder: Path, name: str) -> str:
+    """Return the SHA-256 of a party's weights, and check that it is the hash in the model's ``summary``.
 
-    ``home`` is the party's folder in the model. If ``about`` lists no hash for the party, the weights are not checked.
+    ``party_folder`` is the party's folder in the model. If ``summary`` lists no hash for the party, the weights are not
+    checked.
 
     Raises:
         ModelError: the weights have another hash.
     """
-    found = sha256(home / WEIGHTS)
-    if about.parts.get(name, found) != found:
-        raise ModelError(f"{home / WEIGHTS}: these are not the weights of party {name!r} that the model was saved "
+    found = sha256(party_folder / WEIGHTS)
+    if summary.parts.get(name, found) != found:
+        raise ModelError(f"{party_folder / WEIGHTS}: these are not the weights of party {name!r} that the model was "
+                         "saved "
                          "with: they are from another run, or were changed; copy the whole folder again")  # fmt: skip
     return found
 
 
-def save_member(home: Path, member: Member) -> str:
-    """Write a party's networks and preprocessing to its folder ``home``; return the SHA-256 of the weights' file."""
+def save_member(party_folder: Path, member: Member) -> str:
+    """Write a party's networks and preprocessing to ``party_folder``; return the SHA-256 of the weights' file."""
     tensors = {
         f"{module}/{key}": tensor
         for module, network in member.state.modules.items()
         for key, tensor in checkpoint.tensors_of(network).items()
     }
     seat = member.state.seat
-    checkpoint.write(home / WEIGHTS, tensors, {"party": seat.me})
-    about = {
+    checkpoint.write(party_folder / WEIGHTS, tensors, {"party": seat.me})
+    contents = {
         "inputs": seat.inputs,
         "encoder": describe(seat.encoder),
         "prepare": member.prepare.to_json() if member.prepare else None,
@@ -312,14 +314,14 @@ def save_member(home: Path, member: Member) -> str:
         "file": asdict(member.file),
         "rules": member.rules.to_json(),
     }
-    write_json(home / "party.json", about)
-    return sha256(home / WEIGHTS)
+    write_json(party_folder / "party.json", contents)
+    return sha256(party_folder / WEIGHTS)
 
 
-def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> dict[str, str]:
+def write_model(folder: Path, summary: ModelSummary, members: Mapping[str, Member]) -> dict[str, str]:
     """Write the files of each party in ``members``, then model.json and the manifest.
 
-    ``about.parts`` may already hold the hashes of parties that are not in ``members``.
+    ``summary.parts`` may already hold the hashes of parties that are not in ``members``.
 
     Returns:
         For each party in ``members``, the SHA-256 of the file with its weights.
@@ -327,13 +329,13 @@ def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]
     Raises:
         StorageError: a file cannot be written.
     """
-    marks = {name: save_member(folder / "parties" / name, member) for name, member in members.items()}
-    replace(about, parts=about.parts | marks).save(folder / ABOUT)
+    hashes = {name: save_member(folder / "parties" / name, member) for name, member in members.items()}
+    replace(summary, parts=summary.parts | hashes).save(folder / ABOUT)
     write_manifest(folder, members)
-    return marks
+    return hashes
 
 
-def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
+def save_model(folder: Path, summary: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
     """Write a model into a folder; raise an error if this would overwrite another model or a run.
 
     If ``replace`` is true, another model or a run is overwritten.  The record and settings of that run are then
@@ -348,18 +350,18 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
     with ExitStack() as held:
         if (folder / LOCK).exists():  # without a lock file, the folder never had a run
             held.callback(take(folder).release)
-        there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
-        other = bool(there) and not _is_in(folder, about, members)
+        existing = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
+        other = bool(existing) and not _is_in(folder, summary, members)
         if other and not replace:
-            what = "a run" if there[0] == RECORD else "a model"
-            raise ModelError(f"{folder} already holds {what} ({there[0]}) other than this model: name another folder, "
-                             "or overwrite it with save(..., replace=True)")  # fmt: skip
-        write_model(folder, about, members)
-        for name in OF_RUNS if other and RECORD in there else ():
+            what = "a run" if existing[0] == RECORD else "a model"
+            raise ModelError(f"{folder} already holds {what} ({existing[0]}) other than this model: name another "
+                             "folder, or overwrite it with save(..., replace=True)")  # fmt: skip
+        write_model(folder, summary, members)
+        for name in OF_RUNS if other and RECORD in existing else ():
             (folder / name).unlink(missing_ok=True)
 
 
-def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
+def _is_in(folder: Path, summary: ModelSummary, members: Mapping[str, Member]) -> bool:
     """Return True if the folder already holds this model, with bit-identical weights.
 
     Only model.json is compared, because it contains the SHA-256 of each party's weights.
@@ -367,12 +369,12 @@ def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> 
     if not (folder / ABOUT).is_file():
         return False
     with TemporaryDirectory() as beside:
-        write_model(Path(beside), about, members)
+        write_model(Path(beside), summary, members)
         return (Path(beside) / ABOUT).read_bytes() == (folder / ABOUT).read_bytes()
 
 
-def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory | None) -> Member:
-    """Read one party's networks and preprocessing from ``home``, the party's folder in a saved model.
+def load_member(party_folder: Path, seat: PartyContext, method: Method, encoder: Factory | None) -> Member:
+    """Read one party's networks and preprocessing from ``party_folder``, the party's folder in a saved model.
 
     ``seat`` is the party's context.  ``encoder`` is the function that makes a user-defined network.
 
@@ -381,55 +383,57 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
         ModelError: a file does not exist, is incomplete or was not written by anyparty, or the network cannot be made.
     """
     name = seat.me
-    folder = home.parent.parent
+    folder = party_folder.parent.parent
     if (folder / MANIFEST).exists():  # models of an old format have no manifest
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
-            manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
-    about = _PartyFile.load(inside(folder, Path(home.parent.name, home.name, "party.json")))
-    if encoder is None and about.encoder is None:
-        lacks = f"{home}: party {name!r} was trained with a user-defined network"
+            manifest.check(folder, f"{party_folder.parent.name}/{party_folder.name}/{file}")
+    summary = _PartyFile.load(inside(folder, Path(party_folder.parent.name, party_folder.name, "party.json")))
+    if encoder is None and summary.encoder is None:
+        lacks = f"{party_folder}: party {name!r} was trained with a user-defined network"
         raise NotGiven(lacks, f"encoders={{{name!r}: ...}}")
-    prepare = None if about.prepare is None else Prepare.from_json(about.prepare)
-    if about.inputs != (0 if prepare is None else prepare.width):
+    prepare = None if summary.prepare is None else Prepare.from_json(summary.prepare)
+    if summary.inputs != (0 if prepare is None else prepare.width):
         raise ModelError(
-            f"{home}: party.json declares a block of width {about.inputs}, but the columns in it give "
+            f"{party_folder}: party.json declares a block of width {summary.inputs}, but the columns in it give "
             "another width; copy the whole folder again"
         )
     labeler = name in seat.roster.labelers
-    tensors, whose = checkpoint.read(inside(folder, Path(home.parent.name, home.name, WEIGHTS)))
+    tensors, whose = checkpoint.read(inside(folder, Path(party_folder.parent.name, party_folder.name, WEIGHTS)))
     held = sum(tensor.numel() for tensor in tensors.values())
     limit = AllocationLimit(2 * held + SPARE)
     try:
-        made = encoder or restore(about.encoder or {})
-        seat = replace(seat, inputs=about.inputs, encoder=made, task=seat.task if labeler else None)
+        made = encoder or restore(summary.encoder or {})
+        seat = replace(seat, inputs=summary.inputs, encoder=made, task=seat.task if labeler else None)
         with limit:
             state = method.begin(seat, Seeds(0))
     except Exception as error:
         if limit.exceeded:
-            raise ModelError(f"{home}: party.json and model.json describe networks that are far larger than the "
-                             f"{held:,} numbers in {WEIGHTS}; copy the whole folder again") from None  # fmt: skip
+            raise ModelError(f"{party_folder}: party.json and model.json describe networks that are far larger than "
+                             f"the {held:,} numbers in {WEIGHTS}; copy the whole folder again") from None  # fmt: skip
         if isinstance(error, KeyError | TypeError | AttributeError):
-            raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
+            raise ModelError(
+                f"{party_folder}: the network that party.json describes cannot be made: {error!r}"
+            ) from None
         raise
     if whose.get("party") != name:
         raise ModelError(
-            f"{home / WEIGHTS}: these are the weights of party {whose.get('party')!r}, not of {name!r}; "
+            f"{party_folder / WEIGHTS}: these are the weights of party {whose.get('party')!r}, not of {name!r}; "
             "copy the whole folder again"
         )
     for module, network in state.modules.items():
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
-        checkpoint.load_module(network, own, home / WEIGHTS, module)
+        checkpoint.load_module(network, own, party_folder / WEIGHTS, module)
     state.train(False)
     return Member(
-        state=state, prepare=prepare, id=about.id, label=about.label, rules=about.rules,
-        max_cell_bytes=about.max_cell_bytes,
-        id_normalize=about.id_normalize, duplicates=about.duplicates, file=about.file,
+        state=state, prepare=prepare, id=summary.id, label=summary.label, rules=summary.rules,
+        max_cell_bytes=summary.max_cell_bytes,
+        id_normalize=summary.id_normalize, duplicates=summary.duplicates, file=summary.file,
     )  # fmt: skip
 
 
 def load_members(
-    folder: Path, about: ModelSummary, method: Method, encoders: Mapping[str, Factory], device: torch.device
+    folder: Path, summary: ModelSummary, method: Method, encoders: Mapping[str, Factory], device: torch.device
 ) -> dict[str, Member]:
     """Read the networks and the preprocessing of every party of a saved model.
 
@@ -441,19 +445,19 @@ def load_members(
             unknown party.
     """
     if not isinstance(encoders, Mapping):
-        raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{about.roster.active!r}: ...}}, got "
-                         f"{encoders!r}")  # fmt: skip
+        raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{summary.roster.active!r}: ...}}, "
+                         f"got {encoders!r}")  # fmt: skip
     for name in encoders:
-        if name not in about.roster.names:
+        if name not in summary.roster.names:
             raise ModelError(f"{folder}: an encoder is given for {name!r}, which is not a party of the model"
-                             f"{nearest(name, about.roster.names)}")  # fmt: skip
-    seat = PartyContext(me="", roster=about.roster, task=about.task, device=device)
+                             f"{nearest(name, summary.roster.names)}")  # fmt: skip
+    seat = PartyContext(me="", roster=summary.roster, task=summary.task, device=device)
     members = {
         name: load_member(folder / "parties" / name, replace(seat, me=name), method, encoders.get(name))
-        for name in about.roster.names
+        for name in summary.roster.names
     }
     for name in members:
-        check_mark(about, folder / "parties" / name, name)
+        check_weights_hash(summary, folder / "parties" / name, name)
     return members
 
 

@@ -42,15 +42,15 @@ def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> li
     Raises:
         ConfigError: a tracker is not installed or cannot be reached, or TensorBoard has no folder.
     """
-    asked, found = config.track, list[Callback]()
-    if asked.tensorboard:
+    settings, found = config.track, list[Callback]()
+    if settings.tensorboard:
         if folder is None:
             raise ConfigError("track.tensorboard: event files go into the run's folder; name one, train(folder=...)")
         found.append(TensorBoard(folder / "tensorboard"))
-    if asked.mlflow is not None:
+    if settings.mlflow is not None:
         kept = None if folder is None else folder / "mlflow.json"
         found.append(
-            MLflow(asked.mlflow, experiment=asked.experiment, name=folder.name if folder else config.method.name,
+            MLflow(settings.mlflow, experiment=settings.experiment, name=folder.name if folder else config.method.name,
                    kept=kept, resume=resume)
         )  # fmt: skip
     return found
@@ -62,20 +62,20 @@ class Tracker(Callback):
     failed = False
 
 
-def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
+def forgiven(hook: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
     """Decorate a tracker's hook: if the hook raises an error, issue a warning and disable the tracker."""
 
-    @functools.wraps(tell)
-    def told(self: T, *args: P.args, **kwargs: P.kwargs) -> None:
+    @functools.wraps(hook)
+    def wrapper(self: T, *args: P.args, **kwargs: P.kwargs) -> None:
         if self.failed:
             return
         try:
-            tell(self, *args, **kwargs)
+            hook(self, *args, **kwargs)
         except Exception as error:
             self.failed = True
             remark(f"{type(self).__name__} failed, and tracking stopped for the rest of this run: {error}")
 
-    return cast("Callable[Concatenate[T, P], None]", told)
+    return cast("Callable[Concatenate[T, P], None]", wrapper)
 
 
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -100,8 +100,13 @@ def train(
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's settings would overwrite this file; name another folder (--run)")
-    resume_words = [*sources, *_options("--id", id), *_options("--label", label), *_options("--set", *(changes or []))]
-    resume_words += _options("--run", run)
+    resume_arguments = [
+        *sources,
+        *_options("--id", id),
+        *_options("--label", label),
+        *_options("--set", *(changes or [])),
+    ]
+    resume_arguments += _options("--run", run)
     try:
         check(resolved)
         with showing_steps(screen(stderr=True, quiet=quiet, as_json=as_json)):
@@ -115,7 +120,7 @@ def train(
         console.print(task, soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
-        print_error(_resume_hint(resume_words, folder), "yellow")
+        print_error(_resume_hint(resume_arguments, folder), "yellow")
         raise typer.Exit(EXIT_STOPPED) from None
     scored = model.evaluate() if model.task.outputs and model.test_rows else None
     if not model.task.outputs:
@@ -321,8 +326,8 @@ def _options(name: str, *values: object) -> list[str]:
     return [word for value in values if value is not None for word in (name, str(value))]
 
 
-def _resume_hint(words: list[str], folder: Path) -> str:
+def _resume_hint(arguments: list[str], folder: Path) -> str:
     """Return a sentence with the command that resumes a stopped run, or a sentence that nothing was saved."""
     if not (folder / "record.json").exists():
         return "Stopped before training began; nothing was saved."
-    return f"Stopped. Resume with: {shlex.join(['anyparty', 'train', *words])} --resume"
+    return f"Stopped. Resume with: {shlex.join(['anyparty', 'train', *arguments])} --resume"

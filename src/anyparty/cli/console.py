@@ -95,10 +95,10 @@ def _widths(column: Column, console: Console, of: str) -> list[int]:
 
 def _least_width(column: Column, console: Console) -> int:
     """Return the smallest width of a column at which no number and no short word is broken."""
-    header, *_ = words = _widths(column, console, "minimum")
+    header, *_ = minimum_widths = _widths(column, console, "minimum")
     if column.justify == "right":
         return max(header, *_widths(column, console, "maximum")[1:], 1)
-    return min(max(words), LONGEST_WORD)
+    return min(max(minimum_widths), LONGEST_WORD)
 
 
 def _as_list(table: Table) -> Table:
@@ -308,12 +308,12 @@ def render_method(name: str) -> RenderableType:
         ConfigError: the method is unknown, or a user-defined method cannot be imported or created.
     """
     can, described = _described_method(name)
-    about = Table.grid(padding=(0, 2))
+    header = Table.grid(padding=(0, 2))
     for what, value in (
         ("paper", can.paper), ("trains on", can.trains_on), ("predicts for", can.predicts_for),
         ("parties", needed_parties(can)),
     ):  # fmt: skip
-        about.add_row(what, value)
+        header.add_row(what, value)
     parameters = Table("parameter", "default", "meaning", title="In the settings, under method", title_justify="left")
     for each in described:
         parameters.add_row(each["name"], Text(each["default"]), Text(each["meaning"]))
@@ -323,7 +323,7 @@ def render_method(name: str) -> RenderableType:
         messages.add_row(message.tag, message.frm, message.to, Text(message.holds), Text(message.learns))
     setting = "factory" if ":" in name else "name"
     title = Text(f"{can.title} (method.{setting} = {name!r})", style="bold")
-    return Group(title, about, "", parameters, "", messages)
+    return Group(title, header, "", parameters, "", messages)
 
 
 def needed_parties(can: Capabilities) -> str:

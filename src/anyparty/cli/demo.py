@@ -134,7 +134,7 @@ def render_table(comparison: Comparison) -> Table:
     found, present = scores(comparison), counts(comparison)
     table = Table("method", title="Test accuracy, %", title_justify="left")
     for n in present:
-        table.add_column(away(n, len(present)), justify="right")
+        table.add_column(absent_count(n, len(present)), justify="right")
     first = firsts(comparison)
     for name in comparison.methods:
         cells = [(found.get((name, n)), n) for n in present]
@@ -144,7 +144,7 @@ def render_table(comparison: Comparison) -> Table:
     return table
 
 
-def away(present: int, parties: int) -> str:
+def absent_count(present: int, parties: int) -> str:
     """Return the heading of the table's column for ``present`` of ``parties`` parties.
 
     >>> away(4, 4), away(2, 4)
@@ -204,7 +204,7 @@ def verdicts(comparison: Comparison) -> Iterator[str]:
 
 
 def _columns(which: Sequence[int], present: Sequence[int]) -> str:
-    return _and([away(n, len(present)) for n in which])
+    return _and([absent_count(n, len(present)) for n in which])
 
 
 def _and(names: Sequence[str]) -> str:
@@ -253,7 +253,7 @@ def draw(axes: Axes, comparison: Comparison, muted: str) -> None:
         if silent:
             axes.annotate(f"{name}: no answer", (silent[0], floor), xytext=(9, 0), textcoords="offset points",
                           va="center", fontsize=8.5, color=muted)  # fmt: skip
-    axes.set_xticks(range(len(present)), [away(n, len(present)) for n in present])
+    axes.set_xticks(range(len(present)), [absent_count(n, len(present)) for n in present])
     axes.set_ylim(floor - 5, 100)
     axes.set_ylabel("test accuracy, %")
     style.lines(axes, "y")

@@ -50,13 +50,13 @@ def init(
     In Python: anyparty.deployment.coordinator.init("CONFIG.toml", "FOLDER").
     """
     from anyparty.deployment import coordinator as federation
-    from anyparty.deployment.flare.federation_folder import about
+    from anyparty.deployment.flare.federation_folder import read_federation
 
     kits = federation.init(config, folder, host=host, port=port, requests=requests)
     lines = [f"{name}: {kit}" for name, kit in kits.items()]
     lines += [f"authority: {folder / 'authority'} (rootCA.key signs certificates: keep it secret)"]
     if requests:
-        for name in (each for each in about(folder)["parties"] if each not in kits):
+        for name in (each for each in read_federation(folder)["parties"] if each not in kits):
             lines += [f"{name} runs: anyparty party request {name}",
                       f"then you run: anyparty federate approve {folder} {name}.request.zip"]  # fmt: skip
     else:

@@ -72,10 +72,10 @@ def from_values(values: dict[str, Any], changes: Sequence[str] = (), *, source: 
     Raises:
         ConfigError: a key does not exist, or a value is out of range; the message begins with ``source``.
     """
-    asked = [_parsed(change) for change in changes]
-    for where, value in asked:
+    parsed = [_parsed(change) for change in changes]
+    for where, value in parsed:
         _choose(values, where, value)
-    for change, (where, value) in zip(changes, asked, strict=True):
+    for change, (where, value) in zip(changes, parsed, strict=True):
         _apply(values, change, where, value)
     config: Config = Config.of(values, source)
     return _with_paths(config, folder)

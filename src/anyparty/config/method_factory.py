@@ -138,11 +138,11 @@ def chosen(config: Config) -> Method:
         ConfigError: the method does not exist, its parameters are invalid, or a user-defined method cannot be made.
         CodeNotAllowed: the method is user-defined, and the settings may not load its code.
     """
-    asked = config.method
-    if asked.factory is None:
-        return method(asked.name, **asked.parameters)
-    found = load_code(asked.factory, "method.factory", config.allowed_code, METHOD)
-    return made_by(found, asked.name, asked.parameters)
+    settings = config.method
+    if settings.factory is None:
+        return method(settings.name, **settings.parameters)
+    found = load_code(settings.factory, "method.factory", config.allowed_code, METHOD)
+    return made_by(found, settings.name, settings.parameters)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {

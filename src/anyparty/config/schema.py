@@ -109,9 +109,9 @@ class TrainSettings(Settings):
         """
         if self.validation + self.test >= 1:
             raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
-        asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
+        given = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
-        idle = [name for name, value in asked.items() if value and value != fields[name].default]
+        idle = [name for name, value in given.items() if value and value != fields[name].default]
         if idle and not self.validation:
             raise ValueError(
                 f"{some(idle)} would do nothing without validation rows: set validation above 0, or leave it out"
@@ -473,10 +473,10 @@ class Config(Settings):
     def rules_of(self, party: str) -> ReadingRules:
         """Return a party's reading rules, by which texts in cells become numbers, dates, categories or empty cells."""
         own = self.parties.get(party, PartySettings())
-        asked = self.federation
+        federation = self.federation
         return ReadingRules(
-            missing=own.missing, limits=own.limits, dates=own.dates, classes=asked.classes, task=asked.task,
-            merge_spellings=asked.merge_spellings,
+            missing=own.missing, limits=own.limits, dates=own.dates, classes=federation.classes, task=federation.task,
+            merge_spellings=federation.merge_spellings,
         )  # fmt: skip
 
     def to_toml(self) -> str:

@@ -88,12 +88,12 @@ def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str
     If a setting accepts several types, pydantic reports one error for each of them. Only the errors deepest inside the
     value are described, because the value has the type of their container.
     """
-    said, wrong = list[str](), dict[str, list[Any]]()
+    problems, wrong = list[str](), dict[str, list[Any]]()
     for found in error.errors(include_url=False):
         if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
             where = ".".join(map(str, found["loc"]))
             known, key = _known(model, found["loc"][:-1]), str(found["loc"][-1])
-            said.append(f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}")
+            problems.append(f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}")
         else:
             place = place_of(values, found["loc"])[0] if found["type"] != "missing" else found["loc"]
             wrong.setdefault(".".join(map(str, place)) or "settings", []).append(found)
@@ -105,8 +105,8 @@ def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str
             message = f"expected {alternatives(map(expected, each))}"
         message = message.removeprefix(f"{where.rpartition('.')[2]}: ")
         value = each[0]["input"]
-        said.append(f"{where}: {message}" + ("" if isinstance(value, dict) else f", got {value!r}"))
-    return reduce(continued, said)
+        problems.append(f"{where}: {message}" + ("" if isinstance(value, dict) else f", got {value!r}"))
+    return reduce(continued, problems)
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:

@@ -35,25 +35,25 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NO_REPR: Any = object.__repr__
 
 
-def described(made: object, *, whole: bool = True, code: bool = False, depth: int = 0) -> dict[str, Any]:
+def described(made: object, *, with_defaults: bool = True, code: bool = False, depth: int = 0) -> dict[str, Any]:
     """Return a description of the object ``made`` as data that JSON and TOML can store.
 
-    If ``whole`` is false, values that are equal to their defaults are left out.  If ``code`` is true, lambdas and
-    local functions include a hash of their source and of the outer variables that they use.
+    If ``with_defaults`` is false, values that are equal to their defaults are left out.  If ``code`` is true, lambdas
+    and local functions include a hash of their source and of the outer variables that they use.
 
     >>> from anyparty.methods.method_registry import method
-    >>> described(method("laser", embedding=8), whole=False)
+    >>> described(method("laser", embedding=8), with_defaults=False)
     {'class': 'Split', 'rule': {'class': 'Laser'}, 'embedding': 8}
     """
     values: dict[str, Any] = {CLASS: _name(type(made))}
     for name, value, default in _parts(made):
-        told = _plain(value, whole, code, depth + 1)
+        description = _plain(value, with_defaults, code, depth + 1)
         if (
-            whole
+            with_defaults
             or default is MISSING
             or _plain(value, True, code, depth + 1) != _plain(default, True, code, depth + 1)
         ):
-            values[name] = told
+            values[name] = description
     return values
 
 
@@ -82,7 +82,7 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
             yield name, kept[name], MISSING if taken.default is taken.empty else taken.default
 
 
-def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
+def _plain(value: Any, with_defaults: bool, code: bool, depth: int) -> Any:
     """Convert a value to plain data, so that equal values give equal data in every process."""
     value = value.item() if isinstance(value, np.generic) else value
     # None and NaN as text, because TOML cannot store None, and JSON cannot store NaN
@@ -95,28 +95,28 @@ def _plain(value: Any, whole: bool, code: bool, depth: int) -> Any:
         return kind(value)
     if depth > DEEPEST:  # the object may contain itself
         return _name(type(value))
-    inner = partial(_plain, whole=whole, code=code, depth=depth + 1)
+    inner = partial(_plain, with_defaults=with_defaults, code=code, depth=depth + 1)
     if isinstance(value, list | tuple):
         return [inner(each) for each in value]
     if isinstance(value, set | frozenset):
         return sorted(map(inner, value), key=repr)
     if isinstance(value, Mapping):
         return {str(key): inner(each) for key, each in value.items()}
-    return _object(value, whole, code, depth)
+    return _object(value, with_defaults, code, depth)
 
 
-def _object(value: Any, whole: bool, code: bool, depth: int) -> Any:
+def _object(value: Any, with_defaults: bool, code: bool, depth: int) -> Any:
     if isinstance(value, MessageSpec):  # without the descriptions, which later versions may reword
         return f"{value.tag}: {value.frm} → {value.to}"
     if isinstance(value, partial):
         parts = {"of": value.func, "args": value.args, **value.keywords}
-        return {CLASS: "partial", **{key: _plain(each, whole, code, depth + 1) for key, each in parts.items()}}
+        return {CLASS: "partial", **{key: _plain(each, with_defaults, code, depth + 1) for key, each in parts.items()}}
     if isinstance(value, torch.Tensor | np.ndarray):
         return _numbers(value)
     if hasattr(value, "__qualname__"):  # only classes and functions have this attribute
         return _name(value) + (_code(value, depth) if code else "")
     if is_dataclass(value) or isinstance(value, nn.Module) or type(value).__repr__ is _NO_REPR:
-        return described(value, whole=whole, code=code, depth=depth)
+        return described(value, with_defaults=with_defaults, code=code, depth=depth)
     return _shown(value)
 
 
@@ -129,10 +129,10 @@ def _shown(value: Any) -> str:
 
 def _numbers(value: Any) -> str:
     """Describe a tensor or array: its type, dtype, shape and, if its numbers are data, their hash."""
-    told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
+    description = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
     if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
-        return told
-    return f"{told} {hashlib.sha256(ADDRESS.sub('', repr(value.tolist())).encode()).hexdigest()[:16]}"
+        return description
+    return f"{description} {hashlib.sha256(ADDRESS.sub('', repr(value.tolist())).encode()).hexdigest()[:16]}"
 
 
 def _name(of: Any) -> str:

@@ -123,13 +123,15 @@ def train(
     """
     folder, resolved = user_path(folder), settings.load(config, changes, allow_code=allow_code)
     scheduled(chosen(resolved), resolved)  # raises an error for invalid settings, before a job is submitted
-    check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
-    lead = flare.keeps(folder, flare.about(folder)["active"])
+    check_require(resolved.train.require, flare.read_federation(folder).get("parties", resolved.parties))
+    lead = flare.keeps(folder, flare.read_federation(folder)["active"])
     if lead is not None and not resume and not again:
         _check_untrained(folder, lead / FILE)
-    away = {*resolved.parties, *_unnamed(folder, resolved)} - _connected(folder)
-    if away:
-        raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
+    not_connected = {*resolved.parties, *_unnamed(folder, resolved)} - _connected(folder)
+    if not_connected:
+        raise RunError(
+            f"{some(sorted(not_connected))} is not connected; start it ('anyparty party start KIT'), then train"
+        )
     if lead is None and resolved.track != TrackSettings():
         raise ConfigError("track: the active party's kit is not on this machine, and only the record in that kit has "
                           "the epochs to track; train there, or remove [track]")  # fmt: skip
@@ -175,7 +177,7 @@ def predict(
         _unnamed(folder, resolved)
     asked = {"asked": None if parties is None else list(parties), "there": sorted(_connected(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
-    lead = flare.keeps(folder, flare.about(folder)["active"])
+    lead = flare.keeps(folder, flare.read_federation(folder)["active"])
     file = None if lead is None else lead / ANSWERS
     return ended, file if file is not None and file.exists() else None
 
@@ -190,7 +192,7 @@ def _check_untrained(folder: Path, record: Path) -> None:
 
 def _unnamed(folder: Path, resolved: Config) -> list[str]:
     """Return the federation's parties that the settings lack, and warn that these parties take part nevertheless."""
-    more = [name for name in flare.about(folder).get("parties", ()) if name not in resolved.parties]
+    more = [name for name in flare.read_federation(folder).get("parties", ()) if name not in resolved.parties]
     if more:
         remark(f"the settings do not name {some(more)}, but all parties of the federation in {folder} take part: to "
                "train without them, make another federation (anyparty federate init); to predict without them, name "
@@ -200,13 +202,13 @@ def _unnamed(folder: Path, resolved: Config) -> list[str]:
 
 def _connected(folder: Path) -> set[str]:
     """Return the connected parties, including the active party, which runs the server."""
-    return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
+    return {flare.read_federation(folder)["active"], *flare.status(folder)["sites"]}
 
 
 def _job(
     folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float, watch: Callback | None = None
 ) -> JobResult:
-    lead = flare.keeps(folder, flare.about(folder)["active"])
+    lead = flare.keeps(folder, flare.read_federation(folder)["active"])
     with ThreadPoolExecutor(1) as pool:
         submitting = pool.submit(flare.submit, folder, carried(resolved).to_toml(), work=work, asked=asked)
         try:
@@ -222,7 +224,7 @@ def _job(
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
     outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}
-    name = str(flare.about(folder)["active"])
+    name = str(flare.read_federation(folder)["active"])
     leads = outcomes.get(name)
     if leads and leads["error"]:
         others = [f"; {party!r} ended with {each['error']}: {each['sentence']}" for party, each in outcomes.items()
@@ -250,16 +252,16 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
             never called.
 
     """
-    heard = _Reported(watch)
+    reported = _Reported(watch)
     while True:
         over = bool(concurrent.futures.wait([ended], timeout=EVERY_S).done)
-        said = _said(record, job)
-        heard.tell(said)
+        content = _read_record(record, job)
+        reported.report(content)
         if over:
             break
-    if heard.stage:
-        how = said.get("status", "running")
-        watch.on_stage_end(heard.stage, "cut off" if how == "running" else how)
+    if reported.stage:
+        how = content.get("status", "running")
+        watch.on_stage_end(reported.stage, "cut off" if how == "running" else how)
 
 
 @dataclass
@@ -271,18 +273,18 @@ class _Reported:
     aligning: list[int] = field(default_factory=list)
     epochs: list[Mapping[str, Any]] = field(default_factory=list)
     stage: str = ""
-    away: Set[str] = frozenset()
+    absent: Set[str] = frozenset()
 
-    def tell(self, said: Mapping[str, Any]) -> None:
+    def report(self, record: Mapping[str, Any]) -> None:
         """Report the new events of a record to the callback: those that the callback has not received yet."""
-        aligning = said.get("aligning", [])
+        aligning = record.get("aligning", [])
         if aligning and aligning != self.aligning and not self.aligned:
             self.aligning = aligning
             self.watch.on_align_progress(*aligning)
-        if "overlap" in said and not self.aligned:
-            self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
+        if "overlap" in record and not self.aligned:
+            self.watch.on_aligned(Overlap.from_json(record["overlap"]), record["predicted"])
             self.aligned = True
-        stages, history = said.get("stages", {}), said.get("history", [])
+        stages, history = record.get("stages", {}), record.get("history", [])
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
         if same < len(self.epochs):  # the run was resumed, and has repeated some epochs
             self.epochs, self.stage = self.epochs[:same], ""
@@ -300,8 +302,8 @@ class _Reported:
         A party that was absent when the run stopped, and present when the run was resumed, has rejoined, too.
         """
         absent = each.get("absent", {})
-        back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
-        self.away = absent.keys() - set(back)
+        back = [*each.get("back", ()), *sorted(self.absent - absent.keys())]
+        self.absent = absent.keys() - set(back)
         return {"back": back} if back else {}
 
     def _begin(self, stages: Mapping[str, Mapping[str, int]], stage: str, first_epoch: int) -> None:
@@ -321,9 +323,9 @@ def _numbers(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def _said(record: Path, job: str) -> dict[str, Any]:
+def _read_record(record: Path, job: str) -> dict[str, Any]:
     try:
-        said = read_json(record)
+        content = read_json(record)
     except ModelError:  # the run has not begun, or its record is on another machine
         return {}
-    return said if said.get("job") == job else {}
+    return content if content.get("job") == job else {}

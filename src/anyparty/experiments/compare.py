@@ -99,11 +99,11 @@ def compare(
         console.print(announcement(chosen, rates, drawn, tune), soft_wrap=True)
     plain = [planned(federation, each, rate, seed, training) for seed in drawn for rate in rates for each in chosen]
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch) if folder is None else Path(folder)
+        root = Path(scratch) if folder is None else Path(folder)
         execute = partial(runner.run_all, jobs=jobs, backend=backend, console=console)
-        changes = _searched(plain, drawn[0], tune, space, partial(execute, folder=home / "search"))
+        changes = _searched(plain, drawn[0], tune, space, partial(execute, folder=root / "search"))
         plan = [replace(run, changes=changes.get((run.method, run.missing), {})) for run in plain]
-        result = execute(plan, home)
+        result = execute(plan, root)
     if not result.records:
         raise RunError("\n".join(["all runs of the comparison failed:", *dict.fromkeys(result.failed.values())]))
     finished = [result.records[run.key] for run in plan if run.key in result.records]

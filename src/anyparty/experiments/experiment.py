@@ -100,7 +100,7 @@ def run(
     runs = list(suite.runs(selection))
     if backend is None and not so_far:
         device_of(device, "--device")
-    folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
+    folder = folder or Path("runs") / "bench" / (f"{suite.folder_name}-quick" if quick else suite.folder_name)
 
     def execute(some_runs: Sequence[SuiteRun]) -> runner.SuiteResult:
         if so_far:
@@ -118,8 +118,8 @@ def run(
                    for why in dict.fromkeys(result.failed.values())]  # fmt: skip
         raise RunError("\n".join([f"{folder}: all {len(runs)} runs failed, and no page is written", *reasons]))
     command = _command(name, selection, jobs)
-    about = {"command": f"`{command}`", **_about(result, len(runs), None if so_far else jobs)}
-    page, path = render(suite, result.records, about), folder / f"{suite.prefix}table{_suffix(selection)}.md"
+    run_facts = {"command": f"`{command}`", **_facts(result, len(runs), None if so_far else jobs)}
+    page, path = render(suite, result.records, run_facts), folder / f"{suite.prefix}table{_suffix(selection)}.md"
     title, _, tables = page.markdown.partition("\n")
     markdown = f"{title}\n\n{QUICK.format(suite.quick_cuts)}\n{tables}" if quick else page.markdown
     for file, text in ((path, markdown), (path.with_suffix(".csv"), page.csv)):
@@ -129,7 +129,7 @@ def run(
     return Report(cells=page.cells, markdown=markdown, folder=folder, failed=result.failed, page=path)
 
 
-def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
+def _facts(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
     """Return facts about the runs, by name, for the last lines of the page.
 
     ``jobs`` is the number of parallel runs, or ``None`` if this call executed no run.
@@ -139,7 +139,7 @@ def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str
     at_once = "" if jobs is None else f"{jobs} at once, "
     failed = "" if jobs is None else f", {len(result.failed)} failed"
     used = [record["versions"] for record in records.values() if "versions" in record] or [versions()]
-    about = {
+    run_facts = {
         "runs": f"{len(records)} of {total} done{failed}",
         "training time": f"{minutes:.0f} minutes in all, {at_once}one thread each",
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -147,12 +147,12 @@ def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str
                                           for each in used})),
     }  # fmt: skip
     if len(code := sorted({record["code"] for record in records.values() if "code" in record})) > 1:
-        about["code"] = f"the runs executed {len(code)} versions of the source: {', '.join(code)}"
+        run_facts["code"] = f"the runs executed {len(code)} versions of the source: {', '.join(code)}"
     if set(devices := Counter(training_device(record) for record in records.values())) != {"cpu"}:
-        about["runs by device"] = ", ".join(f"{n} on {name}" for name, n in sorted(devices.items()))
+        run_facts["runs by device"] = ", ".join(f"{n} on {name}" for name, n in sorted(devices.items()))
     if result.failed:
-        about["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
-    return about
+        run_facts["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
+    return run_facts
 
 
 def _suffix(selection: Selection) -> str:
@@ -165,28 +165,28 @@ def _suffix(selection: Selection) -> str:
 
 
 def _command(name: str, selection: Selection, jobs: int) -> str:
-    words = ["anyparty", "bench", name]
-    words += [word for each in selection.datasets or () for word in ("--dataset", each)]
-    words += [word for each in selection.methods or () for word in ("--method", each)]
-    words += [word for each in selection.missing or () for word in ("--missing", each)]
-    words += ["--seeds", str(selection.seeds), "--jobs", str(jobs)] + (["--quick"] if selection.quick else [])
-    return shlex.join(words + (["--device", selection.device] if selection.device != "cpu" else []))
+    arguments = ["anyparty", "bench", name]
+    arguments += [word for each in selection.datasets or () for word in ("--dataset", each)]
+    arguments += [word for each in selection.methods or () for word in ("--method", each)]
+    arguments += [word for each in selection.missing or () for word in ("--missing", each)]
+    arguments += ["--seeds", str(selection.seeds), "--jobs", str(jobs)] + (["--quick"] if selection.quick else [])
+    return shlex.join(arguments + (["--device", selection.device] if selection.device != "cpu" else []))
 
 
-def render(suite: Suite, records: Records, about: Mapping[str, str]) -> SuitePage:
+def render(suite: Suite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
     """Return the page of a suite.
 
     Args:
         suite: the suite.
         records: a mapping from the key of each finished run to its record.
-        about: facts on how the page was made, for its last lines.
+        run_facts: facts on how the page was made, for its last lines.
 
     """
     match suite:
         case MissingBlocksSuite():
-            return missing_blocks_page.page(suite, records, about)
+            return missing_blocks_page.page(suite, records, run_facts)
         case OneExchangeSuite():
-            return one_exchange_page.page(suite, records, about)
+            return one_exchange_page.page(suite, records, run_facts)
         case SchedulesSuite():
-            return schedules_page.page(suite, records, about)
+            return schedules_page.page(suite, records, run_facts)
     raise TypeError(f"no renderer for suites of kind {suite.kind!r}")

@@ -70,13 +70,13 @@ RUN_HERE = (
 )
 
 
-def page(suite: MissingBlocksSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
-    """Return the page of a suite for the records of its runs; ``about`` has facts for the last lines of the page."""
+def page(suite: MissingBlocksSuite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
+    """Return the page of a suite for the records of its runs; ``run_facts`` are shown at the end of the page."""
     cells = results.aggregate(suite, records)
     body, csv, draw = (
         (_ratio_body, _ratio_csv, plot_ratios) if suite.layout == "ratios" else (_score_body, _score_csv, plot_scores)
     )
-    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, body(suite, cells), about),
+    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, body(suite, cells), run_facts),
                      csv=csv(suite, cells), draw=partial(draw, suite, cells))  # fmt: skip
 
 
@@ -235,27 +235,30 @@ def _seeds_text(each: Iterable[Iterable[int]]) -> str:
 
 def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     """Return the lines on the methods that the paper introduces: their means, and their gaps to all other methods."""
-    theirs = results.published_means(suite)
+    published = results.published_means(suite)
     printed = [cell for cell in cells
-               if not method_entry(suite, cell).beyond and (not theirs or mean_place(cell) in theirs)]  # fmt: skip
+               if not method_entry(suite, cell).beyond
+               and (not published or mean_place(cell) in published)]  # fmt: skip
     own = [cell for cell in printed if method_entry(suite, cell).own]
-    ours, papers = (results.best_means(suite, means, own=True) for means in results.comparable_means(own, theirs))
-    if not ours:
+    measured, papers = (
+        results.best_means(suite, means, own=True) for means in results.comparable_means(own, published)
+    )
+    if not measured:
         return []
     lines = ["## The paper's own methods", "", COMPARED, ""]
-    lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, ours)}):", ""]
-    lines += [*_means_table(lambda at: at[0], ours, papers), ""]
-    ours, papers = (results.gaps(suite, means) for means in results.comparable_means(printed, theirs))
-    if not ours:
+    lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, measured)}):", ""]
+    lines += [*_means_table(lambda at: at[0], measured, papers), ""]
+    measured, papers = (results.gaps(suite, means) for means in results.comparable_means(printed, published))
+    if not measured:
         return lines
-    others = [cell for cell in printed if not method_entry(suite, cell).own and configuration(cell) in ours]
-    lines += [f"{GAPS} (others: {_titles(suite, others)}; {_counts(printed, ours)}):", ""]
+    others = [cell for cell in printed if not method_entry(suite, cell).own and configuration(cell) in measured]
+    lines += [f"{GAPS} (others: {_titles(suite, others)}; {_counts(printed, measured)}):", ""]
     rows = [[title, f"{len(of)}", f"{statistics.fmean(of.values()):z.1f}",
              f"{sum(gap >= 0 for gap in of.values())} of {len(of)}"]
-            for title, of in (("ours", ours), ("*paper*", papers)) if of]  # fmt: skip
+            for title, of in (("ours", measured), ("*paper*", papers)) if of]  # fmt: skip
     lines += [*markdown_table(["", "configurations", "mean gap", "ahead"], rows, text_columns=4), ""]
     for part in range(3):
-        lines += [*_means_table(lambda at, part=part: at[part], ours, papers), ""]  # type: ignore[misc]
+        lines += [*_means_table(lambda at, part=part: at[part], measured, papers), ""]  # type: ignore[misc]
     return lines
 
 
@@ -274,12 +277,14 @@ def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[
     as_printed, as_run = list[list[str]](), list[list[str]]()
     for (dataset, method), group in groups.items():
         title = f"{suite.datasets[dataset].methods[method].title}, {dataset}"
-        ours = {configuration(cell): cell.mean(SCORE) for cell in group}
-        as_printed += _compared(title, ours, printed, results.comparable_seeds(group))
+        measured = {configuration(cell): cell.mean(SCORE) for cell in group}
+        as_printed += _compared(title, measured, printed, results.comparable_seeds(group))
         compared = [*group, *(cell for cell in own if cell["dataset"] == dataset)]
         means, _ = results.comparable_means(compared, {})
-        ours = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
-        as_run += _compared(title, ours, results.best_means(suite, means, own=True), results.comparable_seeds(compared))
+        measured = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
+        as_run += _compared(
+            title, measured, results.best_means(suite, means, own=True), results.comparable_seeds(compared)
+        )
     for sentence, other, rows in (
         (PRINTED, "*paper*", as_printed),
         (RUN_HERE.format(titles=_titles(suite, own)), "paper's own, run here", as_run),
@@ -291,18 +296,18 @@ def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[
 
 
 def _compared(
-    title: str, ours: Mapping[Configuration, float], other: Mapping[Configuration, float],
+    title: str, measured: Mapping[Configuration, float], other: Mapping[Configuration, float],
     seeds: Mapping[Configuration, Iterable[int]],
 ) -> list[list[str]]:  # fmt: skip
-    """Return a table row that compares the means of ``ours`` and ``other``, over the configurations that both have.
+    """Return a table row that compares the means of ``measured`` and ``other``, over the configurations that both have.
 
     The result is a list with this row, or an empty list if they have no common configuration.
     """
-    both = [at for at in ours if at in other]
+    both = [at for at in measured if at in other]
     if not both:
         return []
-    means = [f"{statistics.fmean(each[at] for at in both):.1f}" for each in (ours, other)]
-    ahead = sum(ours[at] >= other[at] for at in both)
+    means = [f"{statistics.fmean(each[at] for at in both):.1f}" for each in (measured, other)]
+    ahead = sum(measured[at] >= other[at] for at in both)
     return [[title, f"{len(both)}", _seeds_text(seeds[at] for at in both), *means, f"{ahead} of {len(both)}"]]
 
 
@@ -318,16 +323,16 @@ def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
 
 
 def _means_table(
-    part: Callable[[Configuration], str], ours: Mapping[Configuration, float], papers: Mapping[Configuration, float]
+    part: Callable[[Configuration], str], measured: Mapping[Configuration, float], papers: Mapping[Configuration, float]
 ) -> list[str]:
     """Return the lines of a table with a mean for each value of ``part``.
 
     ``part`` returns one element of a configuration, such as the data set.  There is a row for our means and a row for
     the paper's.
     """
-    names = list(dict.fromkeys(part(at) for at in ours))
+    names = list(dict.fromkeys(part(at) for at in measured))
     rows = []
-    for title, means in (("ours", ours), ("*paper*", papers)):
+    for title, means in (("ours", measured), ("*paper*", papers)):
         if means:
             each = [[mean for at, mean in means.items() if part(at) == name] for name in names]
             rows.append([title, *(f"{statistics.fmean(values):z.1f}" if values else "" for values in each)])
@@ -351,15 +356,15 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     """Return a text with the number of table columns in which a method of the paper itself has the highest ratio."""
-    theirs = results.published_ratios(suite)
-    ours = {
+    published = results.published_ratios(suite)
+    measured = {
         place: ratio
         for place, ratio in results.comparable_ratios(suite, cells).items()
-        if not theirs or place in theirs
+        if not published or place in published
     }
-    same = {place: theirs[place] for place in ours if place in theirs}
-    counts = ["{} of {}".format(*results.led_columns(suite, of)) for of in (ours, same, theirs)]
-    if not results.led_columns(suite, ours)[1]:
+    same = {place: published[place] for place in measured if place in published}
+    counts = ["{} of {}".format(*results.led_columns(suite, of)) for of in (measured, same, published)]
+    if not results.led_columns(suite, measured)[1]:
         return f"{counts[2]} in the paper"
     here = f"{counts[0]} where they and others were run"
     return f"{here}; in the paper {counts[1]} with the same methods, {counts[2]} in all" if same else here
@@ -394,7 +399,7 @@ def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     first mechanism. The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared``
     covers the seeds that all methods with the same data set and test mechanism share.
     """
-    pairs, compared, theirs = (
+    pairs, compared, published = (
         results.training_pairs(suite, cells),
         results.comparable_ratios(suite, cells),
         results.published_ratios(suite),
@@ -402,7 +407,7 @@ def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     names = ["dataset", "method", "test_missing", "metric", "ratio", "seeds", "ratio_compared", "paper_ratio"]
     return csv_text(names, (
         [*at, suite.datasets[at[0]].metric, fixed(ratio, 3), len(shared_seeds(pairs[at], SCORE)),
-         fixed(compared.get(at), 3), theirs.get(at, "")]
+         fixed(compared.get(at), 3), published.get(at, "")]
         for at, ratio in results.ratios(suite, cells).items()
     ))  # fmt: skip
 

@@ -153,15 +153,15 @@ def comparable_seeds(cells: Iterable[Cell]) -> dict[Configuration, list[int]]:
     }  # fmt: skip
 
 
-def comparable_means(cells: Sequence[Cell], theirs: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
-    """Return our means, and the paper's means for the same keys; ``theirs`` has all means of the paper.
+def comparable_means(cells: Sequence[Cell], published: MethodMeans) -> tuple[MethodMeans, MethodMeans]:
+    """Return our means, and the paper's means for the same keys; ``published`` has all means of the paper.
 
     Each of our means is over the seeds that all methods with the same configuration have.
     """
     seeds = comparable_seeds(cells)
-    ours = {mean_place(cell): cell.mean(SCORE, seeds[configuration(cell)])
+    measured = {mean_place(cell): cell.mean(SCORE, seeds[configuration(cell)])
             for cell in cells if configuration(cell) in seeds}  # fmt: skip
-    return ours, {place: theirs[place] for place in ours if place in theirs}
+    return measured, {place: published[place] for place in measured if place in published}
 
 
 def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[RatioPlace, tuple[Cell, Cell]]:

@@ -307,7 +307,7 @@ class MissingBlocksSuite(Suite):
     published_ratios: dict[str, dict[str, list[float]]] = {}
 
     @property
-    def home(self) -> str:
+    def folder_name(self) -> str:
         """The folder in runs/bench that has the runs: ``runs_of`` or, if this is empty, the suite's own name."""
         return self.runs_of or self.name
 
@@ -339,8 +339,8 @@ class MissingBlocksSuite(Suite):
                 for each in own
             }
             datasets[dataset] = entry.model_copy(update={"methods": entry.methods | more})
-        said = f"{', '.join(names)}: not in the paper; trained as the suite's LASER-VFL, or as its first method."
-        return self.model_copy(update={"datasets": datasets, "differs": [*self.differs, said]})
+        sentence = f"{', '.join(names)}: not in the paper; trained as the suite's LASER-VFL, or as its first method."
+        return self.model_copy(update={"datasets": datasets, "differs": [*self.differs, sentence]})
 
     def parties_of(self, dataset: str) -> list[int]:
         """Return the numbers of parties with which a data set is run."""
@@ -381,6 +381,6 @@ class MissingBlocksSuite(Suite):
             shared["mechanisms"] = {name: self.mechanisms[name] for name in (missing, *self.test_missing)}
         encoder = entry.encoder.model_dump() | values.pop("encoder")
         return MissingBlocksRun(
-            suite=self.home, dataset=dataset, method=method, parties=parties, missing=missing,
+            suite=self.folder_name, dataset=dataset, method=method, parties=parties, missing=missing,
             tests=tuple(self.test_missing), seed=seed, settings={**shared, **values, "encoder": encoder},
         )  # fmt: skip

@@ -45,10 +45,10 @@ COSTS = (
 TableRow = tuple[str, Sequence[MeanSpread | None]]
 
 
-def page(suite: OneExchangeSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
-    """Return the page of a suite for the records of its runs; ``about`` has facts for the last lines of the page."""
+def page(suite: OneExchangeSuite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
+    """Return the page of a suite for the records of its runs; ``run_facts`` are shown at the end of the page."""
     cells = aggregate(suite, records)
-    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, cells), about),
+    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, cells), run_facts),
                      csv=_csv(suite, cells), draw=partial(plot, suite, cells))  # fmt: skip
 
 
@@ -97,8 +97,10 @@ def _scores(suite: OneExchangeSuite, here: Sequence[Cell], dataset: str) -> Iter
 
 def _with_best(rows: Sequence[TableRow]) -> Iterator[list[str]]:
     """Yield table rows as text; our best number of each column is bold, and rows without numbers are left out."""
-    ours = [values for title, values in rows if title != "*paper*"]
-    best = [max((round(value[0], 1) for value in column if value), default=None) for column in zip(*ours, strict=True)]
+    measured = [values for title, values in rows if title != "*paper*"]
+    best = [
+        max((round(value[0], 1) for value in column if value), default=None) for column in zip(*measured, strict=True)
+    ]
     for title, values in rows:
         if any(values):
             yield [title, *(
@@ -245,10 +247,10 @@ def claimed(suite: OneExchangeSuite, cells: Sequence[Cell], claim: Claim) -> flo
     if claim.kind == "gain":
         pairs = [[over_widths(suite, cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]
                  for rows in aligned]  # fmt: skip
-        return max((ours[0] - other[0] for ours, other in pairs if ours and other), default=None)
+        return max((own[0] - other[0] for own, other in pairs if own and other), default=None)
     sizes = [[_formula_bytes(cells, claim.dataset, each, rows) for each in (claim.method, claim.over)]
              for rows in aligned]  # fmt: skip
-    return max((other / ours for ours, other in sizes if ours and other), default=None)
+    return max((other / own for own, other in sizes if own and other), default=None)
 
 
 def _formula_bytes(cells: Sequence[Cell], dataset: str, method: str, aligned: int) -> float | None:

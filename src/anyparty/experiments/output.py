@@ -122,17 +122,17 @@ class SuitePage:
             self.draw(path)
 
 
-def markdown_page(suite: Suite, cells: Iterable[Cell], body: Iterable[str], about: Mapping[str, str]) -> str:
+def markdown_page(suite: Suite, cells: Iterable[Cell], body: Iterable[str], run_facts: Mapping[str, str]) -> str:
     """Return a page in Markdown: title, tables, differences from the published experiment, facts about the runs.
 
-    ``body`` has the lines of the tables, and ``about`` has facts on how the page was made, by name.
+    ``body`` has the lines of the tables, and ``run_facts`` has facts on how the page was made, by name.
     """
     shown = {cell["dataset"] for cell in cells}
     of_datasets = [line for name, entry in suite.datasets.items() if name in shown for line in entry.differs]
     lines = [f"# {suite.title}", "", f"{suite.paper}. Suite `{suite.name}`.", "", *body]
     lines += ["Where this differs from the published experiment:", ""]
     lines += [*(f"- {line}" for line in [*suite.differs, *of_datasets]), ""]
-    lines += [f"- {name}: {value}" for name, value in about.items()]
+    lines += [f"- {name}: {value}" for name, value in run_facts.items()]
     return "\n".join(lines) + "\n"
 
 

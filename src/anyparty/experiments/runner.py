@@ -102,7 +102,7 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
     An exception is returned as a message, so that it does not stop the remaining runs. Warnings are stored in the
     record, because a worker process must not write into the progress bar.
     """
-    home, sentences, state = folder / run.key, list[str](), source_hash()
+    run_folder, sentences, state = folder / run.key, list[str](), source_hash()
     began = time.perf_counter()
     try:
         with warned(sentences.append):
@@ -110,24 +110,24 @@ def attempt(run: SuiteRun, folder: Path, data_dir: Path | None) -> tuple[str, di
         record |= {"wall_seconds": time.perf_counter() - began, "code": state}
         if sentences:
             record[WARNINGS] = sorted(set(sentences))
-        write_json(home / "record.json", record)
-        (home / "error.txt").unlink(missing_ok=True)  # remove the file of an earlier, failed attempt
+        write_json(run_folder / "record.json", record)
+        (run_folder / "error.txt").unlink(missing_ok=True)  # remove the file of an earlier, failed attempt
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # an error in one run must not stop the suite's other runs
         with contextlib.suppress(OSError):  # on a full disk, this file cannot be written
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
+            run_folder.mkdir(parents=True, exist_ok=True)
+            (run_folder / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        return run.key, {}, f"{type(error).__name__}: {error} (see {run_folder / 'error.txt'})"
     return run.key, json.loads(json.dumps(record)), None
 
 
 @cache
 def source_hash() -> str:
     """Return a hash of the package's source; two runs with equal hashes executed the same code."""
-    digest, home = hashlib.sha256(), Path(anyparty.__file__).parent
-    for path in sorted(home.rglob("*.py")):
-        digest.update(str(path.relative_to(home)).encode() + b"\0" + path.read_bytes() + b"\0")
+    digest, package = hashlib.sha256(), Path(anyparty.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

@@ -51,10 +51,10 @@ CHOICE = (
 )
 
 
-def page(suite: SchedulesSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
-    """Return the page of a suite for the records of its runs; ``about`` has facts for the last lines of the page."""
+def page(suite: SchedulesSuite, records: Records, run_facts: Mapping[str, str]) -> SuitePage:
+    """Return the page of a suite for the records of its runs; ``run_facts`` are shown at the end of the page."""
     cells = aggregate(suite, records)
-    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, records, cells), about),
+    return SuitePage(cells=cells, markdown=markdown_page(suite, cells, _body(suite, records, cells), run_facts),
                      csv=_csv(cells), draw=partial(plot, suite, records))  # fmt: skip
 
 

@@ -140,14 +140,14 @@ class Suite(BaseModel, ABC):
     datasets: Mapping[str, SuiteDataset]
 
     @property
-    def home(self) -> str:
+    def folder_name(self) -> str:
         """The name of the folder in runs/bench that has the runs; suites with the same runs share this folder."""
         return self.name
 
     @property
     def prefix(self) -> str:
-        """The prefix of the suite's files in the folder ``home``; empty if the folder has the name of this suite."""
-        return "" if self.home == self.name else f"{self.name}-"
+        """The prefix of the suite's files in ``folder_name``; empty if the folder has the name of this suite."""
+        return "" if self.folder_name == self.name else f"{self.name}-"
 
     @property
     @abstractmethod

@@ -122,20 +122,20 @@ def sweep(
 
     settings, space = load_sweep(file)
     part, parts = _shard(shard)
-    home = Path(folder) if folder is not None else Path(file).with_suffix("")
+    root = Path(folder) if folder is not None else Path(file).with_suffix("")
     base = load(settings.settings)
     federation = Federation.from_config(base)
     metric, greater = headline(federation.task(federation.split(base.train)), base.train.metric)
-    lock = take(home / f".lock-{part}-of-{parts}", f"{home}: shard {shard} of this sweep is running; wait for its end")
+    lock = take(root / f".lock-{part}-of-{parts}", f"{root}: shard {shard} of this sweep is running; wait for its end")
     try:
-        trials = _Trials(home, settings, space, base, metric, greater=greater, part=part, parts=parts, if_done=if_done)
+        trials = _Trials(root, settings, space, base, metric, greater=greater, part=part, parts=parts, if_done=if_done)
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="n_jobs")
         with joblib.parallel_config(backend="loky", inner_max_num_threads=1 if jobs > 1 else None):
             for number, value, state in parallel(joblib.delayed(_attempt)(run) for run in trials):
                 trials.tell(number, value, state)
     finally:
         lock.release()
-    return runs.frame(home / "*")
+    return runs.frame(root / "*")
 
 
 def load_sweep(file: Path | str) -> tuple[SweepSettings, dict[str, NumberRange | Choices]]:
@@ -186,17 +186,17 @@ class _Trials:
     """An iterator over the runs that one shard of a sweep has to train, backed by an Optuna study."""
 
     def __init__(
-        self, home: Path, settings: SweepSettings, space: Mapping[str, NumberRange | Choices], base: Config,
+        self, root: Path, settings: SweepSettings, space: Mapping[str, NumberRange | Choices], base: Config,
         metric: str, *, greater: bool, part: int, parts: int, if_done: str,
     ) -> None:  # fmt: skip
         import optuna  # noqa: PLC0415
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.home, self.base, self.metric, self.greater = home, base, metric, greater
+        self.folder, self.base, self.metric, self.greater = root, base, metric, greater
         self.prune, self.if_done, self.lock = settings.pruner == "median", if_done, threading.Lock()
         self.distributions = {key: _distribution(entry) for key, entry in space.items()}
         self.space = space
-        self.journal = home / (f"trials-{part}-of-{parts}.journal" if settings.sampler != "tpe" else "trials.journal")
+        self.journal = root / (f"trials-{part}-of-{parts}.journal" if settings.sampler != "tpe" else "trials.journal")
         self.study = optuna.create_study(
             storage=_storage(self.journal), study_name="sweep", load_if_exists=True,
             direction="maximize" if greater else "minimize",
@@ -264,11 +264,11 @@ class _Trials:
     def _run(self, trial: Any) -> SweepRun:
         changes = {key: _value(entry, trial.params[key]) for key, entry in self.space.items()}
         config = changed(self.base, changes)
-        about = config.model_dump(mode="json", exclude={"run", "track"})
-        code = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
-        words = "-".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in changes.items())
-        name = "".join(c if c.isalnum() or c in "-_.=" else "-" for c in words)[:80]
-        return SweepRun(folder=self.home / f"{name}-{code}", config=config, journal=self.journal, trial=trial.number,
+        resolved = config.model_dump(mode="json", exclude={"run", "track"})
+        code = hashlib.sha256(json.dumps(resolved, sort_keys=True).encode()).hexdigest()[:8]
+        readable = "-".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in changes.items())
+        name = "".join(c if c.isalnum() or c in "-_.=" else "-" for c in readable)[:80]
+        return SweepRun(folder=self.folder / f"{name}-{code}", config=config, journal=self.journal, trial=trial.number,
                         metric=self.metric, prune=self.prune, parent=os.getpid())  # fmt: skip
 
 

@@ -222,11 +222,11 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
     return [{key: value for key, value in values.items() if whose[key] == n} for n in range(len(classes))]
 
 
-def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
+def settings_of(made: Method, *, with_defaults: bool = False) -> dict[str, Any] | None:
     """Return the name and parameters from which ``method`` makes an equal method; ``None`` for a user's own method.
 
-    Parameters with their default values are left out. If ``whole`` is true, they are included, because a later version
-    may have other defaults.
+    Parameters with their default values are left out. If ``with_defaults`` is true, they are included, because a later
+    version may have other defaults.
 
     >>> settings_of(method("laser", tasks="all", embedding=32))
     {'name': 'laser', 'tasks': 'all', 'embedding': 32}
@@ -239,7 +239,7 @@ def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
         each.name: getattr(layer, each.name)
         for layer in layers
         for each in fields(layer)
-        if each.repr and each.name != "rule" and (whole or getattr(layer, each.name) != _default(each))
+        if each.repr and each.name != "rule" and (with_defaults or getattr(layer, each.name) != _default(each))
     }
     try:
         same = not any(map(callable, values.values())) and made_again(name, **values) == made
@@ -269,7 +269,7 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
     {'embedding': (8, 4)}
     """
-    was, now, given = _flat(kept), _flat(described(made)), _flat(described(made, whole=False))
+    was, now, given = _flat(kept), _flat(described(made)), _flat(described(made, with_defaults=False))
     keys = [key for key in [*was, *(now.keys() - was.keys())] if key in was or key in given]
     differs = {key: (was.get(key), now.get(key)) for key in sorted(keys) if was.get(key) != now.get(key)}
     classes = {key: pair for key, pair in differs.items() if key.rpartition(".")[2] == CLASS}
@@ -305,7 +305,7 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
     # Compare without the schedule, which affects only training.
     given = given.split if isinstance(given, Scheduled) else given
     if shipped is not None:
-        was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
+        was, now = settings_of(shipped, with_defaults=True) or {}, settings_of(given, with_defaults=True) or {}
         if was.get("name") != now.get("name"):
             raise ModelError(f"{source}: trained with {was.get('name')!r}, but another method was passed, "
                              f"{_class_names(given)}; leave it out, because the model makes its own")  # fmt: skip
@@ -314,8 +314,10 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
     else:
         differs, instead = {} if own is None else differences(own, given), "as it was trained"
     if differs:
-        said = "; ".join(f"{key} was {_said(was)}, is {_said(now)}" for key, (was, now) in list(differs.items())[:5])
-        raise ModelError(f"{source}: the method that was passed differs from the one that was trained: {said}; pass "
+        changes = "; ".join(
+            f"{key} was {_shown(was)}, is {_shown(now)}" for key, (was, now) in list(differs.items())[:5]
+        )
+        raise ModelError(f"{source}: the method that was passed differs from the one that was trained: {changes}; pass "
                          f"that one, {instead}")  # fmt: skip
 
 
@@ -325,5 +327,5 @@ def _class_names(given: Any) -> str:
     return type(given).__name__ + ("" if rule is None else f"(rule={type(rule).__name__})")
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "not there" if value is None else repr(value)

@@ -335,9 +335,11 @@ def describe(encoder: Factory) -> dict[str, Any] | None:
     return None if name is None else {"kind": name, **asdict(encoder)}  # type: ignore[call-overload]
 
 
-def restore(about: Mapping[str, Any]) -> Factory:
-    """Return the encoder that ``about`` describes: a result of ``describe``, perhaps converted to JSON and back."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+def restore(description: Mapping[str, Any]) -> Factory:
+    """Return the described encoder; ``description`` is a result of ``describe``, perhaps converted to JSON and back."""
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in description.items()
+    }
     return ENCODERS[values.pop("kind")](**values)
 
 
@@ -421,7 +423,7 @@ class JointAutoencoder(nn.Module):
 
     def forward(self, z: Tensor, observed: Tensor) -> Tensor:
         """Return the mean squared reconstruction error of each row, over those embeddings that the row has: [B]."""
-        there = observed[:, self.owner].to(z.dtype)
+        present = observed[:, self.owner].to(z.dtype)
         off = (z - self.decoder(self.encode(z, observed))) ** 2
-        mean: Tensor = (off * there).sum(dim=1) / there.sum(dim=1)
+        mean: Tensor = (off * present).sum(dim=1) / present.sum(dim=1)
         return mean

@@ -142,8 +142,8 @@ class ModuleHeads(nn.Module):
                 the shape [B, C].
         """
         _check_inputs(u, len(self.each), self.inputs, "M")
-        there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
-        return torch.stack([self._outputs_of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
+        present = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
+        return torch.stack([self._outputs_of(m, u[:, m], present[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
         """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
@@ -166,9 +166,9 @@ class ModuleHeads(nn.Module):
         out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
         return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
 
-    def _outputs_of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
-        """Return the outputs [B, C] of module m for rows u [B, I]; zero for rows that ``there`` [B] does not mark."""
-        rows = there.nonzero().squeeze(1)
+    def _outputs_of(self, m: int, u: Tensor, present: Tensor) -> Tensor:
+        """Return the outputs [B, C] of module m for rows u [B, I]; zero for rows that ``present`` [B] does not mark."""
+        rows = present.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)
         own = u.clone() if len(rows) == len(u) else u[rows]  # a copy, because a user's module may change its input
@@ -256,8 +256,8 @@ class Connectivity(nn.Module):
 
 def shared(observed: Tensor) -> Tensor:
     """Return a mask of the pairs of parties that have a row in common: observed [N, K] bool -> [K, K] bool."""
-    there = observed.float()
-    return there.T @ there > 0
+    present = observed.float()
+    return present.T @ present > 0
 
 
 def untied(together: Tensor, labelled: Tensor) -> list[int]:

@@ -169,10 +169,10 @@ def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -
             from anyparty.artifacts.model_files import ModelSummary  # noqa: PLC0415 - a report without models imports no method
 
             try:
-                about = ModelSummary.load(run.folder / "model.json")
+                summary = ModelSummary.load(run.folder / "model.json")
             except ModelError:  # the page shows this error in the section with scores
                 continue
-            about.make(run.folder, methods[run.name])
+            summary.make(run.folder, methods[run.name])
 
 
 def _figures_of(page: Path) -> set[str]:

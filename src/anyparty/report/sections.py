@@ -134,9 +134,9 @@ def messages_section(run: RecordedRun) -> Section:
 def _flows_figure(run: RecordedRun) -> PageFigure:
     caption = "A stronger colour shows more bytes from the row's party to the column's party; ★ is the active party."
     sent = {name: format_bytes(total_traffic(run.ledger, sender=name).bytes_sent) for name in run.parties}
-    words = "; ".join(f"{name}: {size}" for name, size in sent.items())
+    alternative_text = "; ".join(f"{name}: {size}" for name, size in sent.items())
     figure = figures.draw_flows(run.ledger, run.parties, run.active)
-    alternative = f"Bytes that each party sent to each other party. Sent in all: {words}."
+    alternative = f"Bytes that each party sent to each other party. Sent in all: {alternative_text}."
     return PageFigure(name="flows", figure=figure, caption=caption, alternative=alternative)
 
 
@@ -294,14 +294,14 @@ def _model_scores(sets: PartySetScores) -> Section:
     dots = "Each faint dot is one set of parties; the line is their mean." if few else (
         "The mean over the computed sets of each size.")  # fmt: skip
     drawn = PageFigure(name="sizes", figure=figure, caption=f"{dots} The band is the interval of the mean.",
-                       alternative=_by_size_in_words(metric, table, own, digits))  # fmt: skip
+                       alternative=_by_size_as_text(metric, table, own, digits))  # fmt: skip
     return Section(
         id="sets", title="Scores by number of present parties", text=[text[0][0].upper() + text[0][1:], *text[1:]],
         figures=[drawn], tables=[table], beside=True, details=[_every_set(sets, constant)] if few else [],
     )  # fmt: skip
 
 
-def _by_size_in_words(metric: str, table: PageTable, own: Estimate | None, digits: int) -> str:
+def _by_size_as_text(metric: str, table: PageTable, own: Estimate | None, digits: int) -> str:
     values = "; ".join(f"{row[0]}: {row[1]}" for row in table.rows)
     line = f" Own columns only: {format_number(own.value, digits)}." if own else ""
     return f"Line chart of {metric} by number of present parties. {values}.{line}"
@@ -424,8 +424,12 @@ def _class_errors(answers: LabelledPredictions, section: Callable[..., Section],
     counts = confusion_counts(answers)
     if len(classes) <= MAX_CLASSES:
         right = int(counts.diagonal().sum())
-        words = f"Confusion matrix of {len(classes)} classes: {right:,} of {counts.sum():,} answers are correct."
-        drawn.append(PageFigure(name="confusion", figure=figures.draw_confusion(counts, classes), alternative=words))
+        alternative_text = (
+            f"Confusion matrix of {len(classes)} classes: {right:,} of {counts.sum():,} answers are correct."
+        )
+        drawn.append(
+            PageFigure(name="confusion", figure=figures.draw_confusion(counts, classes), alternative=alternative_text)
+        )
     rows = [
         [each.name, format_number(each.precision), format_number(each.recall), format_number(each.f1), f"{each.rows:,}"]
         for each in scores_by_class(answers)

@@ -30,7 +30,7 @@ from anyparty.artifacts.model_files import ModelSummary, read_again
 from anyparty.config import Config
 from anyparty.core.types import Channel
 from anyparty.data.blocks import row_keys
-from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.admin import read_federation
 from anyparty.deployment.flare.site_config import FILE, SiteConfig
 from anyparty.deployment.site import alignment_cache
 from anyparty.deployment.site.alignment_cache import ALIGNMENT
@@ -68,7 +68,7 @@ class KitLocation:
             ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
         """
         if (path / "federation.toml").exists():
-            kit = path / "kits" / str(about(path)["active"])
+            kit = path / "kits" / str(read_federation(path)["active"])
         elif (path / "local" / FILE).exists():
             kit = path
         else:
@@ -79,8 +79,8 @@ class KitLocation:
         if site.party != site.active:
             raise ConfigError(f"{path} is the kit of {site.party!r}; predictions are served at the active party, "
                               f"{site.active!r}. Here, only run 'anyparty party start'")  # fmt: skip
-        whole = (folder / "federation.toml").exists() and (folder / "kits" / "admin").exists()
-        return cls(site, folder if whole else None)
+        is_federation = (folder / "federation.toml").exists() and (folder / "kits" / "admin").exists()
+        return cls(site, folder if is_federation else None)
 
 
 def open_federation(
@@ -210,7 +210,7 @@ def load_run(
 
     """
     model = model_for_run(folder, device="cpu", allow_code=allow_code)
-    about = ModelSummary.load(folder / "model.json")
+    summary = ModelSummary.load(folder / "model.json")
     sources = dict(tables or {name: own.table for name, own in settings_of(folder).parties.items() if own.table})
     if not sources:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
@@ -218,10 +218,10 @@ def load_run(
     for name in sources:
         if name not in model.roster.names:
             raise PredictionError(f"the model has no party {name!r}{nearest(name, model.roster.names)}")
-    return _load(model, about, sources)
+    return _load(model, summary, sources)
 
 
-def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tuple[Predictor, dict[str, LoadedParty]]:
+def _load(model: Model, summary: ModelSummary, sources: Mapping[str, Any]) -> tuple[Predictor, dict[str, LoadedParty]]:
     roster, active = model.roster, model.roster.active
     tables = {name: read_again(model.members[name], name, sources[name]) for name in roster.names if name in sources}
     alignment = align(list(tables.values()), apart=True, first=active if active in tables else None)
@@ -236,8 +236,8 @@ def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tupl
             features = empty if table is None else member.prepare.features(table)
         if table is not None or name == active:
             parties[name] = LoadedParty(
-                me=name, method=model.method, about=about, state=member.state, features=features, number="",
-                mark=about.parts.get(name, ""), id_normalize=member.id_normalize,
+                me=name, method=model.method, summary=summary, state=member.state, features=features, number="",
+                weights_hash=summary.parts.get(name, ""), id_normalize=member.id_normalize,
                 ids=(pl.Series(dtype=pl.String) if table is None else table.ids) if name == active else None,
                 position=torch.from_numpy(alignment.blocks.get(name, no_rows)),
                 remarks=None if member.prepare is None or table is None else member.prepare.row_remarks(table),

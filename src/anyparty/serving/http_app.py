@@ -308,10 +308,10 @@ def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: Servi
 
     @router.get("/about", responses=denied, summary="The method, model and limits that are served")
     async def about() -> ServiceInfo:
-        task = party.about.task
+        task = party.summary.task
         assert task is not None
         return ServiceInfo(
-            version=anyparty.__version__, method=party.about.method or {"name": "the user's own"},
+            version=anyparty.__version__, method=party.summary.method or {"name": "the user's own"},
             title=party.method.can.title, active=party.me, parties=list(roster.blocks),
             id_columns=predictor.index.id_columns.columns, task=task.kind, classes=list(task.classes),
             limits=asdict(limits), fingerprints=party.fingerprints,

@@ -120,9 +120,9 @@ async def relay(
         ConfigError: no service runs for this party's folder.
 
     """
-    roster, me = (about := ModelSummary.load(folder / "model.json")).roster, net.me
+    roster, me = (summary := ModelSummary.load(folder / "model.json")).roster, net.me
     frames = await _connect(folder, session)
-    messages = (*about.make(folder).can.messages, *MESSAGES)
+    messages = (*summary.make(folder).can.messages, *MESSAGES)
     routes, readers, relayed = routes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
 
     def read(party: str) -> None:

@@ -49,13 +49,13 @@ class LoadedParty:
     Attributes:
         me: the party's name.
         method: the trained method.
-        about: the model's description.
+        summary: the model's description.
         state: the party's networks.
         features: the party's n preprocessed rows; ``None`` if the party has no feature columns.
         ids: [n] ids of these rows, for the active party only.
         position: [N] int64, the party's own row number of each aligned row, -1 for a row that it does not hold.
         number: identifier of the alignment in hexadecimal; empty without an alignment.
-        mark: identifier of the party's part of the model.
+        weights_hash: identifier of the party's part of the model.
         id_normalize: names of the changes that ids get before they are compared, as in training.
         remarks: remarks on the rows of the party's own table, which only the active party puts into its answers;
             ``None`` if the party has no feature columns.
@@ -64,25 +64,25 @@ class LoadedParty:
 
     me: str
     method: Method
-    about: ModelSummary
+    summary: ModelSummary
     state: State
     features: Features | None
     ids: pl.Series | None
     position: Tensor
     number: str
-    mark: str
+    weights_hash: str
     id_normalize: tuple[str, ...] = ()
     remarks: RowRemarks | None = None
 
     @property
     def roster(self) -> Roster:
         """All parties."""
-        return self.about.roster
+        return self.summary.roster
 
     @property
     def hashes(self) -> dict[str, Tensor]:
         """Hashes of the party's alignment, model, version and part of the model, by name; [32] uint8 each."""
-        return self.expected_hashes(self.me) | {PART: control_messages.mark_tensor(self.mark)}
+        return self.expected_hashes(self.me) | {PART: control_messages.hash_tensor(self.weights_hash)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class LoadedParty:
 
         A run in one process does not know the alignment's number, for example.
         """
-        known = {"alignment": bool(self.number), PART: bool(self.mark)}
+        known = {"alignment": bool(self.number), PART: bool(self.weights_hash)}
         return {name: digest.numpy().tobytes().hex() for name, digest in self.hashes.items() if known.get(name, True)}
 
     def expected_hashes(self, party: str) -> dict[str, Tensor]:
@@ -99,12 +99,12 @@ class LoadedParty:
         Only the active party knows the hashes of the other parties' parts of the model.
         """
         # All parties must compute the same hash, so None replaces values that only some parties know.
-        shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}
+        shared = {**asdict(self.summary), "task": None, "best_epoch": None, "parts": None}
         return {
             "alignment": control_messages.fingerprint(self.number),
             "model": control_messages.fingerprint(json.dumps(shared, sort_keys=True)),
             "version of anyparty": control_messages.fingerprint(anyparty.__version__),
-            PART: control_messages.mark_tensor(self.about.parts.get(party)),
+            PART: control_messages.hash_tensor(self.summary.parts.get(party)),
         }
 
     def rows(
@@ -181,11 +181,11 @@ class RowIndex:
         got = f"the columns {some(found)}" if isinstance(found, Mapping) else repr(found)
         return f"ids.{place}: expected {expected}, got {got}"
 
-    def identities(self, places: Tensor, asked: Sequence[RequestedId]) -> Sequence[RequestedId]:
+    def identities(self, places: Tensor, requested: Sequence[RequestedId]) -> Sequence[RequestedId]:
         """Return the ids of the rows at ``places`` [B], with the names and types of the table's id columns.
 
-        ``asked`` [B] holds the ids as the client wrote them.  If there is a single id column, ids that are text are
-        returned as in ``asked``.
+        ``requested`` [B] holds the ids as the client wrote them.  If there is a single id column, ids that are text are
+        returned as in ``requested``.
         """
         rows = (
             self.id_columns[places.numpy()]
@@ -196,7 +196,7 @@ class RowIndex:
             return rows
         values = [next(iter(row.values())) for row in rows]
         return [old if isinstance(old, str) and isinstance(new, str) else new
-                for old, new in zip(asked, values, strict=True)]  # fmt: skip
+                for old, new in zip(requested, values, strict=True)]  # fmt: skip
 
     def present(self, places: Tensor, k: int | None) -> Tensor:
         """Return a mask [B, K] bool: True if party k holds the row at ``places`` [B].
@@ -256,21 +256,21 @@ def load_party(
 
     """
     part = StoredPart.of(site, config)
-    member, about = part.member, part.about
+    member, summary = part.member, part.summary
     if source is None and site.table is None:
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
     alignment = alignment_cache.StoredAlignment.read(site.folder / ALIGNMENT)
-    said = list[str]()
-    with remarks_to(said.append):
+    new_remarks = list[str]()
+    with remarks_to(new_remarks.append):
         table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
         features = None if member.prepare is None else member.prepare.features(table)
-    for sentence in dict.fromkeys((*table.notes, *said)):
+    for sentence in dict.fromkeys((*table.notes, *new_remarks)):
         log.warning("%s", sentence)
     party = LoadedParty(
-        me=site.party, method=part.method, about=about, state=member.state, features=features,
-        ids=table.ids if site.party == about.roster.active else None,
+        me=site.party, method=part.method, summary=summary, state=member.state, features=features,
+        ids=table.ids if site.party == summary.roster.active else None,
         position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
-        mark=part.mark, id_normalize=member.id_normalize,
+        weights_hash=part.weights_hash, id_normalize=member.id_normalize,
         remarks=None if member.prepare is None else member.prepare.row_remarks(table),
     )  # fmt: skip
     return party, table, alignment

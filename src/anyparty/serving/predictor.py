@@ -130,8 +130,8 @@ class Predictor:
 
     def __post_init__(self) -> None:
         self.party.state.train(False)
-        assert self.party.about.task is not None
-        refuse_without_labels(self.party.about.task)
+        assert self.party.summary.task is not None
+        refuse_without_labels(self.party.summary.task)
         for module in self.party.state.modules.values():
             if isinstance(module, FittedEstimator):
                 module.fit_again()  # fit at the start, not in the first request
@@ -207,7 +207,7 @@ class Predictor:
         aligned = index.aligned[places]
         request = await self._ask_peers(aligned, observed, observed & may, allowed, budget)
         rows = party.rows(index.own[places], observed, index.keys(places), index.names(places))
-        batch = Batch(torch.arange(len(places)), Seeds(party.about.seed))
+        batch = Batch(torch.arange(len(places)), Seeds(party.summary.seed))
         guarded: Channel = ContractChannel(request.channel, party.roster, party.method.can.messages, bounds=None)
         try:
             predicted = await self.executor.run(
@@ -227,10 +227,10 @@ class Predictor:
 
     def _without_answer(self, n: int, reason: str) -> Predictions:
         """Return predictions without an answer for n rows; ``reason`` explains why there is no answer."""
-        about, K = self.party.about, self.party.roster.K
-        assert about.task is not None
+        summary, K = self.party.summary, self.party.roster.K
+        assert summary.task is not None
         return Predictions(
-            task=about.task, blocks=about.roster.blocks, scores=torch.full((n, about.task.outputs), torch.nan),
+            task=summary.task, blocks=summary.roster.blocks, scores=torch.full((n, summary.task.outputs), torch.nan),
             took_part=torch.zeros(n, K, dtype=torch.bool), asked=torch.ones(K, dtype=torch.bool),
             predictor=self.party.method.can.title, reasons=dict.fromkeys(range(n), reason),
         )  # fmt: skip

@@ -234,7 +234,7 @@ class Responder:
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)
         rows = party.rows(party.own_rows(request.rows), observed)
-        batch = Batch(torch.arange(B), Seeds(party.about.seed))
+        batch = Batch(torch.arange(B), Seeds(party.summary.seed))
         try:
             with contextlib.suppress(PartyLost):
                 await self.executor.run(

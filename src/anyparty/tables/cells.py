@@ -78,8 +78,8 @@ def _timestamps(text: pl.Series) -> pl.Series:
     if (zoned := text.str.contains(ZONED)).any():
         day, second, part, zone = text.filter(zoned).str.extract_groups(ZONED).struct.unnest()
         offset = zone.str.replace("Z|UTC", "+0000").str.replace(":", "")
-        moment = (day + " " + second + offset).str.to_datetime("%Y-%m-%d %H:%M:%S%z", time_unit="us", strict=False)
-        written = moment.dt.strftime("%Y-%m-%d %H:%M:%S") + part.fill_null("").str.replace(r"\.?0+$", "") + " UTC"
+        datetimes = (day + " " + second + offset).str.to_datetime("%Y-%m-%d %H:%M:%S%z", time_unit="us", strict=False)
+        written = datetimes.dt.strftime("%Y-%m-%d %H:%M:%S") + part.fill_null("").str.replace(r"\.?0+$", "") + " UTC"
         text = text.scatter(zoned.arg_true(), written.fill_null(text.filter(zoned)))
     text = text.str.replace(r"^(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2})(?:(\.\d*[1-9])0*|\.0*)$", "${1}${2}")
     return text.str.replace(r"^(\d{4}-\d{2}-\d{2}) 00:00:00$", "${1}")

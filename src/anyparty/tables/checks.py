@@ -282,11 +282,12 @@ def far_from_training(
         if (((frame[name] - mean) / scale).abs() > FAR).sum() > UNSEEN_SHARE * frame[name].count()
     ]
     for name, (mean, scale) in spreads.items():
-        away = frame[name].filter(((frame[name] - mean) / scale).abs() > VERY_FAR)
-        if few and len(away) and name not in far:
-            yield (f"{len(away):,} of {frame[name].count():,} numbers of column {name!r} lie more than {VERY_FAR} "
-                   f"standard deviations from their mean in training, such as {away[0]:g} (mean {mean:g}, standard "
-                   f"deviation {scale:g}): leave them empty if they stand for missing values")  # fmt: skip
+        far_values = frame[name].filter(((frame[name] - mean) / scale).abs() > VERY_FAR)
+        if few and len(far_values) and name not in far:
+            yield (f"{len(far_values):,} of {frame[name].count():,} numbers of column {name!r} lie more than "
+                   f"{VERY_FAR} standard deviations from their mean in training, such as {far_values[0]:g} "
+                   f"(mean {mean:g}, standard deviation {scale:g}): leave them empty if they stand for missing "
+                   "values")  # fmt: skip
     if far:
         name, (mean, scale) = far[0], spreads[far[0]]
         more = f" The same applies to {some(far[1:])}" if far[1:] else ""
@@ -327,9 +328,9 @@ class RowRemarks:
         """Return the remarks on the row with the given index; the index -1 stands for a row without cells."""
         if row < 0:
             return (f"the table of {self.party!r} has no cell in this row",)
-        said = (f"column {each.cells.name!r} is {each.cells[row]!r}, {each.reason}" for each in self.columns
+        remarks = (f"column {each.cells.name!r} is {each.cells[row]!r}, {each.reason}" for each in self.columns
                 if each.odd[row])  # fmt: skip
-        return (*self.always, *said)
+        return (*self.always, *remarks)
 
 
 def row_remarks(

@@ -325,7 +325,7 @@ def _not_numbers(
 
 def as_dates(
     column: pl.Series, where: str, rules: ReadingRules, *, trained: bool = False, declared: bool = True,
-    choices: Mapping[date_formats.Order, date_formats.Moments] | None = None, advice: str = "",
+    choices: Mapping[date_formats.Order, date_formats.DateCells] | None = None, advice: str = "",
 ) -> FeatureColumn:  # fmt: skip
     """Return a column read as dates.
 
@@ -364,22 +364,22 @@ def as_dates(
         if known:
             why = f"The model was trained on dates that are written {known.order}: correct them, or leave them empty"
         raise TableError(f"{where} has cells that are not dates: {cells.cited(column, read.bad)}. {why}")
-    moments = read.values
+    datetimes = read.values
     if marks := rules.missing.get(name, ()):
-        moments = moments.set(cells.as_text(moments).is_in(marks).fill_null(value=False), None)
+        datetimes = datetimes.set(cells.as_text(datetimes).is_in(marks).fill_null(value=False), None)
     _check_zones(column, read, known, where)
-    clock = moments.dt.time().drop_nulls()
+    clock = datetimes.dt.time().drop_nulls()
     format_ = known or date_formats.DateFormat(
         order=order, times=bool((clock != date_formats.MIDNIGHT).any()), zoned=bool(read.zoned.any())
     )
-    moments = moments if format_.times else moments.cast(pl.Date)
+    datetimes = datetimes if format_.times else datetimes.cast(pl.Date)
     quiet = trained or ((declared or name in rules.dates) and not format_.zoned)
-    note = "" if quiet else _date_note(column, moments, format_, where)
-    if "%y" in order and moments.count() and not trained:
-        row = moments.arg_max() or 0
-        example = f"{text[row]!r} as {moments[row]:%Y-%m-%d}"
+    note = "" if quiet else _date_note(column, datetimes, format_, where)
+    if "%y" in order and datetimes.count() and not trained:
+        row = datetimes.arg_max() or 0
+        example = f"{text[row]!r} as {datetimes[row]:%Y-%m-%d}"
         note = f"{note}\n{where}: years of two digits are read as 1970 to 2069, such as {example}".strip()
-    return FeatureColumn(moments.alias(name), note, dates=format_)
+    return FeatureColumn(datetimes.alias(name), note, dates=format_)
 
 
 def _recognized_dates(column: pl.Series, where: str, rules: ReadingRules) -> FeatureColumn | None:
@@ -397,7 +397,7 @@ def _date_texts(column: pl.Series) -> pl.Series:
     return text.set(text.is_in(NOT_A_NUMBER).fill_null(value=False), None)
 
 
-def _check_order(column: pl.Series, choices: Mapping[date_formats.Order, date_formats.Moments], where: str) -> None:
+def _check_order(column: pl.Series, choices: Mapping[date_formats.Order, date_formats.DateCells], where: str) -> None:
     """Raise an error if the cells do not show whether the day or the month comes first."""
     certain = {order: read.values for order, read in choices.items() if not read.bad.any()}
     if len(certain) < 2:
@@ -423,15 +423,15 @@ def date_setting(name: str, where: str, text: pl.Series) -> str:
     return f'write {line}, or "month-first", "year-first" or a format such as "%d.%m.%y"'
 
 
-def date_order(text: pl.Series, moments: pl.Series, order: str) -> str:
+def date_order(text: pl.Series, datetimes: pl.Series, order: str) -> str:
     """Describe the order in which dates were read, with one cell and its date as an example."""
-    numbers = text.str.contains(DAY_OR_MONTH_FIRST).fill_null(value=False) & moments.is_not_null()
-    row = (numbers if numbers.any() else moments.is_not_null()).arg_max() or 0
-    return f"({order}), such as {text[row].strip()!r} as {moments[row]}"
+    numbers = text.str.contains(DAY_OR_MONTH_FIRST).fill_null(value=False) & datetimes.is_not_null()
+    row = (numbers if numbers.any() else datetimes.is_not_null()).arg_max() or 0
+    return f"({order}), such as {text[row].strip()!r} as {datetimes[row]}"
 
 
 def _check_zones(
-    column: pl.Series, read: date_formats.Moments, known: date_formats.DateFormat | None, where: str
+    column: pl.Series, read: date_formats.DateCells, known: date_formats.DateFormat | None, where: str
 ) -> None:
     """Reject a column if only some of its times have a time zone, or if this differs from training."""
     present = read.values.is_not_null()
@@ -447,12 +447,12 @@ def _check_zones(
                          f"{cells.cited(column, present, 1)}; write them as in training")  # fmt: skip
 
 
-def _date_note(column: pl.Series, moments: pl.Series, written: date_formats.DateFormat, where: str) -> str:
+def _date_note(column: pl.Series, datetimes: pl.Series, written: date_formats.DateFormat, where: str) -> str:
     """Return a sentence on how a column of dates was read; empty if its cells have only one meaning."""
     plain = cells.is_date_or_datetime(column) or not _date_texts(column).str.contains(DAY_OR_MONTH_FIRST).any()
-    if not moments.count() or (plain and not written.zoned):
+    if not datetimes.count() or (plain and not written.zoned):
         return ""
-    how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, moments, written.order)}"
+    how = "" if cells.is_date_or_datetime(column) else f" {date_order(column, datetimes, written.order)}"
     zone = ", converted to UTC" if written.zoned else ""
     return (
         f"{where} is read as {'dates and times' if written.times else 'dates'}{how}{zone}; if it holds no dates, "

@@ -55,9 +55,9 @@ class Dialect:
 
     def __str__(self) -> str:
         """Describe the dialect, such as "separator ';', utf-16"."""
-        words = [f"separator {'tab' if self.separator == chr(9) else repr(self.separator)}"]
-        words += [f"quote {self.quote!r}"] if self.quote != '"' else []
-        return ", ".join([*words, f"encoding {self.encoding}"])
+        parts = [f"separator {'tab' if self.separator == chr(9) else repr(self.separator)}"]
+        parts += [f"quote {self.quote!r}"] if self.quote != '"' else []
+        return ", ".join([*parts, f"encoding {self.encoding}"])
 
 
 def dialect_of(content: FileContent, settings: FileSettings, party: str, *, whole: bool = False) -> Dialect:

@@ -112,12 +112,12 @@ def tables_of_arrays(
     first = next(iter(blocks)) if active is None else active
     if first not in blocks:
         raise TableError(f"active: there is no party {first!r}{nearest(first, blocks)}")
-    there, labels, names = _mask(observed, n, blocks), _labels(y, n), list(range(n) if ids is None else ids)
+    present, labels, names = _mask(observed, n, blocks), _labels(y, n), list(range(n) if ids is None else ids)
     if len(names) != n:
         raise TableError(f"ids: expected {n:,} ids, one for each row, got {len(names):,}")
     frames = {}
     for k, (party, block) in enumerate(blocks.items()):
-        rows = there[:, k] & ~np.isnan(block).all(axis=1)
+        rows = present[:, k] & ~np.isnan(block).all(axis=1)
         cells = np.where(rows[:, None], block, np.nan) if party == first else block[rows]
         columns = pl.from_numpy(cells, schema=[f"x{c}" for c in range(block.shape[1])]).fill_nan(None)
         frames[party] = columns.insert_column(0, _series(ID, names, "ids").filter(pl.Series(rows) | (party == first)))
@@ -180,7 +180,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
     if getattr(column.dtype, "kind", "O") in "biuf" and isinstance(column.dtype, np.dtype):
         return _series(name, np.ascontiguousarray(column.to_numpy()), where)
     if getattr(column.dtype, "kind", "O") in "mM":
-        return _moments(column, name, where)
+        return _datetimes(column, name, where)
     cells = _listed(column)
     known = [cell for cell in cells if cell is not None]
     scalars = all(isinstance(cell, str | numbers.Number | UUID) for cell in known)
@@ -191,13 +191,13 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
     return _series(name, cells, where)
 
 
-def _moments(column: pd.Series, name: str, where: str) -> pl.Series:
+def _datetimes(column: pd.Series, name: str, where: str) -> pl.Series:
     """Convert a pandas column of timestamps or durations to a polars series, in UTC if it has a time zone."""
     zone = getattr(column.dtype, "tz", None)
     if zone is not None:
         column = column.dt.tz_convert("UTC").dt.tz_localize(None)
-    moments = _series(name, column.to_numpy(), where)
-    return moments if zone is None else moments.dt.replace_time_zone("UTC")
+    datetimes = _series(name, column.to_numpy(), where)
+    return datetimes if zone is None else datetimes.dt.replace_time_zone("UTC")
 
 
 def _listed(column: pd.Series) -> list[Any]:

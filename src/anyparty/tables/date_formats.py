@@ -49,7 +49,7 @@ class DateFormat(BaseModel):
     zoned: bool = False
 
 
-class Moments(NamedTuple):
+class DateCells(NamedTuple):
     """A column of n cells, read as dates and times.
 
     Attributes:
@@ -91,16 +91,16 @@ def two_digit_formats(text: pl.Series) -> tuple[str, ...]:
     return tuple(each for each in formats if 10 * with_order(known, each).bad.sum() <= len(known))
 
 
-def of_type(series: pl.Series) -> Moments:
-    """Convert a column of type Date or Datetime to ``Moments``. Times with a time zone are converted to UTC."""
+def of_type(series: pl.Series) -> DateCells:
+    """Convert a column of type Date or Datetime to ``DateCells``. Times with a time zone are converted to UTC."""
     zone = series.dtype.time_zone if isinstance(series.dtype, pl.Datetime) else None
     if zone is not None:
         series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
     known = series.is_not_null()
-    return Moments(series.cast(pl.Datetime("us")), known & ~known, known if zone is not None else known & ~known)
+    return DateCells(series.cast(pl.Datetime("us")), known & ~known, known if zone is not None else known & ~known)
 
 
-def with_order(text: pl.Series, order: str) -> Moments:
+def with_order(text: pl.Series, order: str) -> DateCells:
     """Read text cells [n], null if missing, as dates in a known order or ``strptime`` format.
 
     >>> with_order(pl.Series(["3.12.2024", "3 Mar 2024 5:30 pm", "x"]), "day-first").values.dt.to_string().to_list()
@@ -109,11 +109,11 @@ def with_order(text: pl.Series, order: str) -> Moments:
     if order not in ORDERS:
         read = of_type(text.str.to_datetime(order, strict=False, time_unit="us"))
         values = read.values.set(read.values.dt.year() < 100, None)  # %Y also reads years of two digits, 24 as year 24
-        return Moments(values, text.is_not_null() & values.is_null(), read.zoned)
+        return DateCells(values, text.is_not_null() & values.is_null(), read.zoned)
     return _in_order(text, text.str.extract_groups(DATE_CELL).struct.unnest(), order)
 
 
-def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
+def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> DateCells:
     """Read text cells [n] as dates in one of ``ORDERS``; ``parts`` has their parts as matched by ``DATE_CELL``."""
     first, second = ("first", "second") if order == "day-first" else ("second", "first")
     day, month, year = ["day", "d", "d2"], ["month"], ["year", "y", "y2"]
@@ -129,12 +129,12 @@ def _in_order(text: pl.Series, parts: pl.DataFrame, order: str) -> Moments:
     offset = pl.col("zone").str.replace("Z|UTC|GMT", "+0000").str.replace(":", "")
     minutes = offset.str.slice(1, 2).cast(pl.Int64) * 60 + offset.str.slice(3, 2).cast(pl.Int64)
     minutes = pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
-    moment = (date + " " + time).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
-    values = parts.select((moment - pl.duration(minutes=minutes)).alias(text.name)).to_series()
-    return Moments(values, text.is_not_null() & values.is_null(), parts["zone"].is_not_null())
+    datetimes = (date + " " + time).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
+    values = parts.select((datetimes - pl.duration(minutes=minutes)).alias(text.name)).to_series()
+    return DateCells(values, text.is_not_null() & values.is_null(), parts["zone"].is_not_null())
 
 
-def orders_of(text: pl.Series) -> dict[Order, Moments]:
+def orders_of(text: pl.Series) -> dict[Order, DateCells]:
     """Read the cells as dates in each possible order of day, month and year; the order with most dates is first.
 
     An order is possible if at least nine of ten cells are then dates. An order that gives the same dates as a better
@@ -148,7 +148,7 @@ def orders_of(text: pl.Series) -> dict[Order, Moments]:
     read = {order: _in_order(text, parts, order) for order in tried}
     best = sorted(read, key=lambda order: int(read[order].bad.sum()))
     found = {order: read[order] for order in best if 10 * read[order].bad.sum() <= len(known)}
-    kept = dict[Order, Moments]()
+    kept = dict[Order, DateCells]()
     for order, each in found.items():
         if not any(other.values.equals(each.values) for other in kept.values()):
             kept[order] = each
@@ -192,14 +192,14 @@ class DateColumn(BaseModel):
 
         Days and hours have a fraction. The hour is left out if ``hours`` is False.
         """
-        moments = column.cast(pl.Datetime("us"))
-        days = (moments - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
-        hour = moments.dt.time().cast(pl.Int64) / 3600e9  # from nanoseconds
-        numbers = (days, moments.dt.year(), moments.dt.month(), moments.dt.weekday(), hour)
+        datetimes = column.cast(pl.Datetime("us"))
+        days = (datetimes - dt.datetime.combine(self.reference, MIDNIGHT)).cast(pl.Int64) / DAY_US
+        hour = datetimes.dt.time().cast(pl.Int64) / 3600e9  # from nanoseconds
+        numbers = (days, datetimes.dt.year(), datetimes.dt.month(), datetimes.dt.weekday(), hour)
         return [each.cast(pl.Float64).alias(name) for name, each in zip(self.parts, numbers, strict=False)]
 
     def inverse(self, days: pl.Series) -> pl.Series:
         """Convert days since ``reference`` [n] back to dates, rounded to whole days if ``hours`` is False."""
         start = dt.datetime.combine(self.reference, MIDNIGHT)
-        moments = start + (days * DAY_US).round().cast(pl.Int64).cast(pl.Duration("us"))
-        return (moments if self.hours else moments.dt.offset_by("12h").cast(pl.Date)).alias(self.name)
+        datetimes = start + (days * DAY_US).round().cast(pl.Int64).cast(pl.Duration("us"))
+        return (datetimes if self.hours else datetimes.dt.offset_by("12h").cast(pl.Date)).alias(self.name)

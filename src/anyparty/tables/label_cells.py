@@ -261,12 +261,12 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
             key = float(str(key))
         if key in seen:
             pair = [(seen[key], counts[seen[key]]), (name, counts[name])]
-            said = (
+            sentence = (
                 f"{counted(pair)} may be one class or two: write federation.classes = {{{toml_key(seen[key])} = "
                 f"{listed([seen[key], name])}, ...}} for one, or federation.classes = {listed(sorted(counts))} "
                 f"for two{_foreign_letter(seen[key], name)}"
             )
-            return said, min(pair, key=lambda each: each[1])[0]
+            return sentence, min(pair, key=lambda each: each[1])[0]
         seen[key] = name
     return None
 
@@ -307,11 +307,11 @@ def _mixture(counts: Mapping[str, int]) -> tuple[str, str]:
     if len(used) < 2 or not folded <= set().union(*VOCABULARIES):
         return "", ""
     yes, no = ([name for name in sorted(counts) if fold(name) in words] for words in (_YES, _NO))
-    said = (
+    sentence = (
         f"the labels {counted(sorted(counts.items()))} mix several ways to write yes and no: write "
         f"federation.classes = {{yes = {listed(yes)}, no = {listed(no)}}} if this is what they mean"
     )
-    return said, min(sorted(counts), key=lambda name: counts[name])
+    return sentence, min(sorted(counts), key=lambda name: counts[name])
 
 
 _YES, _NO = {"true", "t", "yes", "y", "1", "on"}, {"false", "f", "no", "n", "0", "off"}

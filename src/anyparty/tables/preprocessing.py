@@ -311,11 +311,11 @@ class Prepare(BaseModel):
         for name, kind in table.kinds.items():
             if name not in empty:
                 names[kind].append(name)
-        numeric, categorical, moments, texts = (table.columns.select(by_name(of)) for of in names.values())
-        of_dates = tuple(DateColumn.fit(column, rows) for column in moments.iter_columns())
+        numeric, categorical, datetimes, texts = (table.columns.select(by_name(of)) for of in names.values())
+        of_dates = tuple(DateColumn.fit(column, rows) for column in datetimes.iter_columns())
         return cls(
             party=table.party,
-            numeric=Numeric.fit(_with_dates(numeric, moments, of_dates, table), rows, scale=scale, impute=impute),
+            numeric=Numeric.fit(_with_dates(numeric, datetimes, of_dates, table), rows, scale=scale, impute=impute),
             categorical=Categorical.fit(categorical, rows, _where(table), max_levels),
             dates=of_dates,
             words=Words(columns=tuple(texts.columns)),
@@ -537,9 +537,9 @@ def _where(table: Table) -> str:
 
 
 def _with_dates(
-    numeric: pl.DataFrame, moments: pl.DataFrame, of_dates: tuple[DateColumn, ...], table: Table
+    numeric: pl.DataFrame, datetimes: pl.DataFrame, of_dates: tuple[DateColumn, ...], table: Table
 ) -> pl.DataFrame:
-    parts = [part for each in of_dates for part in each.transform(moments[each.name])]
+    parts = [part for each in of_dates for part in each.transform(datetimes[each.name])]
     if taken := [part.name for part in parts if part.name in table.columns.columns]:
         raise TableError(
             f"{_where(table)}: column {taken[0]!r} has the name of a number that a column of dates becomes; rename it"

@@ -113,7 +113,7 @@ def remarked(tables: Sequence[Table], kind: AskedKind = "auto") -> RichTable | N
         if column.remark
     ]
     labels = [(table.party, table.label) for table in tables if table.label is not None]
-    found += [(party, label.name, "label", said) for party, label in labels if (said := label_remark(label, kind))]
+    found += [(party, label.name, "label", text) for party, label in labels if (text := label_remark(label, kind))]
     if not found:
         return None
     shown = RichTable("party", "column", "read as", "remark", title="columns to look at", title_justify="left")
@@ -186,18 +186,18 @@ def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
-    away = _frequent_marks(numbers)
-    if not len(away):
-        away = numbers.filter(_are_far(numbers, numbers))
-        away = away.clear() if len(away) > RARE * len(numbers) else _apart(away, numbers)
-    if not len(away) and days is not None:
-        away = _lone_dates(numbers, days)
-    if not len(away):
+    outliers = _frequent_marks(numbers)
+    if not len(outliers):
+        outliers = numbers.filter(_are_far(numbers, numbers))
+        outliers = outliers.clear() if len(outliers) > RARE * len(numbers) else _apart(outliers, numbers)
+    if not len(outliers) and days is not None:
+        outliers = _lone_dates(numbers, days)
+    if not len(outliers):
         return ""
-    values = away.unique().sort()[:2]
+    values = outliers.unique().sort()[:2]
     which = ", ".join(f"{value:g}" for value in values) if days is None else some(values.cast(pl.Int32).cast(pl.Date))
     return (
-        f"{_counted(len(away), noun)} far from all others ({which}): if they stand for missing values, leave them "
+        f"{_counted(len(outliers), noun)} far from all others ({which}): if they stand for missing values, leave them "
         f"empty{setting}"
     )
 
@@ -228,11 +228,11 @@ def _apart(far: pl.Series, numbers: pl.Series) -> pl.Series:
     """
     middle, found = float(numbers.quantile(0.5, "linear") or 0.0), list[float]()
     for side in (-1, 1):
-        away = side * (far - middle)
+        outliers = side * (far - middle)
         distances = (side * (numbers.unique() - middle)).sort()
         distances = distances.filter(distances >= 0)
-        gaps = distances.is_in(away.implode()) & (distances > APART * distances.shift(1, fill_value=0.0))
-        found += far.filter(away >= distances[gaps.arg_true()[0]]).to_list() if gaps.any() else []
+        gaps = distances.is_in(outliers.implode()) & (distances > APART * distances.shift(1, fill_value=0.0))
+        found += far.filter(outliers >= distances[gaps.arg_true()[0]]).to_list() if gaps.any() else []
     found += [end for end in numbers.sort()[[0, -1]] if end in NINES and (numbers == end).sum() > 1]
     return far.filter(far.is_in(found))
 

@@ -78,14 +78,14 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
 
 
-def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write a safetensors file atomically, with ``about`` as JSON in its metadata.
+def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Write a safetensors file atomically, with ``metadata`` as JSON in its metadata.
 
     Raises:
         StorageError: the file cannot be written.
     """
     with writing(path) as beside:
-        save_file(tensors, beside, metadata={"anyparty": json.dumps(about)})
+        save_file(tensors, beside, metadata={"anyparty": json.dumps(metadata)})
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -96,8 +96,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            about = dict(json.loads((file.metadata() or {})["anyparty"]))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+            metadata = dict(json.loads((file.metadata() or {})["anyparty"]))
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
@@ -115,9 +115,10 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        said = _misfits(module.state_dict(), tensors, f"{name}/" if name else "") or [" ".join(str(error).split())]
-        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
-        raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {said[0]}{more}; "
+        problems = _misfits(module.state_dict(), tensors, f"{name}/" if name else "") or [" ".join(str(error).split())]
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: "
+                         f"{problems[0]}{more}; "
                          "give the method and the encoder factories of the training") from None  # fmt: skip
 
 
@@ -187,23 +188,23 @@ class Checkpoints:
                 old.unlink()
         with writing(named) as beside:
             beside.write_text(run, encoding="utf-8")
-        return self._whole()
+        return self._complete()
 
-    def _whole(self) -> list[tuple[int, int]]:
+    def _complete(self) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of each complete checkpoint, or of every checkpoint if none is complete.
 
         After a power failure, a file may exist without its contents.  If no checkpoint is complete, loading one reports
         the damage.
         """
         files = dict(zip(self.stage_epochs(), self.files(), strict=True))
-        whole = [stage_epoch for stage_epoch, path in files.items() if _opens(path)]
-        if whole and len(whole) < len(files):
-            cut = some(path.name for stage_epoch, path in files.items() if stage_epoch not in whole)
+        complete = [stage_epoch for stage_epoch, path in files.items() if _opens(path)]
+        if complete and len(complete) < len(files):
+            cut = some(path.name for stage_epoch, path in files.items() if stage_epoch not in complete)
             remark(
                 f"{self.folder}: truncated, for example by a power failure: {cut}; resuming from "
-                f"{files[whole[-1]].name}"
+                f"{files[complete[-1]].name}"
             )
-        return whole or list(files)
+        return complete or list(files)
 
     def files(self) -> list[Path]:
         """Return the checkpoint files, oldest first."""
@@ -230,9 +231,9 @@ class Checkpoints:
             ModelError: the checkpoint is incomplete, or does not fit the networks or optimizers.
         """
         path = self.folder / f"{stage_epoch[0]:02d}-{stage_epoch[1]:06d}.safetensors"
-        tensors, about = read(path)
+        tensors, metadata = read(path)
         try:
-            progress = _position(about)
+            progress = _position(metadata)
         except ValidationError:
             progress = None
         if progress is None:
@@ -248,7 +249,7 @@ class Checkpoints:
         return progress, {name: kept for name, kept in best.items() if kept}
 
 
-def _position(about: dict[str, Any]) -> RunPosition | None:
+def _position(metadata: dict[str, Any]) -> RunPosition | None:
     """Return the progress that a checkpoint describes; ``None`` if a field of the description is missing.
 
     Checkpoints of earlier versions are converted: they count the best epoch from 0, and the oldest ones do not have the
@@ -257,13 +258,13 @@ def _position(about: dict[str, Any]) -> RunPosition | None:
     Raises:
         ValidationError: a field has a wrong type.
     """
-    written, about = about.get("format"), {key: value for key, value in about.items() if key != "format"}
-    if written is None and isinstance(about.get("best_epoch"), int):
-        about["best_epoch"] += 1
-    if about.keys() == vars(RunPosition()).keys() - SINCE.keys():
-        waited = int(about["epoch"]) - int(about["best_epoch"])
-        about = about | SINCE | {"waited": max(0, waited)}
-    return PROGRESS.validate_python(about) if vars(RunPosition()).keys() == about.keys() else None
+    written, metadata = metadata.get("format"), {key: value for key, value in metadata.items() if key != "format"}
+    if written is None and isinstance(metadata.get("best_epoch"), int):
+        metadata["best_epoch"] += 1
+    if metadata.keys() == vars(RunPosition()).keys() - SINCE.keys():
+        waited = int(metadata["epoch"]) - int(metadata["best_epoch"])
+        metadata = metadata | SINCE | {"waited": max(0, waited)}
+    return PROGRESS.validate_python(metadata) if vars(RunPosition()).keys() == metadata.keys() else None
 
 
 def _opens(path: Path) -> bool:

@@ -124,12 +124,12 @@ async def begin(
         await net.send(roster.active, "hello", _hello(settings, stage_epochs))
         at = (await net.recv(roster.active, "start", {"at": TensorSpec((2,), torch.int64)}))["at"].tolist()
         return ResumePoint(_stage_epoch(at[0]), _stage_epoch(at[1]) or (0, 0))
-    theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
-    common = set(stage_epochs).intersection(*theirs.values())
+    by_party = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
+    common = set(stage_epochs).intersection(*by_party.values())
     now = max(common or stage_epochs, default=None)
     if not common and len(stage_epochs) < 2:  # the run stopped while the first checkpoint was written
         now = None
-    starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
+    starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in by_party.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
         raise ResumeError(f"cannot resume: {some(empty)} has no checkpoint of this run; bring it back, or "
                           f"train into another folder")  # fmt: skip
@@ -150,13 +150,13 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[St
         ConfigError: the party's settings differ; the error contains the group's name.
     """
     expect = {"settings": TensorSpec((len(settings), 32), torch.uint8), "checkpoints": TensorSpec((-1,), torch.int64)}
-    said = await net.recv(name, "hello", expect)
-    differs = (said["settings"] != _hello(settings, ())["settings"]).any(dim=1)
+    message = await net.recv(name, "hello", expect)
+    differs = (message["settings"] != _hello(settings, ())["settings"]).any(dim=1)
     if differs.any():
         groups = [group for group, unlike in zip(settings, differs.tolist(), strict=True) if unlike]
         raise ConfigError(f"party {name!r} runs with other settings than the active party {net.me!r}: "
                           f"{', '.join(groups)}; give both the same")  # fmt: skip
-    return [stage_epoch for code in said["checkpoints"].tolist() if (stage_epoch := _stage_epoch(code)) is not None]
+    return [stage_epoch for code in message["checkpoints"].tolist() if (stage_epoch := _stage_epoch(code)) is not None]
 
 
 async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: StageEpoch) -> None:
@@ -228,12 +228,12 @@ PART_MESSAGES = (
 HASH = {"hash": TensorSpec((32,), torch.uint8)}
 
 
-async def tell_mark(net: Channel, roster: Roster, mark: str) -> None:
+async def send_weights_hash(net: Channel, roster: Roster, weights_hash: str) -> None:
     """Send the active party the mark of this party's part of the model, which is a SHA-256."""
-    await net.send(roster.active, "part", {"hash": mark_tensor(mark)})
+    await net.send(roster.active, "part", {"hash": hash_tensor(weights_hash)})
 
 
-async def gather_marks(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+async def gather_weights_hashes(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Receive the marks (SHA-256) of the parties' parts of the model; called at the active party.
 
     Returns:
@@ -263,11 +263,11 @@ async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
     return lost
 
 
-def foreign_marks(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
+def differing_weights(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     """Return the parties whose part of the model has another mark than the part that training saved."""
-    return [name for name, mark in said.items() if known.get(name) != mark]
+    return [name for name, weights_hash in found.items() if known.get(name) != weights_hash]
 
 
-def mark_tensor(mark: str | None) -> Tensor:
+def hash_tensor(weights_hash: str | None) -> Tensor:
     """Return the bytes of a mark, which is hexadecimal text: [32] uint8, zeros for ``None``."""
-    return torch.frombuffer(bytearray.fromhex(mark or "00" * 32), dtype=torch.uint8)
+    return torch.frombuffer(bytearray.fromhex(weights_hash or "00" * 32), dtype=torch.uint8)

@@ -142,9 +142,9 @@ class Attendance:
             Incomplete: a party present at the end did not save all its files, or too few parties took part.  The
                 message lists the parties, the missing parts and the next step.
         """
-        said = [*self._failed(), *self._too_few(require)]
-        if said:
-            raise Incomplete("; ".join(said))
+        problems = [*self._failed(), *self._too_few(require)]
+        if problems:
+            raise Incomplete("; ".join(problems))
 
     def _failed(self) -> Iterator[str]:
         """Yield a message for each party that trained until the end but did not save all its files."""
@@ -161,7 +161,7 @@ class Attendance:
     def _too_few(self, require: Require) -> Iterator[str]:
         needed = len(self.parties) if require == "all" else require or 0
         failing = [name for name in self.parties if name in self.unsaved or 2 * self.missed.get(name, 0) > self.epochs]
-        took_part, asked = len(self.parties) - len(failing), '"all"' if require == "all" else require
+        took_part, required = len(self.parties) - len(failing), '"all"' if require == "all" else require
         if took_part >= needed:
             return
         those = ", ".join(
@@ -169,7 +169,7 @@ class Attendance:
             + (" and did not save its part of the model" if name in self.unsaved else "")
             for name in failing
         )
-        yield (f"train.require = {asked}, and only {took_part} of {len(self.parties)} parties took part in at least "
+        yield (f"train.require = {required}, and only {took_part} of {len(self.parties)} parties took part in at least "
                f"half of the epochs and saved their part of the model: {those}. Nothing that was trained is lost. To "
                f"save a missing part, start that party and train with --resume; to make up for missed epochs, train "
                f"again with --again; to accept the model as it is, change train.require and use --resume")  # fmt: skip

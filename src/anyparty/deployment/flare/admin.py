@@ -38,7 +38,7 @@ class _FederationFile(Settings):
     scheme: str
 
 
-def about(folder: Path) -> dict[str, Any]:
+def read_federation(folder: Path) -> dict[str, Any]:
     """Read ``federation.toml`` in a federation's folder; return the parties and the server's address by name.
 
     Raises:
@@ -69,7 +69,7 @@ def ask_server(folder: Path, command: str, /, **arguments: Any) -> dict[str, Any
         RunError: the server does not answer, or refuses the command.
 
     """
-    about(folder)
+    read_federation(folder)
     kit = admin_kit(folder)
     gate = ServerAddress.of(kit)
     check_certificate(gate)

@@ -74,8 +74,8 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
     def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
-        # ``told``: the parties reported as connected. ``away``: for each party, when its connection was closed.
-        self.told, self.away = set[str](), dict[str, float]()
+        # ``reported``: parties reported as connected. ``closed_since``: for each party, when its connection was closed.
+        self.reported, self.closed_since = set[str](), dict[str, float]()
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
         self.keeping = threading.Lock()  # several threads can handle heartbeats at the same time
 
@@ -98,10 +98,10 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # the party registered before the server was restarted
-                self._tell(fl_ctx, left=False)
+            if _peer(fl_ctx) not in self.reported:  # the party registered before the server was restarted
+                self._report(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
-            self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
+            self._report(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
 
     def _reject_second(self, fl_ctx: Any) -> None:
         name, now = _peer(fl_ctx), time.monotonic()
@@ -113,10 +113,10 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
 
     def _compare_clocks(self, fl_ctx: Any) -> None:
         name, peer, now = _peer(fl_ctx), fl_ctx.get_peer_context(), time.time()
-        said = peer.get_prop(CLOCK) if peer else None
-        if not isinstance(said, float):
+        sent = peer.get_prop(CLOCK) if peer else None
+        if not isinstance(sent, float):
             return
-        behind, at = now - said, datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        behind, at = now - sent, datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
         with self.keeping:
             before = self.clocks.get(name, {}).get("behind_s")
             if before is not None and abs(behind - before) < 1.0:
@@ -128,14 +128,14 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
             way = "behind" if behind > 0 else "ahead of"
             say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
 
-    def _tell(self, fl_ctx: Any, *, left: bool) -> None:
+    def _report(self, fl_ctx: Any, *, left: bool) -> None:
         name, clients = _peer(fl_ctx), _clients(fl_ctx.get_engine())
         if left or name in clients:
-            (self.told.discard if left else self.told.add)(name)
+            (self.reported.discard if left else self.reported.add)(name)
             self._say(name, "left" if left else "is connected", clients)
 
-    def _say(self, name: str, what: str, there: Iterable[str]) -> None:
-        names = sorted(there)
+    def _say(self, name: str, what: str, connected: Iterable[str]) -> None:
+        names = sorted(connected)
         say(f"{name} {what}; there are {len(names)} of {self.parties - 1} others: {', '.join(names)}")
 
     def _check_often(self, engine: Any) -> None:
@@ -155,15 +155,15 @@ class AdmissionController(FLComponent):  # type: ignore[misc]
         """
         clients, cell = _clients(engine), engine.get_cell()
         closed = {name for name in clients if not cell.is_cell_connected(name)}
-        self.away = {name: self.away.get(name, now) for name in closed}
-        gone = {name for name, since in self.away.items() if now - since > AWAY_S}
-        for name in sorted(gone & self.told):
-            self.told.discard(name)
-            self._say(name, "is gone, its connection is closed", clients.keys() - gone)
+        self.closed_since = {name: self.closed_since.get(name, now) for name in closed}
+        lost = {name for name, since in self.closed_since.items() if now - since > AWAY_S}
+        for name in sorted(lost & self.reported):
+            self.reported.discard(name)
+            self._say(name, "is gone, its connection is closed", clients.keys() - lost)
         works = {
             token for run in list(engine.run_processes.values()) for token in run.get(RunProcessKey.PARTICIPANTS) or ()
         }
-        for name in gone:
+        for name in lost:
             if clients[name].token not in works:
                 engine.server.logout_client(clients[name].token)
 
@@ -178,7 +178,7 @@ class ConnectionMonitor(FLComponent):  # type: ignore[misc]
     def __init__(self, party: str, place: str) -> None:
         super().__init__()
         answer_only_job_requests()
-        self.party, self.place, self.asked, self.there = party, place, 0, False
+        self.party, self.place, self.unanswered, self.connected = party, place, 0, False
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Report, according to the heartbeats, when the server begins to answer and when it stops.
@@ -187,23 +187,23 @@ class ConnectionMonitor(FLComponent):  # type: ignore[misc]
         heartbeat cannot be sent, FLARE starts the next one without reporting the first one as done.
         """
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
-            self.asked = 0
+            self.unanswered = 0
             if fl_ctx.get_engine().get_cell().is_cell_connected(FQCN.ROOT_SERVER):
-                if not self.there:
+                if not self.connected:
                     say(f"{self.party} {CONNECTED} {self.place}")
-                self.there = True
+                self.connected = True
             else:
                 self._lost()
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
             fl_ctx.set_prop(CLOCK, time.time(), private=False, sticky=False)
-            self.asked += 1
-            if self.asked == 2:
+            self.unanswered += 1
+            if self.unanswered == 2:
                 self._lost()
 
     def _lost(self) -> None:
-        if self.there:
+        if self.connected:
             say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")
-        self.there = False
+        self.connected = False
 
 
 def _peer(fl_ctx: Any) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 import tomli_w
 
 from anyparty.core.types import Roster
-from anyparty.deployment.flare.admin import about, ask_server
+from anyparty.deployment.flare.admin import ask_server, read_federation
 from anyparty.deployment.flare.provisioning import (
     OURS,
     SignedFile,
@@ -44,7 +44,6 @@ from anyparty.errors import ConfigError
 
 __all__ = [
     "abort",
-    "about",
     "approve",
     "init",
     "install",
@@ -52,6 +51,7 @@ __all__ = [
     "outcome",
     "processes",
     "public",
+    "read_federation",
     "request",
     "run_site",
     "start",
@@ -102,8 +102,8 @@ def init(
             if tables and name in tables:
                 own["table"] = str(Path(tables[name]).resolve())
             write_site_files(kit, own)
-    said = {"active": roster.active, "parties": list(roster.names), "host": host, "port": port, "scheme": scheme}
-    (folder / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
+    federation = {"active": roster.active, "parties": list(roster.names), "host": host, "port": port, "scheme": scheme}
+    (folder / "federation.toml").write_text(tomli_w.dumps(federation), encoding="utf-8")
     return kits
 
 
@@ -146,21 +146,21 @@ def submit(
     Raises:
         RunError: the server cannot be reached, or rejects the job.
     """
-    said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
+    federation, jobs = read_federation(folder), folder / "kits" / "admin" / "jobs"
     jobs.mkdir(exist_ok=True)
     # A new folder, because a service may submit another job at the same time.
     with tempfile.TemporaryDirectory(dir=jobs) as place:
         job = Path(place).resolve() / JOB
-        _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
+        _write_job(job, federation, public(config_toml), work=work, asked=dict(asked or {}), least=least)
         return str(ask_server(folder, "submit", path=str(job))["job"])
 
 
 def _write_job(
-    job: Path, said: Mapping[str, Any], config_toml: str, *, work: str, asked: Mapping[str, Any], least: int
+    job: Path, federation: Mapping[str, Any], config_toml: str, *, work: str, asked: Mapping[str, Any], least: int
 ) -> None:
     config = job / "app" / "config"
     config.mkdir(parents=True)
-    passive = [name for name in said["parties"] if name != said["active"]]
+    passive = [name for name in federation["parties"] if name != federation["active"]]
     args = {"work": work, "asked": dict(asked)}
     _json(job / "meta.json", {"name": JOB, "min_clients": least, "resource_spec": {},
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
@@ -194,7 +194,7 @@ def status(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: the server cannot be reached.
     """
-    return {"active": about(folder)["active"], **ask_server(folder, "status")}
+    return {"active": read_federation(folder)["active"], **ask_server(folder, "status")}
 
 
 def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
@@ -229,7 +229,7 @@ def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: 
     Raises:
         ConfigError: ``folder`` has no federation, or the request cannot be signed.
     """
-    return approve_request(folder, about(folder), file, fingerprint=fingerprint, again=again)
+    return approve_request(folder, read_federation(folder), file, fingerprint=fingerprint, again=again)
 
 
 def _json(path: Path, values: object) -> None:

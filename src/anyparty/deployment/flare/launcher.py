@@ -83,13 +83,13 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         """Start a job's process; after a restart of the site, the process gets the job's first access tokens."""
         workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
         note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
-        words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        arguments = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
         if note.exists():  # the server's job process knows the party only by its first token
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
-            words |= {name: tuple(kept[str(name)]) for name in pass_with}
+            arguments |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:
-            kept = {str(name): list(words[name]) for name in pass_with}
+            kept = {str(name): list(arguments[name]) for name in pass_with}
             with writing(note) as beside:
                 beside.write_text(json.dumps({"meta": job_meta, "pass": kept}), encoding="utf-8")
 

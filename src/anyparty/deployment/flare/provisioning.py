@@ -50,15 +50,15 @@ def make_authority(authority: Path, host: str, port: int, scheme: str) -> None:
     nvflare("cert", "init", "--profile", authority / PROFILE, "-o", authority, "--valid-days", DAYS)
 
 
-def nvflare(*words: object) -> dict[str, Any]:
-    """Run the command ``nvflare``, and return the data of its answer; ``words`` are the command's arguments.
+def nvflare(*arguments: object) -> dict[str, Any]:
+    """Run the command ``nvflare``, and return the data of its answer; ``arguments`` are the command's arguments.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.
     """
     with needing("flare", "a federation of processes"):
         importlib.import_module("nvflare")
-    command = [sys.executable, "-m", "nvflare.cli", *map(str, words), "--format", "json"]
+    command = [sys.executable, "-m", "nvflare.cli", *map(str, arguments), "--format", "json"]
     ran = subprocess.run(  # noqa: S603 - our own command  # nosec B603
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
@@ -69,7 +69,7 @@ def nvflare(*words: object) -> dict[str, Any]:
         why = " ".join(str(answer[key]) for key in ("message", "detail", "hint") if answer.get(key))
     except (ValueError, LookupError, TypeError):
         why = (ran.stderr.strip().splitlines() or ["no answer"])[-1]
-    called = " ".join(str(word) for word in words[:2] if str(word).isalpha())
+    called = " ".join(str(word) for word in arguments[:2] if str(word).isalpha())
     raise ConfigError(f"'nvflare {called}' reports: {why}")
 
 
@@ -147,9 +147,9 @@ def provision(
     if alone:
         described["participants"] = [each for each in described["participants"] if each["type"] != "client"]
     text = json.dumps(described, indent=2)  # FLARE expects YAML; JSON is valid YAML
-    theirs = json.loads(text)  # a copy, because FLARE modifies it
+    project_copy = json.loads(text)  # a copy, because FLARE modifies it
     try:
-        read = prepare_project(theirs)
+        read = prepare_project(project_copy)
     except ValueError as error:
         why = str(error).partition(" based on ")[0]  # without the regular expression at the end of FLARE's message
         raise ConfigError(f"host {host!r}: expected a name of letters, digits, '-' and '.', or an IPv4 address, other "
@@ -162,7 +162,7 @@ def provision(
     names = {described["participants"][0]["name"]: roster.active, ADMIN: "admin"}
     kits = {}
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        context = Provisioner(place, prepare_builders(theirs)).provision(read, logger=logging.getLogger())
+        context = Provisioner(place, prepare_builders(project_copy)).provision(read, logger=logging.getLogger())
         made = Path(context.get("current_prod_dir") or "")
         if not made.name:
             raise ConfigError(f"FLARE could not make the kits of the federation in {authority / 'project.yml'}")
@@ -291,8 +291,8 @@ def request(kit: Path, party: str, *, again: bool = False) -> SignedFile:
         participant = {"name": party, "org": organisation(party), "type": "client"}
         described.write_text(json.dumps({"name": PROJECT, "participants": [participant]}), encoding="utf-8")
         made = nvflare("cert", "request", "--participant", described, "--out", place)
-    asked = json.loads((place / "request.json").read_text(encoding="utf-8"))
-    return SignedFile(Path(made["request_zip"]), str(asked["public_key_sha256"]))
+    request_facts = json.loads((place / "request.json").read_text(encoding="utf-8"))
+    return SignedFile(Path(made["request_zip"]), str(request_facts["public_key_sha256"]))
 
 
 def approve(
@@ -318,10 +318,10 @@ def approve(
     with tempfile.TemporaryDirectory() as place:  # for a copy that no other process can change before it is signed
         copy, signed = Path(place) / "copy.request.zip", Path(place) / "signed.zip"
         copy.write_bytes(_bytes_of(file))
-        asked = _mapping(_members(copy, file).get("request.json", b""), file)
-        name = _checked(asked, federation, file)
-        if fingerprint is not None and not _same(fingerprint, str(asked.get("public_key_sha256"))):
-            raise ConfigError(f"{file}: its key's fingerprint is {asked.get('public_key_sha256')}, and "
+        request_facts = _mapping(_members(copy, file).get("request.json", b""), file)
+        name = _checked(request_facts, federation, file)
+        if fingerprint is not None and not _same(fingerprint, str(request_facts.get("public_key_sha256"))):
+            raise ConfigError(f"{file}: its key's fingerprint is {request_facts.get('public_key_sha256')}, and "
                               f"{fingerprint} was expected: the request may have been replaced on its way; ask party "
                               f"{name!r} to send it again")  # fmt: skip
         approval = out / f"{name}.approved.zip"
@@ -330,30 +330,31 @@ def approve(
                               f"--again")  # fmt: skip
         made = nvflare("cert", "approve", copy, "-c", authority, "--profile", authority / PROFILE, "--out", signed,
                         "--valid-days", DAYS)  # fmt: skip
-        about = json.dumps({"request": made["request_id"], "party": name, "active": federation["active"],
+        approval_text = json.dumps({"request": made["request_id"], "party": name, "active": federation["active"],
                             "parties": list(federation["parties"])})  # fmt: skip
         out.mkdir(mode=0o700, exist_ok=True)
         with zipfile.ZipFile(approval, "w") as zipped:
             zipped.write(signed, "signed.zip")
-            zipped.writestr(ABOUT, about)
-            zipped.writestr(SIGNATURE, _sign(about, authority / "rootCA.key"))
+            zipped.writestr(ABOUT, approval_text)
+            zipped.writestr(SIGNATURE, _sign(approval_text, authority / "rootCA.key"))
     return name, SignedFile(approval, str(made["rootca_fingerprint_sha256"]))
 
 
-def _checked(asked: Mapping[str, Any], federation: Mapping[str, Any], file: Path) -> str:
+def _checked(request_facts: Mapping[str, Any], federation: Mapping[str, Any], file: Path) -> str:
     """Check a request; return its party, which must be a passive party that requests a client certificate.
 
     FLARE signs any request.  A certificate for the server or an administrator would let a party impersonate them.
     """
-    name, passive = asked.get("name"), [each for each in federation["parties"] if each != federation["active"]]
-    if (asked.get("kind"), asked.get("cert_type")) != ("site", "client"):
-        raise ConfigError(f"{file}: this request is for a {asked.get('cert_type')!r} certificate; a passive party gets "
+    name, passive = request_facts.get("name"), [each for each in federation["parties"] if each != federation["active"]]
+    if (request_facts.get("kind"), request_facts.get("cert_type")) != ("site", "client"):
+        raise ConfigError(f"{file}: this request is for a {request_facts.get('cert_type')!r} certificate; a passive "
+                          "party gets "
                           f"one for a client: ask it to run 'anyparty party request'")  # fmt: skip
     if not isinstance(name, str) or name not in passive:
         raise ConfigError(f"{file}: this request is of {name!r}, and the federation's passive parties are {passive}; "
                           f"ask for a request under one of these names")  # fmt: skip
-    if asked.get("org") != organisation(name):
-        raise ConfigError(f"{file}: this request names the organisation {asked.get('org')!r}, not "
+    if request_facts.get("org") != organisation(name):
+        raise ConfigError(f"{file}: this request names the organisation {request_facts.get('org')!r}, not "
                           f"{organisation(name)!r}; ask party {name!r} to run 'anyparty party request'")  # fmt: skip
     return name
 
@@ -386,15 +387,15 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         expected = ["--fingerprint", fingerprint] if fingerprint is not None else []
         made = nvflare("package", signed, "--request-dir", place, "-w", workspace, *expected)
         new = Path(made["output_dir"])
-        about = _verified(parts, new / "startup" / "rootCA.pem", file)
-        asked = json.loads((place / "request.json").read_text(encoding="utf-8"))
-        if (about["request"], about["party"]) != (asked["request_id"], asked["name"]):
+        approval = _verified(parts, new / "startup" / "rootCA.pem", file)
+        request_facts = json.loads((place / "request.json").read_text(encoding="utf-8"))
+        if (approval["request"], approval["party"]) != (request_facts["request_id"], request_facts["name"]):
             raise ConfigError(f"{file}: this approval is of another request; ask the leading party for that of {place}")
         known = (kit / "local" / FILE).exists()
         shutil.rmtree(kit / "startup", ignore_errors=True)
         shutil.move(new / "startup", kit / "startup")
         shutil.copytree(new, kit, dirs_exist_ok=True)
-        own = {key: about[key] for key in ("party", "active", "parties")}
+        own = {key: approval[key] for key in ("party", "active", "parties")}
         write_site_files(kit, None if known else own)
         kit.chmod(0o700)  # the copy above has also set the mode of the temporary folder
     shutil.rmtree(place)  # the key is now only in the kit

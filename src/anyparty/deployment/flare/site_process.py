@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from anyparty.core.storage import take
-from anyparty.deployment.flare.admin import about, ask_server
+from anyparty.deployment.flare.admin import ask_server, read_federation
 from anyparty.deployment.flare.admission import CONNECTED, MARK
 from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate, check_key
 from anyparty.deployment.flare.provisioning import LOOPBACK, organisation, write_site_files
@@ -57,11 +57,11 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
         ConfigError: the port is in use, or sites of this federation are running.
         RunError: a site did not start in time.
     """
-    said = about(folder)
+    federation = read_federation(folder)
     with alone(folder, f"sites of {folder} are being started already; wait until they are"):
         if processes(folder):
             raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
-        _start(folder, said, timeout_s)
+        _start(folder, federation, timeout_s)
 
 
 @contextlib.contextmanager
@@ -79,16 +79,17 @@ def alone(place: Path, otherwise: str) -> Iterator[None]:
         lock.release()
 
 
-def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
-    port_is_free(said["host"], said["port"])
-    away = [name for name in said["parties"] if not (folder / "kits" / name / "startup").is_dir()]
-    if away:
-        raise ConfigError(f"the kit of {some(away)} is not in {folder / 'kits'}: these parties made their own keys, or "
+def _start(folder: Path, federation: Mapping[str, Any], timeout_s: float) -> None:
+    port_is_free(federation["host"], federation["port"])
+    without_kit = [name for name in federation["parties"] if not (folder / "kits" / name / "startup").is_dir()]
+    if without_kit:
+        raise ConfigError(f"the kit of {some(without_kit)} is not in {folder / 'kits'}: these parties made their own "
+                          "keys, or "
                           f"took their kits away; start each party where its kit is: anyparty party start KIT"
                           )  # fmt: skip
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name in [said["active"], *(each for each in said["parties"] if each != said["active"])]:
+        for name in [federation["active"], *(each for each in federation["parties"] if each != federation["active"])]:
             kit = (folder / "kits" / name).resolve()
             write_site_files(kit)
             check_certificate(ServerAddress.of(kit, name))
@@ -98,7 +99,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
                     start_new_session=True,
                 )  # fmt: skip
             _started.append(started[name])
-        _await_sites(folder, said, started, timeout_s)
+        _await_sites(folder, federation, started, timeout_s)
     except BaseException:
         with contextlib.suppress(RunError):  # an error of ``stop`` must not replace the first error
             stop(folder)
@@ -121,24 +122,26 @@ def port_is_free(host: str, port: int) -> None:
 
 
 def _await_sites(
-    folder: Path, said: Mapping[str, Any], started: Mapping[str, subprocess.Popen[bytes]], timeout_s: float
+    folder: Path, federation: Mapping[str, Any], started: Mapping[str, subprocess.Popen[bytes]], timeout_s: float
 ) -> None:
-    end, names = time.monotonic() + timeout_s, sorted(set(said["parties"]) - {said["active"]})
-    there: Sequence[str] = ()
+    end, names = time.monotonic() + timeout_s, sorted(set(federation["parties"]) - {federation["active"]})
+    connected: Sequence[str] = ()
     while time.monotonic() < end:
         for name, process in started.items():
             if process.poll() is not None:
                 tail = (folder / "kits" / name / "site.log").read_text(errors="replace").strip().splitlines()[-3:]
                 raise RunError(f"the site of {name!r} ended at once ({' / '.join(tail)[:500]})")
         try:
-            there = ask_server(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))["sites"]
+            connected = ask_server(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))[
+                "sites"
+            ]
         except RunError:
             time.sleep(0.3)  # wait, because the server does not listen yet
             continue
-        if set(there) >= set(names):
+        if set(connected) >= set(names):
             return
-    raise RunError(f"sites that did not connect to {said['host']}:{said['port']} within {timeout_s:g} s: "
-                   f"{sorted(set(names) - set(there))}; see kits/PARTY/site.log")  # fmt: skip
+    raise RunError(f"sites that did not connect to {federation['host']}:{federation['port']} within {timeout_s:g} s: "
+                   f"{sorted(set(names) - set(connected))}; see kits/PARTY/site.log")  # fmt: skip
 
 
 def processes(folder: Path) -> list[Any]:
@@ -156,9 +159,9 @@ def at_kit(place: Path) -> list[Any]:
 
     kit, found = str(place.resolve()), []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()  # empty for ended processes and other users' processes
-        if any("nvflare.private" in word for word in words) and any(
-            f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in words
+        command_line = process.info["cmdline"] or ()  # empty for ended processes and other users' processes
+        if any("nvflare.private" in word for word in command_line) and any(
+            f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in command_line
         ):
             found.append(process)
     return found
@@ -290,9 +293,9 @@ def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admiss
 
     All output is read, even if the log cannot be written, because a site blocks if its output is not read.
     """
-    mark, warned = MARK.encode(), False
+    marker, warned = MARK.encode(), False
 
-    def tell(sentence: str) -> None:
+    def show(sentence: str) -> None:
         with contextlib.suppress(Exception):  # ``say`` fails if the terminal is closed, or has an error itself
             say(sentence)
 
@@ -301,12 +304,12 @@ def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admiss
             log.write(line)
         except OSError as error:
             if not warned:
-                tell(f"{log.name} cannot be written ({error}); the site goes on without")
+                show(f"{log.name} cannot be written ({error}); the site goes on without")
             warned = True
-        if line.startswith(mark):
-            sentence = line[len(mark) :].decode(errors="replace").rstrip()
+        if line.startswith(marker):
+            sentence = line[len(marker) :].decode(errors="replace").rstrip()
             admission.admitted |= CONNECTED in sentence
-            tell(sentence)
+            show(sentence)
         elif REJECTED.encode() in line:
             admission.rejected = True
 

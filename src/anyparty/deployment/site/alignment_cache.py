@@ -89,16 +89,16 @@ class StoredAlignment:
         Raises:
             ModelError: the file does not exist, is incomplete, or is not an alignment file of anyparty.
         """
-        tensors, about = checkpoint.read(path)
+        tensors, metadata = checkpoint.read(path)
         try:
             position, number = tensors["position"].numpy(), tensors["number"]
         except KeyError as error:
             raise ModelError(f"{path}: this is not an alignment file of anyparty: it has no {error}") from None
         known = PartyAlignment(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
         return cls(
-            known=known, number=number, table=str(about.get("table")), rows=int(about.get("rows", -1)),
-            apart=bool(about.get("apart", False)), parties=dict(about.get("parties", {})),
-            kinds=dict(about.get("kinds", {})),
+            known=known, number=number, table=str(metadata.get("table")), rows=int(metadata.get("rows", -1)),
+            apart=bool(metadata.get("apart", False)), parties=dict(metadata.get("parties", {})),
+            kinds=dict(metadata.get("kinds", {})),
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -201,21 +201,27 @@ def state_folder(path: Path) -> Path:
 
 
 async def _observed(
-    net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
+    net: Channel,
+    roster: Roster,
+    fresh: private.PrivateAlignment,
+    aligned: NDArray[np.bool_],
+    with_cells: NDArray[np.bool_],
 ) -> Tensor | None:
     """Return at the active party a mask [N, K], True if party k has a cell of row n; elsewhere, return ``None``.
 
-    ``aligned`` [N] marks the rows that this party aligned, and ``told`` [N] its rows with at least one cell. Label
-    holders may have aligned rows without cells.
+    ``aligned`` [N] marks the rows that this party aligned, and ``with_cells`` [N] its rows with at least one cell.
+    Label holders may have aligned rows without cells.
     """
     both = [name for name in roster.labelers if name in roster.blocks]
     if net.me != roster.active:
         if net.me in both:
-            await net.send(roster.active, "without-cells", {"rows": torch.from_numpy(np.flatnonzero(aligned & ~told))})
+            await net.send(
+                roster.active, "without-cells", {"rows": torch.from_numpy(np.flatnonzero(aligned & ~with_cells))}
+            )
         return None
     observed = torch.from_numpy(fresh.observed(roster.blocks))
     if net.me in roster.blocks:
-        observed[:, roster.blocks.index(net.me)] &= torch.from_numpy(told)
+        observed[:, roster.blocks.index(net.me)] &= torch.from_numpy(with_cells)
     for name in both:
         if name != net.me:
             column = observed[:, roster.blocks.index(name)]
@@ -250,8 +256,8 @@ async def _agree_on_alignment(
     others = [name for name in roster.names if name != net.me and (there is None or name in there)]
     if net.me != roster.active:
         await net.send(roster.active, "alignment", {"number": number})
-        said = (await net.recv(roster.active, "realign", NUMBER))["number"]
-        return None if torch.equal(said, number) else said
+        answer = (await net.recv(roster.active, "realign", NUMBER))["number"]
+        return None if torch.equal(answer, number) else answer
     numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
     unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
     same = bool(number.any()) and not unlike
@@ -262,10 +268,10 @@ async def _agree_on_alignment(
         raise ResumeError(f"cannot resume: {some(unlike or [net.me])} has another alignment than the run (its table or "
                           "folder changed, or its alignment is from an earlier version); "
                           f"start without --resume (resume=True)")  # fmt: skip
-    away = [name for name in roster.names if name not in {net.me, *others}]
-    if away and not same:
-        raise AlignmentError(f"{some(away)} is not connected, and the rows must be aligned again (a table changed, or "
-                             f"{some(unlike or [net.me])} has no alignment yet); start all parties")  # fmt: skip
+    absent = [name for name in roster.names if name not in {net.me, *others}]
+    if absent and not same:
+        raise AlignmentError(f"{some(absent)} is not connected, and the rows must be aligned again (a table changed, "
+                             f"or {some(unlike or [net.me])} has no alignment yet); start all parties")  # fmt: skip
     fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
     for name in others:
         await net.send(name, "realign", {"number": fresh})

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anyparty.artifacts.model_files import Member, ModelSummary, check_mark, load_member, read_again
+from anyparty.artifacts.model_files import Member, ModelSummary, check_weights_hash, load_member, read_again
 from anyparty.artifacts.record import StatusEntry
 from anyparty.artifacts.run_folder import alone, meanwhile
 from anyparty.config import Config
@@ -58,10 +58,10 @@ MESSAGES = (
 class StoredPart:
     """One party's share of a trained model, with its method."""
 
-    about: ModelSummary
+    summary: ModelSummary
     member: Member
     method: Method
-    mark: str
+    weights_hash: str
 
     @classmethod
     def of(cls, site: SiteSettings, config: Config | None = None) -> StoredPart:
@@ -74,12 +74,17 @@ class StoredPart:
                 contain it.
             ModelError: no model was trained here, or files are damaged.
         """
-        about, me = ModelSummary.load(site.folder / "model.json"), site.party
-        home, seat = site.folder / "parties" / me, PartyContext(me=me, roster=about.roster, task=about.task)
+        summary, me = ModelSummary.load(site.folder / "model.json"), site.party
+        party_folder, seat = site.folder / "parties" / me, PartyContext(me=me, roster=summary.roster, task=summary.task)
         try:
-            method = about.make(site.folder, method_at(site, config) if config and config.method.factory else None)
+            method = summary.make(site.folder, method_at(site, config) if config and config.method.factory else None)
             made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
-            return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))
+            return cls(
+                summary,
+                load_member(party_folder, seat, method, made),
+                method,
+                check_weights_hash(summary, party_folder, me),
+            )
         except NotGiven as error:
             raise ConfigError(f"{error.lacks}: give the settings that it was trained with, with their factory "
                               "(--config CONFIG.toml, or config=...)") from None  # fmt: skip
@@ -116,9 +121,9 @@ async def predict_at_site(
 
     async with alone(site.folder), meanwhile(write):
         with status.noting():
-            told, table = await _predict(site, config, MeteredChannel(net, ledger), asked, there)
-            result |= {**told, "table": table.fingerprint}
-    return told
+            outcome, table = await _predict(site, config, MeteredChannel(net, ledger), asked, there)
+            result |= {**outcome, "table": table.fingerprint}
+    return outcome
 
 
 async def _predict(
@@ -126,7 +131,7 @@ async def _predict(
 ) -> tuple[dict[str, Any], Table]:
     """Predict; return the result that the coordinator may show, and the party's table."""
     part = StoredPart.of(site, config)
-    roster, leads = part.about.roster, site.party == site.active
+    roster, leads = part.summary.roster, site.party == site.active
     table, keep = _table(site, config, part)
     wired = ContractChannel(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
@@ -144,16 +149,16 @@ async def _predict(
     names, wanted, observed = await _share(wired, roster, rows, names, known.position)
     if not leads and site.party in roster.labelers:
         rows = replace(rows, observed=observed)
-    answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.about.seed))
-    told: dict[str, Any] = {"rows": len(wanted)}
+    answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.summary.seed))
+    outcome: dict[str, Any] = {"rows": len(wanted)}
     if answered is not None:
         places = torch.from_numpy(known.position)[wanted].numpy()
         silent = tuple(dict.fromkeys((*answered.silent, *_offline(part, asked, there))))
         named = replace(answered, silent=silent)
         if table.id_columns is not None:
             named = replace(named, id_columns=table.id_columns[places])
-        told |= _keep_answers(site.folder / ANSWERS, named, places)
-    return told, table
+        outcome |= _keep_answers(site.folder / ANSWERS, named, places)
+    return outcome, table
 
 
 def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table, Path]:
@@ -184,17 +189,19 @@ async def _same_run(
 
     Return the parties that are still online.
     """
-    roster = part.about.roster
+    roster = part.summary.roster
     if asked is None:
-        await control_messages.tell_mark(net, roster, part.mark)
+        await control_messages.send_weights_hash(net, roster, part.weights_hash)
         return there
     up = [name for name in roster.names if name != net.me and (there is None or name in there)]
-    said, lost = await control_messages.gather_marks(net, up)
+    hashes, lost = await control_messages.gather_weights_hashes(net, up)
     for name in [name for name in lost if name in {*asked, *roster.labelers}]:
         raise ModelError(f"party {name!r} cannot load its part of the model ({lost[name]}); if that part was never "
                          "saved, train with --resume, or predict without it (--parties)")  # fmt: skip
     unlike = [
-        name for name in control_messages.foreign_marks(part.about.parts, said) if name in {*asked, *roster.labelers}
+        name
+        for name in control_messages.differing_weights(part.summary.parts, hashes)
+        if name in {*asked, *roster.labelers}
     ]
     if unlike:
         raise ModelError(f"{some(unlike)} has a part of the model from another run than {net.me!r}: it was "
@@ -216,7 +223,7 @@ def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | N
 
 def _offline(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
     """Return the parties that may take part in the prediction, but are not in ``there``, the connected parties."""
-    roster = part.about.roster
+    roster = part.summary.roster
     if there is None or part.method.can.predicts_alone:
         return []
     return [name for name in roster.blocks if name not in {*there, roster.active} and (asked is None or name in asked)]

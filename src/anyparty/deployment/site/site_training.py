@@ -228,8 +228,8 @@ def _overview(site_party: SiteParty, known: PartyAlignment) -> tuple[Overlap | N
         observed, site_party.run.roster.blocks, labeled_rows(site_party.table, known.position),
         summary.notes(site_party.table, site_party.run.config.federation.task), held=known.position >= 0,
     )  # fmt: skip
-    asked = site_party.run.config.federation
-    return overlap, predicted(teaching(site_party.table, known.position, observed), asked.task, asked.positive)
+    settings = site_party.run.config.federation
+    return overlap, predicted(teaching(site_party.table, known.position, observed), settings.task, settings.positive)
 
 
 async def _keep(site_party: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
@@ -242,13 +242,13 @@ async def _keep(site_party: SiteParty, outcome: PartyResult, net: Channel) -> di
     """
     site, run = site_party.site, site_party.run
     leads = site.party == site.active
-    others, lost = await control_messages.gather_marks(
+    others, lost = await control_messages.gather_weights_hashes(
         net, [name for name in run.roster.names if leads and name != site.party]
     )
-    about = replace(run.about(outcome), parts=others)
-    marks = write_model(site.folder, about, {site.party: run.member(outcome)})
+    model_summary = replace(run.about(outcome), parts=others)
+    hashes = write_model(site.folder, model_summary, {site.party: run.member(outcome)})
     if not leads:
-        await control_messages.tell_mark(net, run.roster, marks[site.party])
+        await control_messages.send_weights_hash(net, run.roster, hashes[site.party])
     return lost
 
 

@@ -207,11 +207,11 @@ class FeatureNetworks:
         lacking = torch.ones(z.shape[1], dtype=torch.bool, device=z.device)
         lacking[held] = False
         rest = lacking.nonzero().squeeze(1)
-        there = self.explain(x, z[:, held], known) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
+        present = self.explain(x, z[:, held], known) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
         assert noise is not None
         drawn = self.decode(z[:, rest]).at(noise)
-        gone = functional.logsigmoid(-self.indicator(drawn.flatten(0, 1))).view(drawn.shape[:2])
-        return torch.cat([there, gone], dim=1)[:, torch.cat([held, rest]).argsort()]
+        absent = functional.logsigmoid(-self.indicator(drawn.flatten(0, 1))).view(drawn.shape[:2])
+        return torch.cat([present, absent], dim=1)[:, torch.cat([held, rest]).argsort()]
 
 
 @dataclass(frozen=True)
@@ -390,21 +390,21 @@ class SampleStreams(nn.Module):
         """True if the key is not zero, so that the random numbers are secret."""
         return bool(self.key.any())
 
-    def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
+    def normal(self, seeds: Seeds, present: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
         """Return standard normal numbers for rows: [L, B, width].
 
         The numbers of a row depend on the row's id in ``names`` [B] and on the set of parties that have the row, as
-        marked in ``there`` [B, K]. A party that alone has a row can compute the numbers for this set; it learns nothing
-        about the numbers for larger sets. Rows without an id get equal numbers if the same parties have them. Without a
-        key, the numbers follow from ``seeds``.
+        marked in ``present`` [B, K]. A party that alone has a row can compute the numbers for this set; it learns
+        nothing about the numbers for larger sets. Rows without an id get equal numbers if the same parties have them.
+        Without a key, the numbers follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
-        drawn = torch.empty(len(there), L, width)
-        ids = [None] * len(there) if names is None else names.to_list()
-        for n, (parties, name) in enumerate(zip(there.tolist(), ids, strict=True)):
+        drawn = torch.empty(len(present), L, width)
+        ids = [None] * len(present) if names is None else names.to_list()
+        for n, (parties, name) in enumerate(zip(present.tolist(), ids, strict=True)):
             row = ["samples", "".join("1" if here else "0" for here in parties)] + ([] if name is None else [name])
             torch.randn(L, width, generator=own.torch(*row), out=drawn[n])
-        return drawn.transpose(0, 1).contiguous().to(there.device)
+        return drawn.transpose(0, 1).contiguous().to(present.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict.setdefault(f"{prefix}key", torch.zeros_like(self.key))

@@ -241,39 +241,39 @@ class FalseVFL(ABC):
             module.train(name in learns)
         if stage in state.optimizers:
             state.optimizers[stage].zero_grad()
-        home = None
+        own_batch = None
         if "encoder" in state.modules:
             encoder, decoder = (trained(state, set(learns) & set(names)) for names in (ENCODES, DECODES))
-            home = turn.encode(feature_side(state, self.floor), encoder, decoder)
+            own_batch = turn.encode(feature_side(state, self.floor), encoder, decoder)
         if state.seat.me == state.seat.roster.active:
-            loss = await self._loss(stage, turn, state, home)
-        elif home is not None:
-            await turn.answer(home)
+            loss = await self._loss(stage, turn, state, own_batch)
+        elif own_batch is not None:
+            await turn.answer(own_batch)
         if stage in state.optimizers:
             state.optimizers[stage].step()
         return loss
 
-    async def _loss(self, stage: str, turn: BatchTurn, state: State, home: PartyBatch | None) -> float:
+    async def _loss(self, stage: str, turn: BatchTurn, state: State, own_batch: PartyBatch | None) -> float:
         """Return the loss of a batch at the active party, and compute the gradients of all parties.
 
         pretrain   minus the mean of log (1/L) sum_l w_nl over all rows                             (3.3.2)
         train      minus the mean of log (1/L) sum_l w_nl p_psi(y_n | z_nl) over labelled rows      (3.3.3)
         """
         side = label_side(state, self.floor)
-        weighed = await weigh(turn, side, home)
+        weighed = await weigh(turn, side, own_batch)
         known, log_w = labels(turn) if stage == TRAIN else None, weighed.log_w
         tied = state.modules["tied"]
         assert isinstance(tied, Connectivity)
-        tied.note(weighed.there.observed, None if known is None else known[1])
+        tied.note(weighed.gathered.observed, None if known is None else known[1])
         if known is not None:
             with torch.no_grad():
                 log_w = log_w + side.log_label(weighed.z, known[0])
-        share = side.share(weighed.there.observed.any(dim=1), known)
+        share = side.share(weighed.gathered.observed.any(dim=1), known)
         loss = -(share * bound(log_w)).sum()
         turn.finite(loss, "the loss is")
         u = -turn.batch.share * share * followed(log_w, self.negligible if known is None else 0.0)
         mine = trained(state, set(self.learns(stage)) & set(LABEL_SIDE))
-        await learn(turn, side, home, weighed, u, mine, known)
+        await learn(turn, side, own_batch, weighed, u, mine, known)
         return loss.item()
 
     # Functions for prediction
@@ -283,11 +283,11 @@ class FalseVFL(ABC):
     ) -> WeightedBatch | None:
         """Draw and weight samples of z, together with the other parties; at the active party, return the samples."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
-        home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
+        own_batch = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
-            return await weigh(turn, label_side(state, self.floor), home)
-        if home is not None:
-            await turn.answer(home)
+            return await weigh(turn, label_side(state, self.floor), own_batch)
+        if own_batch is not None:
+            await turn.answer(own_batch)
         return None
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -318,7 +318,7 @@ class FalseVFL(ABC):
         for chunk in self.chunks(batch.rows):
             weighed = await self.weighed(net, state, rows, replace(batch, rows=chunk), asked, missed)
             if weighed is not None:
-                parts.append(weighed.there)
+                parts.append(weighed.gathered)
                 known.append(weighed.known(state.seat.roster))
                 held.append(weighed.held)
                 with torch.no_grad():
@@ -327,10 +327,10 @@ class FalseVFL(ABC):
         if not parts:
             return None
         observed = torch.cat(known)
-        silent = list(dict.fromkeys(name for there in parts for name in there.silent))
+        silent = list(dict.fromkeys(name for gathered in parts for name in gathered.silent))
         answer = RuleAnswer(scores=torch.cat(scores), answered=observed.any(dim=1), took_part=observed, reason=UNTIED)
-        there = torch.cat(held) if missed else observed
-        return predictions(answer, state.seat, asked, Gathered(there, silent=silent), self.title)
+        present = torch.cat(held) if missed else observed
+        return predictions(answer, state.seat, asked, Gathered(present, silent=silent), self.title)
 
 
 @dataclass(frozen=True, kw_only=True)

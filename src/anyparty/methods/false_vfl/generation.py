@@ -61,20 +61,20 @@ async def impute(
     counts = method.mnar and lacks and owner in asked  # whether weights include the missing block's probability
     parts: list[Imputed] = []
 
-    def fill(part: Batch, told: dict[str, Tensor]) -> None:
+    def fill(part: Batch, message: dict[str, Tensor]) -> None:
         turn = method.turn(net, state, rows, part, asked, L=method.predict_samples)
-        parts.append(_fill(method, turn, state, told, S, counts=counts))
+        parts.append(_fill(method, turn, state, message, S, counts=counts))
 
     for number, chunk in enumerate(method.chunks(batch.rows)):
         part = replace(batch, rows=chunk, step_id=("impute", 0, number))
         weighed = await method.weighed(net, state, rows, part, asked)
         if weighed is not None:
             known = weighed.known(state.seat.roster).any(dim=1)
-            told = {"z": weighed.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
+            message = {"z": weighed.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
             if owner == active:
-                fill(part, told)
+                fill(part, message)
             else:
-                await net.send(owner, "imputation", told)
+                await net.send(owner, "imputation", message)
         elif me == owner:
             L = method.predict_samples
             expect = {"z": TensorSpec((L, len(chunk), method.embedding)), "weight": TensorSpec((L, len(chunk)))}
@@ -86,12 +86,14 @@ async def impute(
 
 
 @torch.no_grad()
-def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Return the imputed block, computed from the samples ``told["z"]`` and their weights ``told["weight"]``.
+def _fill(
+    method: FalseVFL, turn: BatchTurn, state: State, message: dict[str, Tensor], S: int, *, counts: bool
+) -> Imputed:
+    """Return the imputed block, computed from the samples ``message["z"]`` and their weights ``message["weight"]``.
 
     If ``counts`` is true, each weight belongs to one sample of the block, drawn with ``turn.block_noise``.
     """
-    z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
+    z, weight = (message[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
     blocks = decoded.at(turn.block_noise(z.shape[1], decoded.mean.shape[2])) if counts else decoded.mean
     known = weight.sum(dim=0) > 0

@@ -78,16 +78,16 @@ class BatchTurn:
     missed: Sequence[str] = ()
     draws: SampleStreams | None = None
 
-    def sampling(self, there: Tensor) -> tuple[Tensor, Tensor]:
+    def sampling(self, present: Tensor) -> tuple[Tensor, Tensor]:
         """Return the noise of the active party's samples: [L, B, D] for z and [L, B, T] for h.
 
-        ``there`` [B, K] marks the parties that have each row.
+        ``present`` [B, K] marks the parties that have each row.
         """
         if not self.common:
-            return self.noise("z", len(there), self.D), self.noise("h", len(there), self.T)
+            return self.noise("z", len(present), self.D), self.noise("h", len(present), self.T)
         assert self.draws is not None
         names = None if self.rows.names is None else self.rows.names.gather(self.batch.rows.cpu().numpy())
-        drawn = self.draws.normal(self.batch.seeds, there, names, self.L, self.D + self.T).to(self.seat.device)
+        drawn = self.draws.normal(self.batch.seeds, present, names, self.L, self.D + self.T).to(self.seat.device)
         return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
@@ -130,23 +130,23 @@ class BatchTurn:
         self.finite(views, f"party {self.seat.me!r}: its embeddings are")
         return PartyBatch(side, x, known, held, views, noise, encoder, decoder)
 
-    def decode(self, home: PartyBatch, z: Tensor) -> Tensor:
+    def decode(self, own_batch: PartyBatch, z: Tensor) -> Tensor:
         """Return the log-likelihoods of the party's block without an autograd graph: z [L, n, D] -> [L, n].
 
         Raises:
             Diverged: the log-likelihoods are not finite.
         """
         if self.follows and self.batch.step_id[-1] == 0:  # only in the first batch of an epoch
-            self._look_at_floor(home.side, z[:1])
+            self._look_at_floor(own_batch.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
-            log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
+            log_p = own_batch.side.log_likelihood(own_batch.x, own_batch.held, z, own_batch.noise, own_batch.known)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
-    def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
+    def follow(self, own_batch: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
         """Propagate the gradient u [L, n] back through the decoder; return the gradient of N followed samples, [N, D].
 
         The followed samples are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
-        ``home`` is the party's data of the batch.
+        ``own_batch`` is the party's data of the batch.
 
         Raises:
             Diverged: the returned gradient is not finite.
@@ -158,38 +158,38 @@ class BatchTurn:
         held = torch.ones(u.shape[1], dtype=torch.bool, device=u.device)
         if self.mnar:  # under MNAR, z covers all rows of the batch
             held[:] = False
-            held[home.held] = True
+            held[own_batch.held] = True
         # ``place`` is a row's index: among the party's rows, or for other rows among the rows that the party lacks.
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1
-        noise = home.noise
+        noise = own_batch.noise
         if noise is not None:
             noise = noise[sample[~own], place[row[~own]]].unsqueeze(0)
         mine, at = place[row[own]], own.nonzero().squeeze(1)
-        known = None if home.known is None else home.known[mine]
+        known = None if own_batch.known is None else own_batch.known[mine]
         with torch.enable_grad(), self._drawing("decoder draws"):
-            log_p = home.side.log_likelihood(home.x[mine], at, picked.unsqueeze(0), noise, known)[0]
-        torch.autograd.backward(log_p, u[sample, row], inputs=[picked, *home.decoder])
+            log_p = own_batch.side.log_likelihood(own_batch.x[mine], at, picked.unsqueeze(0), noise, known)[0]
+        torch.autograd.backward(log_p, u[sample, row], inputs=[picked, *own_batch.decoder])
         assert picked.grad is not None
         return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
 
-    def answers_for(self, home: PartyBatch) -> int:
+    def answers_for(self, own_batch: PartyBatch) -> int:
         """Return the number of rows for which the party sends likelihoods: its own rows, or under MNAR all rows."""
-        return len(self.batch.rows) if self.mnar else len(home.held)
+        return len(self.batch.rows) if self.mnar else len(own_batch.held)
 
-    async def answer(self, home: PartyBatch) -> None:
+    async def answer(self, own_batch: PartyBatch) -> None:
         """Run a passive party's side of a batch: send embeddings and likelihoods; if encoders learn, also gradients."""
-        active, n = self.seat.roster.active, self.answers_for(home)
-        if len(home.held):
-            await self.net.send(active, "embedding", {"h": home.views.detach()})
+        active, n = self.seat.roster.active, self.answers_for(own_batch)
+        if len(own_batch.held):
+            await self.net.send(active, "embedding", {"h": own_batch.views.detach()})
         z = (await self.net.recv(active, "samples", {"z": TensorSpec((self.L, n, self.D))}))["z"].to(self.seat.device)
-        await self.net.send(active, "likelihood", {"log_p": self.decode(home, z)})
+        await self.net.send(active, "likelihood", {"log_p": self.decode(own_batch, z)})
         if not self.follows:
             return
         u = (await self.net.recv(active, "weight", {"u": TensorSpec((self.L, n))}))["u"].to(self.seat.device)
-        await self.net.send(active, "slope", {"z": self.follow(home, z, u)})
-        if len(home.held):
-            back = await self.net.recv(active, "gradient", {"g": TensorSpec(tuple(home.views.shape))})
-            home.backward(back["g"])
+        await self.net.send(active, "slope", {"z": self.follow(own_batch, z, u)})
+        if len(own_batch.held):
+            back = await self.net.recv(active, "gradient", {"g": TensorSpec(tuple(own_batch.views.shape))})
+            own_batch.backward(back["g"])
 
     def _look_at_floor(self, side: FeatureNetworks, z: Tensor) -> None:
         """Emit a remark if most of the standard deviations that the decoder outputs are close to their lower bound."""

@@ -268,7 +268,7 @@ class Apc:
             Stage(name="represent", step=exchange.represent, rows=aligned, loss=exchange.represented),
             Stage(name="share", step=self._share, rows=aligned, epochs=0, validates=False, with_validation=True),
             Stage(name="joint", step=self._join, rows=aligned, parties="active", loss=self._joined),
-            Stage(name="teach", step=self._teach, rows=aligned, epochs=0, validates=False, with_validation=True,
+            Stage(name="teach", step=self._store_joint, rows=aligned, epochs=0, validates=False, with_validation=True,
                   parties="active"),
         )  # fmt: skip
         if self.classify_on == "joint":
@@ -291,19 +291,21 @@ class Apc:
 
     async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train g2, the joint autoencoder, on the batch; return the loss."""
-        z, there, came = self.sharing.shared(state, batch.rows)
-        return distillation.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean()) if len(came) else None
+        z, present, came = self.sharing.shared(state, batch.rows)
+        return (
+            distillation.fit(state, "g2", batch, lambda: state.modules["g2"](z, present).mean()) if len(came) else None
+        )
 
     def _joined(self, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        z, there, came = self.sharing.shared(state, batch.rows)
-        return state.modules["g2"](z, there).mean().item() if len(came) else None
+        z, present, came = self.sharing.shared(state, batch.rows)
+        return state.modules["g2"](z, present).mean().item() if len(came) else None
 
-    async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+    async def _store_joint(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Store the joint embedding of each row for which a local embedding arrived; delete all local embeddings."""
-        z, there, came = self.sharing.shared(state, batch.rows)
-        joint = exchange.joint(state, z, there)
+        z, present, came = self.sharing.shared(state, batch.rows)
+        joint = exchange.joint(state, z, present)
         if self.classify_on == "either":
-            remember_joint(state, rows, came, joint, there, but=batch.held_out)
+            remember_joint(state, rows, came, joint, present, but=batch.held_out)
         state.kept.clear()
         distillation.keep(state, TEACHER, as_block(rows.n, came, joint))
         return None
@@ -393,8 +395,8 @@ async def predict_jointly(
     if seat.me != seat.roster.active:
         await sharing.send(net, seat, z)
         return None
-    there = await sharing.gather(net, seat, rows, batch, asked if seat.me in asked else (), z)
-    blocks = {name: as_block(rows.n, *part) for name, part in there.parts.items()}
+    gathered = await sharing.gather(net, seat, rows, batch, asked if seat.me in asked else (), z)
+    blocks = {name: as_block(rows.n, *part) for name, part in gathered.parts.items()}
     joint, present = side_by_side(blocks, sharing.widths(seat.roster), batch.rows)
     a = distillation.active_block(seat.roster, ending.title)
     held = (present[:, a] & (present.sum(dim=1) > 1)).nonzero().squeeze(1)
@@ -402,7 +404,7 @@ async def predict_jointly(
     took[held] = present[held]
     why = f"{ending.title} on joint embeddings predicts rows that {seat.me!r} and a passive party have and were asked "
     why += "for"
-    return ending.answer(state, rows, batch, asked, held=held, u=u, took_part=took, why=why, silent=there.silent)
+    return ending.answer(state, rows, batch, asked, held=held, u=u, took_part=took, why=why, silent=gathered.silent)
 
 
 def either_width(M: int) -> int:
@@ -416,20 +418,20 @@ def representation_memory(M: int, parties: int) -> nn.Module:
 
 
 def remember_joint(
-    state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor, *, but: Tensor | None = None
+    state: State, rows: Rows, places: Tensor, joint: Tensor, present: Tensor, *, but: Tensor | None = None
 ) -> None:
     """Store ``joint``, the joint embeddings z_A [n, M] of the rows at ``places`` [n].
 
-    ``there`` [n, K] marks the parties whose local embeddings of these rows arrived. The rows at ``but`` [b] are not
+    ``present`` [n, K] marks the parties whose local embeddings of these rows arrived. The rows at ``but`` [b] are not
     stored, because they are validation rows, which must be scored like rows that were not exchanged in training.
     """
     if but is not None:
         kept = ~torch.isin(places, but.to(places.device))
-        places, joint, there = places[kept], joint[kept], there[kept]
+        places, joint, present = places[kept], joint[kept], present[kept]
     assert rows.block is not None
     assert rows.ids is not None
     ids = rows.ids.gather(rows.block.position[places].cpu().numpy())
-    _memory(state).remember(ids, joint, there)
+    _memory(state).remember(ids, joint, present)
 
 
 def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
@@ -442,11 +444,11 @@ def embed_either(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) ->
     assert rows.ids is not None
     known = _memory(state)
     at = known.find(rows.ids.gather(rows.block.position[places][own.held].cpu().numpy()))
-    crossed = at >= 0
+    stored = at >= 0
     joint, took = torch.zeros_like(own.u), own.took_part.clone()
-    joint[crossed], took[crossed] = known.vectors[at[crossed]], known.took_part[at[crossed]]
-    mine = torch.where(crossed.unsqueeze(1), 0.0, own.u)
-    return EmbeddedRows(own.held, torch.cat([mine, joint, crossed.unsqueeze(1).to(own.u.dtype)], dim=1), took)
+    joint[stored], took[stored] = known.vectors[at[stored]], known.took_part[at[stored]]
+    mine = torch.where(stored.unsqueeze(1), 0.0, own.u)
+    return EmbeddedRows(own.held, torch.cat([mine, joint, stored.unsqueeze(1).to(own.u.dtype)], dim=1), took)
 
 
 def embed_both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
@@ -456,10 +458,10 @@ def embed_both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> E
     as u = [0, z_A, 1], and once as u = [g3(x), 0, 0].
     """
     u, M = embed_either(state, rows, places, own), own.u.shape[1]
-    crossed = u.u[:, -1] == 1
-    new = torch.cat([own.u[crossed], torch.zeros_like(u.u[crossed][:, M:])], dim=1)
+    stored = u.u[:, -1] == 1
+    new = torch.cat([own.u[stored], torch.zeros_like(u.u[stored][:, M:])], dim=1)
     return EmbeddedRows(
-        torch.cat([u.held, u.held[crossed]]), torch.cat([u.u, new]), torch.cat([u.took_part, own.took_part[crossed]])
+        torch.cat([u.held, u.held[stored]]), torch.cat([u.u, new]), torch.cat([u.took_part, own.took_part[stored]])
     )
 
 

@@ -159,8 +159,8 @@ class ClassifierStage:
             with torch.no_grad():
                 outputs[held] = state.modules["classifier"](u)
         scores = answers(task, outputs)
-        there = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
-        known, answered = there.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
+        observed = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
+        known, answered = observed.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
         lacking, asked_it = (~answered).nonzero().squeeze(1).tolist(), set(held.tolist())
         reasons = {n: NO_NUMBER if n in asked_it else why if known[n] else NOBODY for n in lacking}
         return Predictions(

@@ -75,11 +75,11 @@ class DistillationLoss:
         teacher's embeddings of these rows.
         """
         z, back = net(x)
-        whole = self._reduced(back - x, "mse").sum()
+        total = self._reduced(back - x, "mse").sum()
         if targets is not None and held is not None and len(held) and targets.shape[1]:
             off = z[held][:, : targets.shape[1]] - targets
-            whole = whole + self.weight * self._reduced(off, self.distance).sum()
-        return whole / len(x)
+            total = total + self.weight * self._reduced(off, self.distance).sum()
+        return total / len(x)
 
     def _reduced(self, off: Tensor, distance: Distance) -> Tensor:
         """Return the sum or the mean of each row's squared or absolute differences: off [B, width] -> [B]."""
@@ -200,9 +200,10 @@ def idle_encoder(seat: PartyContext, title: str) -> str:
     if not isinstance(own, MLP):
         return ""
     idle = [f"encoder.{name}" for name in ("hidden", "activation") if getattr(own, name) != getattr(usual, name)]
-    said = (f"{some(idle)} of {seat.me!r} did nothing: with {title} the method's student_hidden and activation define "
+    sentence = (f"{some(idle)} of {seat.me!r} did nothing: with {title} the method's student_hidden and activation "
+                "define "
             "its networks")  # fmt: skip
-    return said if idle else ""
+    return sentence if idle else ""
 
 
 def place(state: State, modules: Mapping[str, nn.Module]) -> State:

@@ -110,13 +110,13 @@ def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
     return None if x is None else distillation.embed(state, "g1", x)
 
 
-def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
-    """Return the joint embeddings [B, M] of local embeddings ``z``; ``there`` [B, K] marks the present parties."""
+def joint(state: State, z: Tensor, present: Tensor) -> Tensor:
+    """Return the joint embeddings [B, M] of local embeddings ``z``; ``present`` [B, K] marks the present parties."""
     g2 = state.modules["g2"]
     assert isinstance(g2, JointAutoencoder)
     g2.train(False)
     with torch.no_grad():
-        return g2.encode(z, there)
+        return g2.encode(z, present)
 
 
 @dataclass
@@ -173,10 +173,10 @@ class RepresentationSharing:
         if seat.me != seat.roster.active:
             await self.send(net, seat, z)
             return
-        there = await self.gather(net, seat, rows, batch, seat.roster.blocks, z)
-        if len(there.parts) == 1:
-            raise PartyLost(there.silent[0], f"{title} has no other party to learn from")
-        for name, (places, found) in there.parts.items():
+        gathered = await self.gather(net, seat, rows, batch, seat.roster.blocks, z)
+        if len(gathered.parts) == 1:
+            raise PartyLost(gathered.silent[0], f"{title} has no other party to learn from")
+        for name, (places, found) in gathered.parts.items():
             distillation.keep(state, name, as_block(rows.n, places, found))
 
     async def gather(
@@ -190,20 +190,20 @@ class RepresentationSharing:
             MessageError: a message has an unexpected form, or encodes a number that is not finite.
         """
         assert rows.observed is not None
-        there = Representations()
+        gathered = Representations()
         for k, name in enumerate(seat.roster.blocks):
             places = batch.rows[rows.observed[batch.rows, k]]
             if name not in asked or not len(places):
                 continue
             if name == seat.me:
                 assert mine is not None
-                there.parts[name] = (places, mine)
+                gathered.parts[name] = (places, mine)
                 continue
             try:
-                there.parts[name] = (places, (await self._from(net, name, len(places))).to(seat.device))
+                gathered.parts[name] = (places, (await self._from(net, name, len(places))).to(seat.device))
             except PartyLost:
-                there.silent.append(name)
-        return there
+                gathered.silent.append(name)
+        return gathered
 
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the stored local embeddings side by side [n, sum of widths], a mask [n, K], and the rows' indices [n].
@@ -213,9 +213,9 @@ class RepresentationSharing:
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}
-        z, there = side_by_side(blocks, self.widths(roster), places)
-        came = there.sum(dim=1) > 1
-        return z[came], there[came], places[came]
+        z, present = side_by_side(blocks, self.widths(roster), places)
+        came = present.sum(dim=1) > 1
+        return z[came], present[came], places[came]
 
     async def _from(self, net: Channel, name: str, n: int) -> Tensor:
         found = []
@@ -237,16 +237,16 @@ def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places:
     Z_k are the local embeddings of party k. ``blocks`` has the Z_k of the parties that sent them. ``widths`` has the
     widths of all K parties' local embeddings, in the roster's order.
     """
-    whole, there = [], []
+    embeddings, masks = [], []
     for name, width in widths.items():
         z = torch.zeros(len(places), width, device=places.device)
         present = torch.zeros(len(places), dtype=torch.bool, device=places.device)
         if name in blocks:
             found, held = blocks[name].take(places)
             z[held], present[held] = found, True
-        whole.append(z)
-        there.append(present)
-    return torch.cat(whole, dim=1), torch.stack(there, dim=1)
+        embeddings.append(z)
+        masks.append(present)
+    return torch.cat(embeddings, dim=1), torch.stack(masks, dim=1)
 
 
 def as_block(n: int, places: Tensor, values: Tensor) -> Block:

@@ -84,23 +84,30 @@ class StaleRound:
 
     @classmethod
     def of(
-        cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
+        cls,
+        split: Split,
+        fusion: Fusion,
+        seat: PartyContext,
+        batch: Batch,
+        gathered: Gathered,
+        y: Tensor,
+        known: Tensor,
     ) -> StaleRound:
-        """Prepare a round's data from embeddings (``there``), labels y [B] and a mask [B] of the known labels."""
+        """Prepare a round's data from embeddings (``gathered``), labels y [B] and a mask [B] of the known labels."""
         left = None
-        if there.silent or there.late or not known.all():
-            left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
+        if gathered.silent or gathered.late or not known.all():
+            left = (known & split.rule.trains_on(seat.roster, gathered.observed)).nonzero().squeeze(1)
         own = None
-        if seat.me in there.parts:
-            held = there.parts[seat.me][0]
+        if seat.me in gathered.parts:
+            held = gathered.parts[seat.me][0]
             own = (held, held.new_tensor(seat.roster.blocks.index(seat.me)))
         return cls(
             split=split,
             fusion=fusion,
             seat=seat,
             batch=batch,
-            h=there.scatter(seat.roster).detach(),
-            observed=there.observed,
+            h=gathered.scatter(seat.roster).detach(),
+            observed=gathered.observed,
             y=y,
             left=left,
             own=own,
@@ -132,7 +139,7 @@ HEADS, PARTS, THERE = "heads/", "h/", "there"
 
 
 async def send(
-    net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
+    net: Channel, seat: PartyContext, heads: nn.Module, gathered: Gathered, nothing: Tensor, late: Sequence[str]
 ) -> None:
     """Send Phi (the heads and the other parties' embeddings) to every party that takes part in the round.
 
@@ -141,12 +148,12 @@ async def send(
     """
     blocks = seat.roster.blocks
     weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}
-    present = {THERE: torch.tensor([name in there.parts for name in blocks], dtype=torch.uint8)}
-    for name, (held, _) in there.parts.items():
+    present = {THERE: torch.tensor([name in gathered.parts for name in blocks], dtype=torch.uint8)}
+    for name, (held, _) in gathered.parts.items():
         if name == seat.me:
             continue
-        own = torch.zeros(len(there.observed), dtype=torch.bool, device=held.device).index_fill(0, held, True)
-        both = {other: h[own[at]] for other, (at, h) in there.parts.items()}
+        own = torch.zeros(len(gathered.observed), dtype=torch.bool, device=held.device).index_fill(0, held, True)
+        both = {other: h[own[at]] for other, (at, h) in gathered.parts.items()}
         parts = {f"{PARTS}{other}": both.get(other, nothing) for other in blocks if other != name}
         await net.send(name, SNAPSHOT.tag, weights | present | parts)
     for name in late:
@@ -195,23 +202,23 @@ class HeadCopy:
         if not got[THERE][roster.blocks.index(seat.me)]:
             return None
         observed = rows.observed[batch.rows]
-        there = Gathered(observed=observed & got[THERE].bool().to(observed.device))
-        there.late = not torch.equal(there.observed, observed)
+        gathered = Gathered(observed=observed & got[THERE].bool().to(observed.device))
+        gathered.late = not torch.equal(gathered.observed, observed)
         for k, name in enumerate(roster.blocks):
             if name == seat.me:
-                there.parts[name] = (mine[0], mine[1].detach())
+                gathered.parts[name] = (mine[0], mine[1].detach())
                 continue
-            at, h = mine[0][there.observed[mine[0], k]], got[f"{PARTS}{name}"].to(seat.device)
+            at, h = mine[0][gathered.observed[mine[0], k]], got[f"{PARTS}{name}"].to(seat.device)
             if len(h) != len(at):
                 raise MessageError(
                     f"message {SNAPSHOT.tag!r} from {roster.active!r} to {seat.me!r}: expected {name!r} "
                     f"to have {len(at)} of its rows, got embeddings of {len(h)}"
                 )
             if len(at):
-                there.parts[name] = (at, h)
-        return there
+                gathered.parts[name] = (at, h)
+        return gathered
 
-    def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
+    def loss(self, state: State, rows: Rows, batch: Batch, gathered: Gathered) -> Callable[[Tensor], Tensor]:
         """Return a function from the party's current embeddings [B_k, H] to the gradient of the party's loss.
 
         The gradient is zero for rows whose label the party does not know.
@@ -222,9 +229,15 @@ class HeadCopy:
         seat = state.seat
         fusion = self.split.fusion(state, self.heads(state), seat.roster.active)
         stale = StaleRound.of(
-            self.split, fusion, seat, batch, there, torch.where(known, y, torch.zeros_like(y)), torch.ones_like(known)
+            self.split,
+            fusion,
+            seat,
+            batch,
+            gathered,
+            torch.where(known, y, torch.zeros_like(y)),
+            torch.ones_like(known),
         )
-        unknown = (~known[there.parts[seat.me][0]]).nonzero().squeeze(1)
+        unknown = (~known[gathered.parts[seat.me][0]]).nonzero().squeeze(1)
 
         def derive(now: Tensor) -> Tensor:
             gradient = stale.derive(now)

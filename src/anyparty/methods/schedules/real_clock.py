@@ -113,15 +113,15 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
     seat = state.seat
     if seat.me != seat.roster.active:
         return int((await net.recv(seat.roster.active, TURNS.tag, {"turns": NUMBER}))["turns"])
-    said, there = [fits(state, clock)], []
+    received, present = [fits(state, clock)], []
     for name in others:
         try:
-            said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
+            received.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
             continue  # no error here: the later wait for embeddings reports that this party was lost
-        there.append(name)
-    turns = schedule.common([each for each in said if each != UNKNOWN])
-    for name in there:
+        present.append(name)
+    turns = schedule.common([each for each in received if each != UNKNOWN])
+    for name in present:
         await net.send(name, TURNS.tag, {"turns": torch.tensor(turns)})
     return turns
 

@@ -157,8 +157,8 @@ class Round:
                     await asyncio.sleep(0)  # let other parties on this thread continue
                 now = self.split.encode(state, rows, batch, taken) if mine else None
                 own = got.recompute(now) if got.recompute else None
-            if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
-                self.split.backward(state, now[1], own, got.theirs)
+            if now is not None and "encoder" in state.optimizers and (own is not None or got.received):
+                self.split.backward(state, now[1], own, got.received)
                 steps.step("encoder")
             steps.step("heads")
         return t + 1
@@ -187,7 +187,7 @@ class ExchangeResult:
     Attributes:
         loss: at a host, the loss of the mini-batch.
         own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
-        theirs: the gradients that other hosts sent, with respect to this party's embeddings.
+        received: the gradients that other hosts sent, with respect to this party's embeddings.
         recompute: function that recomputes ``own`` from the current embeddings; ``None`` if the party cannot recompute
             it.
         without: the hosts that continued without this party.
@@ -199,7 +199,7 @@ class ExchangeResult:
 
     loss: float | None = None
     own: Tensor | None = None
-    theirs: tuple[Tensor, ...] = ()
+    received: tuple[Tensor, ...] = ()
     recompute: Derive | None = None
     without: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
@@ -209,7 +209,7 @@ class ExchangeResult:
     @property
     def missed(self) -> bool:
         """True if the party was too late for every host and skips the round."""
-        return bool(self.without) and not self.theirs and self.own is None
+        return bool(self.without) and not self.received and self.own is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,14 +286,14 @@ class RoundExchange:
         assert topology is not None
         shared, got = self.local.labels == "shared", ExchangeResult()
         if me in topology.hosts:
-            there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
-            loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # no loss if the embeddings of all parties are late
+            gathered, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
+            loss, gradients = self.split.fuse(state, rows, batch, gathered)
+            got.loss = loss if gathered.parts else None  # no loss if the embeddings of all parties are late
             got.own = gradients.get(me)
-            await self._answer(net, state, there, gradients, got.late)
+            await self._answer(net, state, gathered, gradients, got.late)
 
-            if there.parts:
-                got.recompute = self._at_host(state, rows, batch, there)
+            if gathered.parts:
+                got.recompute = self._at_host(state, rows, batch, gathered)
         elif shared and mine:
             seen = await self.copy.receive(net, state, rows, batch, mine)
             if seen is None:
@@ -310,11 +310,11 @@ class RoundExchange:
         if mine and not shared:
             readers = [host for host in topology.readers[me] if host != me]
             answers = await exchange.gradients_of(net, readers, mine[1], or_none=self.hurries)
-            got.theirs = tuple(each for each in answers if len(each))
+            got.received = tuple(each for each in answers if len(each))
             got.without = tuple(host for host, each in zip(readers, answers, strict=True) if not len(each))
         return got
 
-    def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
+    def _at_host(self, state: State, rows: Rows, batch: Batch, gathered: Gathered) -> Derive:
         """Return a function that recomputes a host's gradient from the host's current heads and embeddings."""
         assert rows.y is not None
         assert rows.labeled is not None
@@ -324,7 +324,7 @@ class RoundExchange:
         @cache
         def stale() -> StaleRound:  # called only in rounds of several iterations
             fusion = self.split.fusion(state)
-            return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
+            return StaleRound.of(self.split, fusion, self.seat, batch, gathered, y, known)
 
         def derive(now: ExchangePart | None) -> Tensor | None:
             if heads:
@@ -340,13 +340,13 @@ class RoundExchange:
         if isinstance(net, RoundChannel) and batch.step_id[-1] != 0:
             assert isinstance(self.clock, RealClock)
             net = RoundChannel(net.net, net.step_id, within=self.clock.waits)
-        there = await self.split.gather(net, state, rows, batch, mine, asked)
+        gathered = await self.split.gather(net, state, rows, batch, mine, asked)
         if not isinstance(net, RoundChannel):
-            return there, ()
-        for name in there.parts:
+            return gathered, ()
+        for name in gathered.parts:
             self.owed.pop(name, None)
         self.owed.update(dict.fromkeys(net.late, net.step_id))
-        return there, tuple(net.late)
+        return gathered, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
         """Receive and discard embeddings that were too late for a round, so that validation does not receive them."""
@@ -360,12 +360,12 @@ class RoundExchange:
         self.owed.clear()
 
     async def _answer(
-        self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
+        self, net: Channel, state: State, gathered: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
         """Send each party the reply to its embeddings; a late party gets an empty reply."""
         assert state.topology is not None
         nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":
-            await local_steps.send(net, self.seat, state.modules["heads"], there, nothing, late)
+            await local_steps.send(net, self.seat, state.modules["heads"], gathered, nothing, late)
             return
         await exchange.share_gradients(net, {**gradients, **dict.fromkeys(late, nothing)})

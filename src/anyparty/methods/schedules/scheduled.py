@@ -139,9 +139,9 @@ class Scheduled:
         met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None
         blocks = state.seat.roster.blocks
         restarts = self.clock.restarts(rounds if met is None else dict(zip(blocks, met, strict=True)))
-        said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
-        said |= {"idle_meetings": int(state.kept[IDLE].item())} if IDLE in state.kept else {}
-        return said | ({"trace_began_anew": restarts} if restarts else {})
+        record = {"time": float(state.kept[TIME].item()), "rounds": rounds}
+        record |= {"idle_meetings": int(state.kept[IDLE].item())} if IDLE in state.kept else {}
+        return record | ({"trace_began_anew": restarts} if restarts else {})
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]

@@ -101,18 +101,18 @@ class VaflHost:
             state.kept[STALE][batch.rows[held], roster.blocks.index(name)] = h
             state.kept[SEEN][batch.rows[held], roster.blocks.index(name)] = True
         observed = rows.observed[batch.rows]
-        there = Gathered(observed=observed & state.kept[SEEN][batch.rows])
-        there.late = not torch.equal(there.observed, observed)
+        gathered = Gathered(observed=observed & state.kept[SEEN][batch.rows])
+        gathered.late = not torch.equal(gathered.observed, observed)
         for k, name in enumerate(roster.blocks):
-            held = there.observed[:, k].nonzero().squeeze(1)
+            held = gathered.observed[:, k].nonzero().squeeze(1)
             if name in fresh.parts or (len(held) and name not in asked):
-                there.parts[name] = fresh.parts.get(name) or (held, state.kept[STALE][batch.rows[held], k])
-        for name in set(asked) - there.parts.keys():
-            there.observed[:, roster.blocks.index(name)] = False
-        return there
+                gathered.parts[name] = fresh.parts.get(name) or (held, state.kept[STALE][batch.rows[held], k])
+        for name in set(asked) - gathered.parts.keys():
+            gathered.observed[:, roster.blocks.index(name)] = False
+        return gathered
 
     def learn(
-        self, state: State, rows: Rows, batch: Batch, there: Gathered, whose: str
+        self, state: State, rows: Rows, batch: Batch, gathered: Gathered, whose: str
     ) -> tuple[float | None, Tensor | None]:
         """Make an optimizer step of the heads; return the loss, and the gradient for one party.
 
@@ -122,17 +122,17 @@ class VaflHost:
         Raises:
             Diverged: the loss is not a number.
         """
-        if whose not in there.parts:
+        if whose not in gathered.parts:
             return None, None
-        if not self._fusible(there):
-            return None, torch.zeros_like(there.parts[whose][1])
-        loss, gradients = self.split.fuse(state, rows, batch, there)
+        if not self._fusible(gathered):
+            return None, torch.zeros_like(gathered.parts[whose][1])
+        loss, gradients = self.split.fuse(state, rows, batch, gathered)
         LocalSteps(state, self.local).step("heads")
         return loss, gradients[whose]
 
-    def _fusible(self, there: Gathered) -> bool:
-        """Return True if the rule can train on at least one row with the embeddings in ``there``."""
-        return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
+    def _fusible(self, gathered: Gathered) -> bool:
+        """Return True if the rule can train on at least one row with the embeddings in ``gathered``."""
+        return bool(self.split.rule.trains_on(self.seat.roster, gathered.observed).any())
 
 
 @dataclass(kw_only=True)
@@ -165,9 +165,9 @@ class VaflParty(VaflHost):
             if loss is None:
                 state.kept[IDLE] = state.kept.get(IDLE, torch.zeros((), dtype=torch.int64)) + 1
         if whose == me and mine:
-            theirs = await exchange.gradients_of(net, [active], mine[1])
-            if "encoder" in state.optimizers and (own is not None or theirs):
-                self.split.backward(state, mine[1], own, theirs)
+            received = await exchange.gradients_of(net, [active], mine[1])
+            if "encoder" in state.optimizers and (own is not None or received):
+                self.split.backward(state, mine[1], own, received)
                 LocalSteps(state, self.local).step("encoder")
         return loss
 
@@ -254,9 +254,11 @@ class RealVaflParty(VaflHost):
             try:
                 for name in self.seat.roster.blocks:
                     if name != self.seat.me and self._has_next(name, rows):
-                        there = await (self.epoch.on_the_way.pop(name, None) or self._awaited(net, state, name, rows))
-                        if name in there.parts:
-                            await exchange.share_gradients(net, {name: there.parts[name][1][:0]})
+                        gathered = await (
+                            self.epoch.on_the_way.pop(name, None) or self._awaited(net, state, name, rows)
+                        )
+                        if name in gathered.parts:
+                            await exchange.share_gradients(net, {name: gathered.parts[name][1][:0]})
             finally:
                 self._leave()
             self._spend(state, began, exchanges=0)
@@ -294,8 +296,8 @@ class RealVaflParty(VaflHost):
         else:
             fresh = await self.epoch.on_the_way.pop(whose)
             self.epoch.gone.update(fresh.silent)
-        there = self.seen(state, rows, batch, fresh, [whose])
-        loss, own = self.learn(state, rows, batch, there, whose)
+        gathered = self.seen(state, rows, batch, fresh, [whose])
+        loss, own = self.learn(state, rows, batch, gathered, whose)
         if own is not None:
             await exchange.share_gradients(net, {whose: own})
         if mine is not None and own is not None and "encoder" in state.optimizers:

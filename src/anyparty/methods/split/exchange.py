@@ -125,31 +125,31 @@ async def gather(
         width: the shape of a row's embedding, (H,) or (copies, H).
     """
     assert rows.observed is not None
-    there = Gathered(observed=rows.observed[batch.rows])
+    gathered = Gathered(observed=rows.observed[batch.rows])
     for k, name in enumerate(seat.roster.blocks):
         if name not in asked:
-            there.observed[:, k] = False
-    there.late = len(asked) < seat.roster.K and not torch.equal(there.observed, rows.observed[batch.rows])
-    counts = there.observed.sum(dim=0).tolist()
+            gathered.observed[:, k] = False
+    gathered.late = len(asked) < seat.roster.K and not torch.equal(gathered.observed, rows.observed[batch.rows])
+    counts = gathered.observed.sum(dim=0).tolist()
     for k, name in enumerate(seat.roster.blocks):
         if not counts[k] or name not in read:
             continue
         if name == seat.me:
             assert mine is not None
-            there.parts[name] = (mine[0], mine[1].detach())
+            gathered.parts[name] = (mine[0], mine[1].detach())
             continue
         try:
             got = await net.recv(name, "embedding", {"h": TensorSpec((counts[k], *width))})
         except PartyLost:
-            there.observed[:, k] = False
-            there.silent.append(name)
+            gathered.observed[:, k] = False
+            gathered.silent.append(name)
             continue
-        there.parts[name] = (there.observed[:, k].nonzero().squeeze(1), got["h"].to(seat.device))
-    return there
+        gathered.parts[name] = (gathered.observed[:, k].nonzero().squeeze(1), got["h"].to(seat.device))
+    return gathered
 
 
 async def outputs_of(
-    net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
+    net: Channel, host: str, shape: tuple[int, ...], gathered: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return another host's outputs [B, M, C], a mask [B] of valid rows, and a mask [K] of the parties used.
 
@@ -162,26 +162,26 @@ async def outputs_of(
     try:
         got = await net.recv(host, "outputs", expect)
     except PartyLost:
-        if host not in there.silent:
-            there.silent.append(host)
-        if host in roster.blocks and host not in there.parts:
-            there.observed[:, roster.blocks.index(host)] = False
+        if host not in gathered.silent:
+            gathered.silent.append(host)
+        if host in roster.blocks and host not in gathered.parts:
+            gathered.observed[:, roster.blocks.index(host)] = False
         nowhere, anybody = known.new_zeros(shape[0]), known.new_ones(roster.K)
         return torch.zeros(shape, device=known.device), nowhere, anybody
-    heard = got["heard"].to(known.device)
-    astray = heard & torch.tensor([name in there.silent for name in roster.blocks], device=known.device)
-    return got["outputs"].to(known.device), ~(known & astray).any(dim=1), heard
+    used = got["heard"].to(known.device)
+    astray = used & torch.tensor([name in gathered.silent for name in roster.blocks], device=known.device)
+    return got["outputs"].to(known.device), ~(known & astray).any(dim=1), used
 
 
 def predictions(
-    answer: RuleAnswer, seat: PartyContext, asked: Sequence[str], there: Gathered, predictor: str
+    answer: RuleAnswer, seat: PartyContext, asked: Sequence[str], gathered: Gathered, predictor: str
 ) -> Predictions:
     """Return a rule's answers, the parties that took part in them, and a reason for each row without an answer."""
     assert seat.task is not None
     answered = (answer.answered & ~answer.scores.isnan().any(dim=1)).unsqueeze(1)
-    known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
+    known, has_answer = gathered.observed.any(dim=1).tolist(), answer.answered.tolist()
     reasons = {
-        n: NOBODY if not known[n] else NO_NUMBER if said[n] else answer.reason or NO_ANSWER
+        n: NOBODY if not known[n] else NO_NUMBER if has_answer[n] else answer.reason or NO_ANSWER
         for n in (~answered).nonzero()[:, 0].tolist()
     }
     return Predictions(
@@ -191,7 +191,7 @@ def predictions(
         took_part=(answer.took_part & answered).cpu(),
         asked=torch.tensor([name in asked for name in seat.roster.blocks]),
         by_party=None if answer.by_party is None else answer.by_party.cpu(),
-        silent=tuple(there.silent),
+        silent=tuple(gathered.silent),
         predictor=predictor,
         reasons=reasons,
     )

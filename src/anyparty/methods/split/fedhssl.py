@@ -234,8 +234,8 @@ class FedHSSL(SelfSupervised):
         if not enough:
             return None
         loss = self._within(state, x, batch, t)
-        for ours, theirs in pairs:
-            loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
+        for own_rows, received in pairs:
+            loss = loss + self.loss(p[own_rows], received.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {batch}: lower pretrain_lr, or look for "
@@ -291,18 +291,18 @@ class FedHSSL(SelfSupervised):
         place = torch.full((len(batch.rows),), -1, device=held.device)
         place[held] = torch.arange(len(held), device=held.device)  # a row's index in the batch -> its index in z
         for k, name in enumerate(roster.blocks):
-            theirs = observed[:, k].nonzero().squeeze(1)
-            if name == roster.active or not len(theirs):
+            common = observed[:, k].nonzero().squeeze(1)
+            if name == roster.active or not len(common):
                 continue
             try:
-                got = await net.recv(name, "representation", {"z": TensorSpec((len(theirs), self.embedding))})
+                got = await net.recv(name, "representation", {"z": TensorSpec((len(common), self.embedding))})
             except PartyLost:
                 continue
-            at = place[theirs]
+            at = place[common]
             both = at >= 0
-            told = z.new_zeros(len(theirs), self.embedding)
-            told[both] = z[at[both]]
-            await net.send(name, "representation", {"z": told})
+            sent = z.new_zeros(len(common), self.embedding)
+            sent[both] = z[at[both]]
+            await net.send(name, "representation", {"z": sent})
             known = got["z"].to(z.device)[both]
             if len(known) and known.any():
                 pairs.append((at[both], known))
@@ -328,7 +328,7 @@ class FedHSSL(SelfSupervised):
         vector = parameters_to_vector(mine).detach().unsqueeze(0)  # [1, W]
         expect = {"w": TensorSpec(tuple(vector.shape))}
         if net.me == roster.active:
-            total, parties, there = vector.clone(), 1, []
+            total, parties, present = vector.clone(), 1, []
             for name in roster.blocks:
                 if name == net.me:
                     continue
@@ -337,9 +337,9 @@ class FedHSSL(SelfSupervised):
                 except PartyLost:
                     continue
                 parties += 1
-                there.append(name)
+                present.append(name)
             vector = total / parties
-            for name in there:
+            for name in present:
                 await net.send(name, "mean", {"w": vector})
         else:
             await net.send(roster.active, "top", {"w": vector})

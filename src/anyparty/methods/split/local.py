@@ -78,15 +78,15 @@ class Local(Rule):
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return each row's answer from the active party or, if it gives none, from the first party that gives one."""
         by_party = given.by_party()
-        there = ~by_party.isnan().any(dim=2)
-        preferred = there.int()
+        present = ~by_party.isnan().any(dim=2)
+        preferred = present.int()
         if given.k >= 0:
             preferred[:, given.k] *= 2
         chosen = preferred.argmax(dim=1)  # [B]; argmax returns the first of several equal maxima
         alone = torch.nn.functional.one_hot(chosen, given.observed.shape[1]).bool()
         return RuleAnswer(
             scores=by_party[torch.arange(len(chosen), device=chosen.device), chosen],
-            answered=there.any(dim=1),
+            answered=present.any(dim=1),
             took_part=alone & given.observed,
             by_party=by_party,
             reason=NOBODY,

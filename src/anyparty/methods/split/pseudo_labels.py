@@ -123,26 +123,26 @@ class PseudoLabelled(Split):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return self.rule.trains_on(seat.roster, self.topology(seat.roster).heard(at.observed))
+            return self.rule.trains_on(seat.roster, self.topology(seat.roster).without_unread(at.observed))
 
         def remark(at: Rows) -> str:
             assert at.labeled is not None
             return "" if (rows(at) & ~at.labeled).any() else ALL_LABELLED
 
-        taught = Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
+        stage = Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
                        batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True)  # fmt: skip
-        return (*super().stages(seat), taught)
+        return (*super().stages(seat), stage)
 
-    def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
+    def learn(self, state: State, rows: Rows, batch: Batch, gathered: Gathered, h: Tensor) -> float | None:
         """Return the split method's loss; in the stage of pseudo-labels, return the loss with pseudo-labels.
 
         The module's docstring defines the loss with pseudo-labels.
         """
         if batch.step_id[0] != STAGE:
-            return super().learn(state, rows, batch, there, h)
+            return super().learn(state, rows, batch, gathered, h)
         assert rows.key is not None
         y, known = labels_of(rows, batch)
-        fusion, observed = self.fusion(state), there.observed
+        fusion, observed = self.fusion(state), gathered.observed
         use = self.rule.trains_on(state.seat.roster, observed)
         guess, sure = self._guessed(fusion, h, observed, rows.key[batch.rows])
         labelled, unlabelled = use & known, use & ~known

@@ -95,7 +95,7 @@ class Split:
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
         """Compute each passive party's traffic (embeddings, gradients) with equation (9) of the APC-VFL paper."""
         topology = self.topology(ran.roster)
-        ran = replace(ran, observed=topology.heard(ran.observed))
+        ran = replace(ran, observed=topology.without_unread(ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
@@ -183,8 +183,8 @@ class Split:
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            heard = self.topology(seat.roster).heard(at.observed)
-            return at.teaching & trained_rows(self.rule, seat.roster, heard)
+            read = self.topology(seat.roster).without_unread(at.observed)
+            return at.teaching & trained_rows(self.rule, seat.roster, read)
 
         return (Stage(name="train", step=self.step, rows=rows),)
 
@@ -208,9 +208,9 @@ class Split:
             if "heads" in state.optimizers:
                 state.optimizers["heads"].step()
         if mine:
-            theirs = await exchange.gradients_of(net, readers, mine[1])
+            received = await exchange.gradients_of(net, readers, mine[1])
             if "encoder" in state.optimizers:
-                self.backward(state, mine[1], gradients.get(me), theirs)
+                self.backward(state, mine[1], gradients.get(me), received)
                 state.optimizers["encoder"].step()
         return loss
 
@@ -267,7 +267,9 @@ class Split:
         read, width = topology.reads[state.seat.me], topology.width
         return await exchange.gather(net, state.seat, rows, batch, mine, asked=asked, read=read, width=width)
 
-    def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
+    def fuse(
+        self, state: State, rows: Rows, batch: Batch, gathered: Gathered
+    ) -> tuple[float | None, dict[str, Tensor]]:
         """Return the loss and, for each party, the loss's gradient with respect to the party's embeddings.
 
         The gradients of the heads' parameters are stored in ``grad`` of these parameters. The loss is ``None`` if the
@@ -277,19 +279,19 @@ class Split:
             Diverged: the loss is not a number.
             PartyLost: the method cannot train without a party that was lost.
         """
-        if there.silent and self.can.trains_with_all:
-            raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
+        if gathered.silent and self.can.trains_with_all:
+            raise PartyLost(gathered.silent[0], f"{self.can.title} cannot train without it")
         if "heads" in state.optimizers:  # heads without parameters have no optimizer
             state.optimizers["heads"].zero_grad()
-        if not there.parts:
+        if not gathered.parts:
             return None, {}
-        h = there.scatter(state.seat.roster).requires_grad_()
-        loss = self.learn(state, rows, batch, there, h)
+        h = gathered.scatter(state.seat.roster).requires_grad_()
+        loss = self.learn(state, rows, batch, gathered, h)
         # ``h.grad`` is missing if no row has a loss, or if the heads do not use h.
         gradient = torch.zeros_like(h) if h.grad is None else h.grad
-        return loss, there.collect(state.seat.roster, gradient)
+        return loss, gathered.collect(state.seat.roster, gradient)
 
-    def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
+    def learn(self, state: State, rows: Rows, batch: Batch, gathered: Gathered, h: Tensor) -> float | None:
         """Return the loss of the rows with a known label, and compute its gradients; ``None`` if no label is known.
 
         The gradients are stored in ``grad`` of the embeddings ``h`` [B, K, H] and of the heads' parameters.
@@ -298,8 +300,8 @@ class Split:
             Diverged: the loss is not a number.
         """
         y, known = labels_of(rows, batch)
-        seat, observed = state.seat, there.observed
-        if there.silent or there.late or not known.all():
+        seat, observed = state.seat, gathered.observed
+        if gathered.silent or gathered.late or not known.all():
             left = (known & self.rule.trains_on(seat.roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
         return self.descend(self.fusion(state), seat, batch, h, observed, y) if len(y) else None
@@ -335,10 +337,10 @@ class Split:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
         return value
 
-    def backward(self, state: State, h: Tensor, own: Tensor | None, theirs: Sequence[Tensor]) -> None:
+    def backward(self, state: State, h: Tensor, own: Tensor | None, received: Sequence[Tensor]) -> None:
         """Compute the encoder's gradient from the sum of the hosts' gradients (LASER-VFL, Algorithm 1, line 8)."""
         total = own
-        for gradient in theirs:
+        for gradient in received:
             total = gradient if total is None else total + gradient
         state.optimizers["encoder"].zero_grad()
         h.backward(total)  # type: ignore[no-untyped-call]
@@ -361,24 +363,24 @@ class Split:
         await exchange.share(net, topology.readers[seat.me], mine)
         if seat.me not in topology.hosts:
             return None
-        there = await self.gather(net, state, rows, batch, mine, asked)
+        gathered = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
         # Leave out parties whose rows were not used to train this host's heads.
-        near = there.without(fusion.trained.missed if fusion.trained else (), seat.roster)
+        near = gathered.without(fusion.trained.missed if fusion.trained else (), seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody
             outputs, valid = outputs_of(self.rule, fusion, h, near.observed)
         if seat.me != seat.roster.active:
             reached = fusion.trained is None or bool(fusion.trained.parties[fusion.owners].any())
-            heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
-            await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
+            used = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
+            await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": used})
             return None
-        return await self._answer(net, state, rows, batch, asked, there, fusion, (outputs, valid, near.observed))
+        return await self._answer(net, state, rows, batch, asked, gathered, fusion, (outputs, valid, near.observed))
 
     async def _answer(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-        there: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
+        gathered: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
     ) -> Predictions:  # fmt: skip
         """Combine the outputs of all hosts' heads into one answer per row.
 
@@ -398,25 +400,27 @@ class Split:
             if host != seat.me:
                 owners.append(torch.tensor(ks, device=seat.device))
                 shape = (len(batch.rows), len(ks), seat.task.outputs)
-                theirs, stands, heard = await exchange.outputs_of(net, host, shape, there, known, seat.roster)
-                outputs.append(theirs)
-                reached.append(there.observed & heard)
+                host_outputs, stands, used_by_host = await exchange.outputs_of(
+                    net, host, shape, gathered, known, seat.roster
+                )
+                outputs.append(host_outputs)
+                reached.append(gathered.observed & used_by_host)
                 valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
                 used.append(reached[-1] & valid[-1].any(dim=1, keepdim=True))
         given, answer = answer_of(
             self.rule, fusion, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
             rows.key[batch.rows], torch.cat(owners),
         )  # fmt: skip
-        made = exchange.predictions(answer, seat, asked, there, self.can.title)
+        made = exchange.predictions(answer, seat, asked, gathered, self.can.title)
         if not made.reasons:
             return made
-        some = there.observed.any(dim=1)
+        some = gathered.observed.any(dim=1)
         nan = some & (given.answers.isnan().any(dim=2) & given.valid).any(dim=1)
         unreached = some & ~torch.stack(reached).any(dim=0).any(dim=1)
         unread = torch.tensor([name in asked and name in topology.unread for name in seat.roster.blocks])
-        unheard = ~some & known[:, unread.to(known.device)].any(dim=1)
+        unread_rows = ~some & known[:, unread.to(known.device)].any(dim=1)
         reasons = dict(made.reasons)
-        for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, unheard)):
+        for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, unread_rows)):
             reasons |= {n: why for n in where.nonzero().squeeze(1).tolist() if n in reasons}
         return replace(made, reasons=reasons)
 

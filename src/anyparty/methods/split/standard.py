@@ -51,12 +51,12 @@ class Standard(Rule):
         It predicts for such rows, or with ``absent="zeros"`` for any row.
         """
         zeros = self.absent == "zeros"
-        whole = "rows that all parties have, while all are present"
+        complete_rows = "rows that all parties have, while all are present"
         return Capabilities(
             title="Standard VFL",
             paper="Liu et al. 2024; Valdeira et al. 2025, eq. (1)",
             trains_on="labelled rows that all parties have",
-            predicts_for="any row, with zeros in place of absent embeddings" if zeros else whole,
+            predicts_for="any row, with zeros in place of absent embeddings" if zeros else complete_rows,
             needs="any" if zeros else "all",
             trains_with="all",
             messages=(EMBEDDING, GRADIENT),

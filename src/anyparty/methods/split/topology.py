@@ -55,7 +55,7 @@ class Topology:
         """The parties that train an encoder, heads, or both."""
         return tuple(dict.fromkeys((*self.blocks, *self.hosts)))
 
-    def heard(self, observed: Tensor) -> Tensor:
+    def without_unread(self, observed: Tensor) -> Tensor:
         """Return ``observed`` [N, K] bool, set to False for the parties whose embeddings no host reads."""
         if not self.unread:
             return observed
@@ -123,9 +123,9 @@ def resolve(
             raise ConfigError(f"{can.title}: expected reads to be the parties whose embeddings a host reads, "
                               f"{places}, got {given!r}")  # fmt: skip
         read[host] = tuple(roster.blocks[k] for k in parties)
-    heard = set(chain.from_iterable(read.values()))
-    unread = tuple(name for name in roster.blocks if name not in heard)
-    if not heard:
+    all_read = set(chain.from_iterable(read.values()))
+    unread = tuple(name for name in roster.blocks if name not in all_read)
+    if not all_read:
         raise ConfigError(
             f"{can.title}: reads is empty, so that there is nothing to learn from; return the parties "
             "whose embeddings the heads read"
