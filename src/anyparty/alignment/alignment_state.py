@@ -240,7 +240,7 @@ class TokenLists:
         return union
 
     def _from(self, start: Mapping[str, int]) -> TokenUnion:
-        """Return the union of each list's tokens from index ``start`` of the list."""
+        """Return the union of the tokens from index ``start[name]`` of each party's list."""
         sizes, tokens = {name: self.filled[name] - start[name] for name in self._lists}, self.points
         if self.state is not None and start != self.stored:
             tokens = np.concatenate([

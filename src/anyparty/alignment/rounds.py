@@ -280,9 +280,10 @@ class TokenUnion:
         return np.ascontiguousarray(out.T)
 
     def few(self) -> list[str]:
-        """Return the parties that share few rows with other parties.
+        """Return the parties that share few rows with other parties: under 1 % of the largest possible number.
 
-        These are parties with under 1 % of the largest possible number of shared rows, given the lengths of all lists.
+        The largest possible number is the number of ids in the party's list, or in all other lists together if this
+        number is smaller.
         """
         holders = np.zeros(self.n, dtype=np.uint16)
         for rows in self.rows.values():

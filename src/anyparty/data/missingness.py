@@ -274,7 +274,7 @@ class MNAR(_Shown):
             raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask by the means of blocks' features in each row; the arguments are those of ``Mechanism.draw``."""
+        """Draw a mask that depends on each block's mean in a row; the arguments are those of ``Mechanism.draw``."""
         mean = row_statistic(self.name, n, K, blocks, "mean")
         p = np.where(mean > 0, self.p, 1 - self.p)
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
@@ -384,7 +384,7 @@ class SequentialMAR(_Shown, ABC):
         """
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask by the blocks' variances in each row; the arguments are those of ``Mechanism.draw``."""
+        """Draw a mask that depends on each block's variance in a row; the arguments are those of ``Mechanism.draw``."""
         order, variance = self._ordered(seeds, name, n, K, blocks)
         return _until(self.stops(variance), order)
 
@@ -412,7 +412,10 @@ class SequentialMAR(_Shown, ABC):
     def _ordered(
         self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None
     ) -> tuple[NDArray[np.int64], Numbers]:
-        """Return the random order of a row's blocks [N, K], and their variances in this order [N, K]."""
+        """Draw an order of the K blocks for each row [N, K]; also return the blocks' variances in this order [N, K].
+
+        The variance of a block is taken over the features of the block in one row.
+        """
         variance = row_statistic(self.name, n, K, blocks, "var")
         order = stream(seeds, name).random((n, K)).argsort(axis=1)
         return order, np.take_along_axis(variance, order, axis=1)

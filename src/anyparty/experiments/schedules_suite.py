@@ -224,7 +224,10 @@ class AlgorithmEntry(Settings):
 
     @property
     def at_once(self) -> bool:
-        """True if the parties communicate one by one, in an order that depends on latency."""
+        """True if the active party exchanges messages with one party at a time, when this party is ready.
+
+        The latency then changes the order of the parties.
+        """
         return schedule(**self.schedule)[0].at_once
 
 

@@ -126,7 +126,7 @@ async def share_decision(
     """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
 
     The active party makes the decision and sends it; every other party receives it. The decision is not sent to parties
-    that rejoin after this epoch, because their next message is the plan of the stage.
+    that rejoin after this epoch, because the next message that they expect is the plan of the stage.
 
     No party rejoins after the last epoch of a stage (``last`` is true), because the party could not train its networks
     further.

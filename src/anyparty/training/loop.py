@@ -304,7 +304,10 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Return a random sample of the training rows, to score with the validation rows; called at the active party."""
+    """Return a random sample of the labelled training rows, which are scored after every epoch; at the active party.
+
+    Training scores are computed only in stages with validation scores, so in all other stages the sample is empty.
+    """
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -391,9 +394,8 @@ async def predict_rows(
 ) -> Predictions | None:
     """Run one party's side of a prediction; at the active party, return the predictions, else ``None``.
 
-    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  If the model was
-    trained with class weights, ``Predictions.unweighted`` makes the probabilities fit the classes' shares of the
-    training rows.
+    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  If the model was trained with
+    class weights, ``Predictions.unweighted`` corrects the probabilities to the class frequencies in the training rows.
     """
     state.train(False)
     answered = []

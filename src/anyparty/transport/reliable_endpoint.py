@@ -325,10 +325,9 @@ class ReliableEndpoint:
         return message.tensors
 
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
-        """Record a new incarnation of a lost party.
+        """Record a new incarnation of a lost party, which must wait until it is readmitted.
 
-        The new incarnation must wait until it is readmitted. If it requested a receipt, return the answer, otherwise
-        ``None``.
+        If the new incarnation requested a receipt, return the packet that tells it to wait; otherwise ``None``.
         """
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)

@@ -102,7 +102,7 @@ def _fetched(
 
 
 def _described(form: DatasetForm) -> str:
-    """Return the file names of a form, and the description of the files from its reader."""
+    """Return the names of the files in ``form``, and the docstring of ``form.read``, which describes the files."""
     listed = ", ".join(file.path for file in form.files)
     return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
 
