@@ -176,8 +176,8 @@ class AlignmentState:
     def stored_union(self, most: Mapping[str, int]) -> TokenUnion | None:
         """Return the union that ``remember_union`` stored; ``None`` if it does not exist or is damaged.
 
-        The union has the first tokens of each list. The result is also ``None`` if these are more than ``most``, which
-        has a number for each party in the roster's order.
+        The union has tokens from the beginning of each party's list. The result is also ``None`` if the union has more
+        tokens of a party than ``most`` allows for this party. The parties in ``most`` are in the roster's order.
         """
         raw = _read(self.folder / "union.bin", 1).reshape(-1)
         if _keyed(self.root, b"anyparty.union", raw[SIZE:]).digest() != raw[:SIZE].tobytes():
@@ -281,7 +281,7 @@ class _RowsHash:
 
 
 def _keyed(key: bytes, purpose: bytes, *parts: NDArray[Any]) -> hmac.HMAC:
-    """Return a keyed hash of the content of ``parts``, one after the other; it has 32 bytes."""
+    """Return a keyed hash of 32 bytes of the content of ``parts``, one after the other."""
     whole = hmac.new(key, purpose, "sha256")
     for part in parts:
         whole.update(part.data)

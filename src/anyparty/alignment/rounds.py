@@ -226,8 +226,8 @@ class TokenUnion:
         """Return the union of this union's tokens, and after them ``more`` tokens of the same parties.
 
         The result is equal to the union that ``of`` makes from all tokens, but takes much less time if ``more`` is
-        small. The rows of both unions must be sorted by their tokens. The result is ``None`` if the heads do not
-        identify the tokens, which is true for about one of a million unions.
+        small. The rows of both unions must be sorted by their tokens. The result is ``None`` if different tokens have
+        the same first 8 bytes, which happens in about one of a million unions.
 
         Raises:
             MessageError: the list of a party contains the same token twice.

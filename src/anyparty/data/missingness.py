@@ -130,8 +130,8 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
 def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = False) -> DrawnMask:
     """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
-    Rows that no party holds are redrawn from the distribution of all other rows, unless ``keep_empty`` is true. For
-    such a row, the first party that holds it is drawn, then the parties after this one.
+    Unless ``keep_empty`` is true, rows that no party holds are redrawn from the distribution of all other rows: the
+    first party that holds the row is drawn, then the parties after this one.
     """
     observed = rng.random(p.shape) >= p
     empty = np.flatnonzero(~observed.any(axis=1) & (not keep_empty))
@@ -323,8 +323,8 @@ class ScarceLabels(_Shown):
     """A mechanism in which only ``n`` rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, sec. 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
-    of which all parties hold 200. The labelled rows are drawn independently of values and classes. For all rows except
-    these ``aligned`` rows, the mechanism ``rest`` draws which parties hold them.
+    of which all parties hold 200. The labelled rows are drawn independently of values and classes. The mechanism
+    ``rest`` draws which parties hold each of the other rows.
 
     Attributes:
         n: the number of labelled rows.
@@ -360,6 +360,8 @@ class ScarceLabels(_Shown):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SequentialMAR(_Shown, ABC):
     """Base class of ``MAR1`` and ``MAR2``, which select a row's blocks one by one until a condition holds.
+
+    The blocks that were not selected are missing.
 
     Attributes:
         threshold: the threshold for the variance of a row's features in one block.

@@ -185,7 +185,7 @@ def _bytes_panel(axis: Axes, suite: OneExchangeSuite, here: Sequence[Cell], data
 
 
 def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
-    """Return a cell for each data set, method, number of columns and number of aligned rows that has runs.
+    """Return one cell for each data set, method, number of columns and number of aligned rows with runs.
 
     The measures of a cell are ``score`` in per cent; ``rounds`` and ``bytes`` of the method's own messages;
     ``formula_rounds`` and ``formula_bytes`` by the paper's formula, for the runs that the formula covers; and

@@ -253,7 +253,7 @@ def check_classes(label: pl.Series, where: str) -> None:
 
 
 def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
-    """Describe two classes that may be one, and return the rarer one, too; ``None`` if there are no such classes."""
+    """Return a sentence on two classes that may be one class, and the rarer of the two, or ``None``."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
         key: object = _without_punctuation(name)

@@ -183,7 +183,7 @@ def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
     Args:
         known: the numbers or dates.
         noun: the word for a value in the remark.
-        setting: an alternative to empty cells, for the remark.
+        setting: the end of the remark: a setting that marks the values as missing; may be empty.
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)

@@ -182,8 +182,8 @@ async def _let_in(
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     """Check that the predictions for the validation rows are not NaN, because they can be NaN even if the loss is not.
 
-    ``answered`` begins with the predictions for the ``validation`` validation rows. If only some of these predictions
-    are NaN, a remark is given.
+    ``validation`` is the number of validation rows. Their predictions are the first in ``answered``. If only some of
+    these predictions are NaN, a remark is given.
 
     Raises:
         Diverged: no validation row has a usable prediction, because predictions are NaN.

@@ -4,7 +4,7 @@ The messages of one sender, receiver and tag arrive once and in order, or the re
 
 A party that waits for another party regularly requests a sign of life.  A thread of the other party answers, so a long
 training step is not mistaken for silence.  A party gives up on another party that is silent for longer than
-``Timeouts`` allows, because messages may have been missed.  Each process of a party is an *incarnation*.  If the
+``Timeouts`` allows.  Each process of a party is an *incarnation*.  If the
 process of a lost party restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both
 sides.
 

@@ -337,9 +337,9 @@ class Apc:
 def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
     """Return the stage that fits the classifier to joint embeddings z_A, stored under the name ``teacher`` (figure 4).
 
-    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The joint
-    embeddings of these rows are already known. To score answers in place of the loss, the active party would need
-    messages from the passive parties, which may be offline during this stage.
+    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The
+    active party computes this loss alone, because it has stored the joint embeddings of these rows. To compute the
+    run's metric instead, it would need messages from the passive parties, which may be offline during this stage.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
