@@ -65,7 +65,8 @@ class AlignmentState:
             parties; zeros if there is no usable state.
         root: [32] the party's root secret; zeros if there is no usable state.
         entries: [L, 16] the keyed hashes of the L ids in the party's list.
-        remembered: the number of ids of the last alignment and the hash of its rows, if ``matched`` found them valid.
+        remembered: the number of ids of the last alignment, and a hash of these ids and their rows; ``None`` unless
+            ``matched`` found that the stored rows are still valid.
     """
 
     folder: Path
@@ -254,7 +255,8 @@ class TokenLists:
 class _RowsHash:
     """A keyed hash of ids in their order, of a list's entries, and of the rows of these entries.
 
-    All three can only grow. Each has a hash of its own, so that a growing table needs only its new rows hashed.
+    Ids, entries and rows can only be appended, and each of them has a hash of its own. If a table grows, only its new
+    rows are hashed.
 
     Attributes:
         length: the number of entries so far.

@@ -106,11 +106,10 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
 
 
 def last_common(stages: Sequence[Stage], stage_epoch: StageEpoch) -> StageEpoch:
-    """Return the last (stage, epoch) that all parties reached together before this party reached ``stage_epoch``.
+    """Return the last (stage, epoch), up to ``stage_epoch``, that all parties reached together.
 
-    Parties do not wait for each other in local stages.  If ``stage_epoch`` is in a local stage, or directly after a
-    last stage that is local, the result is therefore the start of that stage, or of the first local stage in an
-    uninterrupted series.
+    Parties do not wait for each other in local stages.  If ``stage_epoch`` is in a local stage, or is the end of a run
+    whose last stage is local, the result is therefore the start of the first stage in this series of local stages.
     """
     stage, epoch = stage_epoch
     first = stage

@@ -89,7 +89,8 @@ async def impute(
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
     """Return the imputed block, computed from the samples ``told["z"]`` and their weights ``told["weight"]``.
 
-    If ``counts`` is true, each weight belongs to one sample of the block, drawn with ``turn.block_noise``.
+    If ``counts`` is true, the weights include the probability that the block is missing. Each weight then belongs to
+    one sample of the block, which is drawn with ``turn.block_noise``.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
