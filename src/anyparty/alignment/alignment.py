@@ -186,8 +186,8 @@ def align(tables: Sequence[Table], *, apart: bool = False, first: str | None = N
 def _id_columns(position: Mapping[str, NDArray[np.int64]], tables: Sequence[Table], first: str) -> pl.DataFrame | None:
     """Return the id columns [N, m] of the aligned rows, with the names and types of the table of party ``first``.
 
-    A row's ids are taken from the table of party ``first``, or from the first table that has the row. A column becomes
-    text if ids from another table do not fit its type.
+    A row's ids are taken from the table of party ``first``. If this table lacks the row, they are taken from the first
+    table that has the row. A column becomes text if ids from another table do not fit its type.
     """
     held = [(table.party, table.id_columns) for table in tables if table.id_columns is not None]
     if len(held) < len(tables):
@@ -302,9 +302,9 @@ class NearMatch:
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
-    """Find, for each party, the changes of ids that give it the largest number of common ids with other parties.
+    """Find, for each party, the changes of ids with which the party has the most ids in common with other parties.
 
-    A party's result contains only changes that are necessary for this number.
+    Changes that do not increase the number of common ids are left out.
 
     Args:
         ids: [N], distinct.

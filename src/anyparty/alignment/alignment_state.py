@@ -65,7 +65,8 @@ class AlignmentState:
             parties; zeros if there is no usable state.
         root: [32] the party's root secret; zeros if there is no usable state.
         entries: [L, 16] the keyed hashes of the L ids in the party's list.
-        remembered: the number of ids of the last alignment and the hash of its rows, if ``matched`` found them valid.
+        remembered: the number of ids of the last alignment, and a hash of these ids and their rows; ``None`` unless
+            ``matched`` found that the stored rows are still valid.
     """
 
     folder: Path
@@ -176,8 +177,8 @@ class AlignmentState:
     def stored_union(self, most: Mapping[str, int]) -> TokenUnion | None:
         """Return the union that ``remember_union`` stored; ``None`` if it does not exist or is damaged.
 
-        The union has the first tokens of each list. The result is also ``None`` if these are more than ``most``, which
-        has a number for each party in the roster's order.
+        The union has tokens from the beginning of each party's list. The result is also ``None`` if the union has more
+        tokens of a party than ``most`` allows for this party. The parties in ``most`` are in the roster's order.
         """
         raw = _read(self.folder / "union.bin", 1).reshape(-1)
         if _keyed(self.root, b"anyparty.union", raw[SIZE:]).digest() != raw[:SIZE].tobytes():
@@ -240,7 +241,7 @@ class TokenLists:
         return union
 
     def _from(self, start: Mapping[str, int]) -> TokenUnion:
-        """Return the union of each list's tokens from index ``start`` of the list."""
+        """Return the union of the tokens from index ``start[name]`` of each party's list."""
         sizes, tokens = {name: self.filled[name] - start[name] for name in self._lists}, self.points
         if self.state is not None and start != self.stored:
             tokens = np.concatenate([
@@ -254,7 +255,8 @@ class TokenLists:
 class _RowsHash:
     """A keyed hash of ids in their order, of a list's entries, and of the rows of these entries.
 
-    All three can only grow. Each has a hash of its own, so that a growing table needs only its new rows hashed.
+    Ids, entries and rows can only be appended, and each of them has a hash of its own. If a table grows, only its new
+    rows are hashed.
 
     Attributes:
         length: the number of entries so far.
@@ -281,7 +283,7 @@ class _RowsHash:
 
 
 def _keyed(key: bytes, purpose: bytes, *parts: NDArray[Any]) -> hmac.HMAC:
-    """Return a keyed hash of the content of ``parts``, one after the other; it has 32 bytes."""
+    """Return a keyed hash of 32 bytes of the content of ``parts``, one after the other."""
     whole = hmac.new(key, purpose, "sha256")
     for part in parts:
         whole.update(part.data)

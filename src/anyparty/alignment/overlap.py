@@ -244,8 +244,8 @@ def _table(title: str, first: str, last: str) -> RichTable:
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
     """Return a frame with one line for each set of parties, most frequent set first.
 
-    Its columns are the packed set, the number of rows, the number of labelled rows, and the index of the set's first
-    row.
+    The frame's columns are the packed set, the number of rows, the number of labelled rows, and the index of the set's
+    first row.
     """
     n, parties = observed.shape
     packed = np.zeros((n, max(1, -(-parties // 64)) * 8), dtype=np.uint8)

@@ -292,7 +292,8 @@ async def _play(
 def _union(plan: ListPlan) -> TokenUnion:
     """Return the union of all parties' tokens, with its rows in random order if the secrets are not new.
 
-    With the secrets of an earlier alignment, sorting by tokens would reveal where rows were added.
+    With the secrets of an earlier alignment, an id has the same token as before. If rows were sorted by tokens, the new
+    indices of a party's earlier rows would therefore reveal between which of them other rows were added.
     """
     assert plan.tokens is not None
     union = plan.tokens.union().without(plan.left_out)

@@ -226,8 +226,8 @@ class TokenUnion:
         """Return the union of this union's tokens, and after them ``more`` tokens of the same parties.
 
         The result is equal to the union that ``of`` makes from all tokens, but takes much less time if ``more`` is
-        small. The rows of both unions must be sorted by their tokens. The result is ``None`` if the heads do not
-        identify the tokens, which is true for about one of a million unions.
+        small. The rows of both unions must be sorted by their tokens. The result is ``None`` if different tokens have
+        the same first 8 bytes, which happens in about one of a million unions.
 
         Raises:
             MessageError: the list of a party contains the same token twice.
@@ -280,9 +280,10 @@ class TokenUnion:
         return np.ascontiguousarray(out.T)
 
     def few(self) -> list[str]:
-        """Return the parties that share few rows with other parties.
+        """Return the parties that share few rows with other parties: under 1 % of the largest possible number.
 
-        These are parties with under 1 % of the largest possible number of shared rows, given the lengths of all lists.
+        The largest possible number is the number of ids in the party's list, or in all other lists together if this
+        number is smaller.
         """
         holders = np.zeros(self.n, dtype=np.uint16)
         for rows in self.rows.values():

@@ -134,8 +134,8 @@ class Secret:
 def random_order(n: int) -> NDArray[np.int64]:
     """Return a random permutation [n] from the operating system's random numbers.
 
-    The order is that of random numbers of 64 bits. For about one of a million orders of five million items, two of
-    these numbers are equal; the order of their items is then not random.
+    The permutation sorts n random numbers of 64 bits. Among five million numbers, two are equal with a probability of
+    about one in a million. The order of these two is then not random.
     """
     return sorting(np.frombuffer(secrets.token_bytes(8 * n), dtype=np.uint64))
 

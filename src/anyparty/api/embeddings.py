@@ -20,7 +20,7 @@ from anyparty.training.loop import ROWS_AT_ONCE
 
 
 def embeddings(method: Method, member: Member, rows: Rows, alignment: Alignment, wanted: Tensor) -> pl.DataFrame | None:
-    """Return a party's embeddings of the selected rows, in the order of its table.
+    """Return a party's embeddings of the selected rows, in the order of the party's table.
 
     Args:
         method: the trained method.

@@ -319,8 +319,8 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
 def same_settings(old: str, new: str, own: Method | None = None) -> None:
     """Check that two TOML texts are settings of the same run; the paths of tables may differ.
 
-    ``own`` is the method of the new settings, if it is user-defined.  If the old settings do not describe such a
-    method, as in earlier versions, only the titles of the methods are compared.
+    ``own`` is the method of the new settings, if it is user-defined.  If the old settings do not describe their
+    user-defined method, as in earlier versions, only the titles of the methods are compared.
 
     Raises:
         ResumeError: a setting or the order of the parties differs.

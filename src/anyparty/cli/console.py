@@ -141,7 +141,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
 
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
-    """Reject an output file like ``check_output``; the run's own tables are protected, too."""
+    """Make the checks of ``check_output``, and also reject an output file that is one of the run's own tables."""
     from anyparty.api.runs import settings_of
 
     own = () if out is None else settings_of(run).parties.values()

@@ -145,7 +145,7 @@ def most_frequent_share(table: Path) -> float:
 
 
 def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
-    """Repeat a federation's last run in this process, and return for each party whether both weights are equal."""
+    """Repeat a federation's last run in this process; return, for each party, whether both runs give equal weights."""
     copies = {}
     sites = {name: SiteConfig.read((federation / "kits" / name).resolve()) for name in NAMES}
     for name, site in sites.items():

@@ -299,7 +299,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
 
 
 def check_connection(kit: Path) -> Iterator[Finding]:
-    """Check that the server answers; at the active party, check that its port is free or used by its own site."""
+    """Check that the server answers. At the active party, check that only its own site listens at the server's port."""
     try:
         gate = ServerAddress.of(kit)
     except AnypartyError as error:

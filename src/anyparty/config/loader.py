@@ -125,7 +125,7 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
             values.pop(name, None)
     if isinstance(values, dict) and groups == ["method"] and key in OTHER:
         values.pop(OTHER[key], None)
-        values.pop("own", None)  # "own" in a run's config.toml belongs to the replaced method
+        values.pop("own", None)  # in a run's config.toml, "own" describes the previous method
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:

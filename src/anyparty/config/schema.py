@@ -60,8 +60,8 @@ class TrainSettings(Settings):
     party's weights over the last quarter of the epochs, or the last weights if training stops before that quarter.
 
     ``balance`` gives every class the same total weight, both in the loss and in the choice of the predicted class.  The
-    predicted probabilities are then corrected, so that they fit the shares of the classes among the training rows.
-    Batches stay random, because balanced batches would reveal labels.
+    predicted probabilities are then corrected to the class frequencies in the training rows.  Batches stay random,
+    because balanced batches would reveal labels.
 
     ``batches`` selects how batches are drawn.  ``"mixed"`` draws a batch from all training rows.  ``"by-pattern"``
     draws a batch from rows that the same parties hold.

@@ -86,7 +86,8 @@ def _explain(error: ValidationError, model: type[BaseModel], values: Mapping[str
     """Describe pydantic's errors in one sentence, and suggest the most similar key for each unknown key.
 
     If a setting accepts several types, pydantic reports one error for each of them. Only the errors deepest inside the
-    value are described, because the value has the type of their container.
+    value are described. For a list with a wrong item, for example, the error is about the item, and does not say that
+    a number is also accepted in place of the list.
     """
     problems, wrong = list[str](), dict[str, list[Any]]()
     for found in error.errors(include_url=False):

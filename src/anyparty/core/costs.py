@@ -167,8 +167,8 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
     """Return the inputs of equation (9) for every passive party of a run.
 
-    ``rows`` [N] bool marks the rows that the method uses. D is the number of training rows among them that the passive
-    party holds.
+    In the equation, D is the number of training rows that the method uses and the passive party holds; ``rows`` [N]
+    bool marks the rows that the method uses.
     """
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)

@@ -128,7 +128,7 @@ def _shown(value: Any) -> str:
 
 
 def _numbers(value: Any) -> str:
-    """Describe a tensor or array: its type, dtype, shape and, if its numbers are data, their hash."""
+    """Describe a tensor or array: its type, dtype, shape and, unless the numbers are trained or absent, their hash."""
     description = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
     if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
         return description

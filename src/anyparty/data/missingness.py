@@ -130,8 +130,8 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
 def independent(rng: np.random.Generator, p: Numbers, *, keep_empty: bool = False) -> DrawnMask:
     """Draw a mask of cells that are missing independently with probabilities ``p`` [N, K] < 1.
 
-    Rows that no party holds are redrawn from the distribution of all other rows, unless ``keep_empty`` is true. For
-    such a row, the first party that holds it is drawn, then the parties after this one.
+    Unless ``keep_empty`` is true, rows that no party holds are redrawn from the distribution of all other rows: the
+    first party that holds the row is drawn, then the parties after this one.
     """
     observed = rng.random(p.shape) >= p
     empty = np.flatnonzero(~observed.any(axis=1) & (not keep_empty))
@@ -274,7 +274,7 @@ class MNAR(_Shown):
             raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask by the means of blocks' features in each row; the arguments are those of ``Mechanism.draw``."""
+        """Draw a mask that depends on each block's mean in a row; the arguments are those of ``Mechanism.draw``."""
         mean = row_statistic(self.name, n, K, blocks, "mean")
         p = np.where(mean > 0, self.p, 1 - self.p)
         return independent(stream(seeds, name), p, keep_empty=self.keep_empty)
@@ -323,8 +323,8 @@ class ScarceLabels(_Shown):
     """A mechanism in which only ``n`` rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, sec. 5).
 
     For tables, the paper uses 500 labelled rows, of which all parties hold 100. For images, it uses 1000 labelled rows,
-    of which all parties hold 200. The labelled rows are drawn independently of values and classes. For all rows except
-    these ``aligned`` rows, the mechanism ``rest`` draws which parties hold them.
+    of which all parties hold 200. The labelled rows are drawn independently of values and classes. The mechanism
+    ``rest`` draws which parties hold each of the other rows.
 
     Attributes:
         n: the number of labelled rows.
@@ -361,6 +361,8 @@ class ScarceLabels(_Shown):
 class SequentialMAR(_Shown, ABC):
     """Base class of ``MAR1`` and ``MAR2``, which select a row's blocks one by one until a condition holds.
 
+    The blocks that were not selected are missing.
+
     Attributes:
         threshold: the threshold for the variance of a row's features in one block.
         step: the decrease of the threshold after each block.
@@ -384,7 +386,7 @@ class SequentialMAR(_Shown, ABC):
         """
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """Draw a mask by the blocks' variances in each row; the arguments are those of ``Mechanism.draw``."""
+        """Draw a mask that depends on each block's variance in a row; the arguments are those of ``Mechanism.draw``."""
         order, variance = self._ordered(seeds, name, n, K, blocks)
         return _until(self.stops(variance), order)
 
@@ -412,7 +414,10 @@ class SequentialMAR(_Shown, ABC):
     def _ordered(
         self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None
     ) -> tuple[NDArray[np.int64], Numbers]:
-        """Return the random order of a row's blocks [N, K], and their variances in this order [N, K]."""
+        """Draw an order of the K blocks for each row [N, K]; also return the blocks' variances in this order [N, K].
+
+        The variance of a block is taken over the features of the block in one row.
+        """
         variance = row_statistic(self.name, n, K, blocks, "var")
         order = stream(seeds, name).random((n, K)).argsort(axis=1)
         return order, np.take_along_axis(variance, order, axis=1)

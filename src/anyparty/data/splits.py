@@ -382,10 +382,11 @@ def _balanced(key: NDArray[np.float64], patterns: NDArray[np.int64]) -> NDArray[
 
 
 def counts_of(sizes: NDArray[np.int64], test: float, validation: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers of test and of validation rows of each class; ``sizes`` has the numbers of all rows.
+    """Return the number of test rows and the number of validation rows of each class.
 
-    The sum over all classes is the rounded share of all rows (method of largest remainders). Each class has at
-    least one row in every part with a share above 0.
+    ``sizes`` has the number of rows of each class. The test rows of all classes together are the rounded share ``test``
+    of all rows (method of largest remainders), and so are the validation rows with the share ``validation``. Each class
+    has at least one row in every part with a share above 0.
 
     >>> [counts.tolist() for counts in counts_of(np.array([236, 4]), 0.2, 0.15)]
     [[47, 1], [35, 1]]

@@ -127,8 +127,8 @@ def check_training_labels(
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
     """Return class weights that give all classes the same total weight: n / (C n_c).
 
-    n is the number of labelled training rows, n_c the number of those of class c, and C the number of classes with n_c
-    > 0. The mean weight of these rows is 1.
+    n is the number of labelled training rows, n_c the number of these rows with class c, and C the number of classes
+    with n_c > 0. The mean weight of these rows is 1.
     """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)

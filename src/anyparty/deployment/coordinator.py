@@ -72,7 +72,7 @@ def init(
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
     key and requests a certificate from the active party (module ``flare.provisioning``).
 
-    ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
+    ``site`` contains further settings, which are written into the file ``local/anyparty.toml`` of a party's kit.
 
     If the settings have the path of a party's table, the path is written into the party's kit. A job never contains the
     path.

@@ -1,7 +1,7 @@
 """The result of ``compare``: scores of methods on identical rows, and differences from a baseline, paired by seed.
 
-The test rows are scored in two ways: with the blocks that remain at the missing rate (``present`` is null), and with
-each number of present parties (``present`` is this number). A block is a party's columns of a row. If the method does
+The test rows are scored in two ways: after blocks were removed at the missing rate (``present`` is null), and with each
+number of present parties (``present`` is this number). A block is a party's columns of a row. If the method does
 not answer a row, the row is scored with a constant answer: the class frequencies of the training rows, or in a
 regression the mean label of these rows. ``coverage`` is the share of rows that the method itself answered.
 """
@@ -83,7 +83,7 @@ class Comparison:
 
         Args:
             by: the columns to group by: some of "method", "missing" and "present"; "method" is always included.
-                Without "present", scores are for the test rows with the blocks that remain at the missing rate.
+                Without "present", scores are for the test rows after blocks were removed at the missing rate.
                 ``None`` does not group, and returns one row for each run and number of present parties.
             metric: the metric of the scores, such as "auroc"; by default the metric of the comparison.
 

@@ -393,7 +393,7 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
-    """Return a CSV with a line for each ratio: a method's score after one training, divided by its score after another.
+    """Return a CSV with a line for each ratio of two scores of a method.
 
     The score after training with the suite's last missingness mechanism is divided by the score after training with the
     first mechanism. The column ``ratio`` covers the seeds that both trainings share. The column ``ratio_compared``

@@ -35,7 +35,7 @@ RatioPlace = tuple[str, str, str]
 
 
 def aggregate(suite: MissingBlocksSuite, records: Records) -> list[Cell]:
-    """Return a cell for each data set, method, number of parties, training and test mechanism that has runs.
+    """Return one cell for each data set, method, number of parties, training mechanism and test mechanism with runs.
 
     The measures of a cell are ``score`` in per cent; ``seconds``, the duration of the training; ``epoch_seconds``, the
     CPU time of an epoch; ``missing_in_training`` and ``missing_at_test``, the shares of blocks that are missing.
@@ -165,9 +165,9 @@ def comparable_means(cells: Sequence[Cell], published: MethodMeans) -> tuple[Met
 
 
 def training_pairs(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> dict[RatioPlace, tuple[Cell, Cell]]:
-    """Return the two cells of each ratio: trained under the suite's first mechanism, and under its last mechanism.
+    """Return pairs of cells that differ only in the training mechanism: the suite's first mechanism and its last one.
 
-    Pairs that share no seed are left out.
+    The keys are the data set, the method and the test mechanism. Pairs that share no seed are left out.
     """
     less, more = suite.train_missing[0], suite.train_missing[-1]
     at = {(cell["dataset"], cell["method"], cell["test"], cell["missing"]): cell for cell in cells}

@@ -255,7 +255,7 @@ class MissingBlocksDataset(SuiteDataset):
         labelled: numbers of labelled rows; by default all training rows are labelled.
         rows: number of training rows to draw; by default all rows.
         repeats: for objects with several views, two numbers: how often each training object, and how often each test
-            object, becomes a row. In each row, a party gets one of its views at random.
+            object, becomes a row. Each party has some of the views, and gets one of them at random in each row.
 
     """
 

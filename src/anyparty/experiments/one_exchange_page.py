@@ -187,7 +187,7 @@ def _bytes_panel(axis: Axes, suite: OneExchangeSuite, here: Sequence[Cell], data
 
 
 def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
-    """Return a cell for each data set, method, number of columns and number of aligned rows that has runs.
+    """Return one cell for each data set, method, number of columns and number of aligned rows with runs.
 
     The measures of a cell are ``score`` in per cent; ``rounds`` and ``bytes`` of the method's own messages;
     ``formula_rounds`` and ``formula_bytes`` by the paper's formula, for the runs that the formula covers; and
@@ -223,11 +223,11 @@ def aggregate(suite: OneExchangeSuite, records: Records) -> list[Cell]:
 def over_widths(
     suite: OneExchangeSuite, cells: Sequence[Cell], dataset: str, method: str, aligned: int
 ) -> MeanSpread | None:
-    """Return the mean and the standard deviation of a method's scores over the numbers of columns.
+    """Return the mean and the standard deviation of a method's scores over the active party's numbers of columns.
 
-    The paper's figures 5 and 8 show the same quantities. Return ``None`` if a number of columns lacks results of some
-    seeds. With fewer columns the task is harder, so a mean over only some numbers of columns would be biased. A method
-    that only the active party runs has one value for all numbers of aligned rows.
+    The paper's figures 5 and 8 show the same quantities. Return ``None`` if a seed is missing at some number of
+    columns. With fewer columns the task is harder, so a mean over only some numbers of columns would be biased. If only
+    the active party runs the method, the result does not depend on ``aligned``, the number of aligned rows.
     """
     repeats = max((len(cell.seeds("score")) for cell in cells if cell["dataset"] == dataset), default=0)
     means = {

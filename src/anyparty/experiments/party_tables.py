@@ -51,8 +51,8 @@ def draw(
 ) -> DrawnMask:
     """Return a random mask of the rows that each party has, drawn by a mechanism of missingness.
 
-    The mechanism is the object ``how`` or, if ``how`` is ``None``, the mechanism with the name ``mechanism``. ``name``
-    is "train" or "test". The result is the same for all methods with the same seed.
+    ``how`` is the mechanism; by default the mechanism with the name ``mechanism``. ``name`` is "train" or "test", the
+    part of the data set to which ``blocks`` belong. The result is the same for all methods with the same seed.
     """
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)

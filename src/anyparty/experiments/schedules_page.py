@@ -250,9 +250,9 @@ def scores(record: Record) -> list[float]:
 def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
     """Return the time at the end of each epoch, in time units, for a round trip of the duration ``latency``.
 
-    A round lasts as long as its local iterations and one round trip. So if the run had another latency, the difference
-    between the two latencies is added for every round. If parties communicate one by one, the run must have had the
-    latency ``latency``.
+    A round lasts as long as its local iterations and one round trip. If the run had another latency, the difference
+    between the two latencies is therefore added for every round. This is not possible if the active party exchanges
+    messages with one party at a time; such a run must have had the latency ``latency``.
     """
     run = record["run"]
     more = 0.0 if suite.algorithms[run["method"]].at_once else latency - run["latency"]
@@ -275,7 +275,7 @@ def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency
 
 
 def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
-    """Return a cell for each data set, case, latency and algorithm that has runs and a target.
+    """Return one cell for each data set, case, latency and algorithm with runs and a target.
 
     The facts of a cell also include:
         rate: the chosen learning rate.

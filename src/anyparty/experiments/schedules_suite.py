@@ -10,8 +10,8 @@ time-out) and algorithms. Its runs have two steps:
 
 The second step reads the rates from the records of the first step, so an interrupted suite continues with the same
 rates. In a schedule with rounds, latency changes only the duration of rounds, so one training gives the results for all
-latencies. If parties communicate one by one (VAFL), latency determines their order. Such an algorithm trains once for
-each latency, at the rate that was chosen at the latency ``search_latency``.
+latencies. With VAFL, the active party exchanges messages with one party at a time, and latency changes the order of the
+parties. VAFL therefore trains once for each latency, at the rate that was chosen at the latency ``search_latency``.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ class AlgorithmEntry(Settings):
     """An algorithm: a schedule, its number of epochs and its grid of learning rates.
 
     Attributes:
-        epochs: number of epochs.  If parties communicate one by one, this number is multiplied by the number of
-            parties.
+        epochs: number of epochs.  If the active party exchanges messages with one party at a time, this number is
+            multiplied by the number of parties.
         rates: the grid of learning rates, in place of the suite's grid; empty to keep the suite's grid.
         rate_of: name of the algorithm whose chosen rate is used, so that this algorithm needs no search; empty to
             search.
@@ -224,7 +224,10 @@ class AlgorithmEntry(Settings):
 
     @property
     def at_once(self) -> bool:
-        """True if the parties communicate one by one, in an order that depends on latency."""
+        """True if the active party exchanges messages with one party at a time, when this party is ready.
+
+        The latency then changes the order of the parties.
+        """
         return schedule(**self.schedule)[0].at_once
 
 

@@ -110,17 +110,17 @@ class Batch:
         return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
 
     def generator(self, name: str) -> torch.Generator:
-        """Return a random stream for this step; all parties that pass the same ``name`` get equal numbers."""
+        """Return this batch's random stream ``name``, which gives all parties equal numbers."""
         return self.seeds.torch(name, *self.step_id)
 
     def own(self, name: str) -> torch.Generator:
-        """Return the private random stream ``name`` for this step, which no other party can reproduce."""
+        """Return the party's private random stream ``name`` for this batch; no other party can reproduce it."""
         return self.seeds.own.torch(name, *self.step_id)
 
     def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
         """Let modules draw random numbers (for example for dropout) from a private stream of the party.
 
-        The stream belongs to this step; ``name`` selects it.
+        Each batch has its own streams; ``name`` selects one.
 
         The body of the ``with`` statement must not contain an ``await``, because other coroutines would draw from this
         stream too.

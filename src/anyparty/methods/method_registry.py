@@ -3,9 +3,10 @@
 A parameter that would have no effect is rejected if its value differs from the default. Setting the default is the same
 as leaving the parameter out.
 
-A run folder or model stores no code. If the user passes the method for a saved model, its whole description (see
-``core.object_description``) must match. The same holds for the parameters of a shipped method. Exception: a field that
-was added to the class later may have its default value.
+A run folder or model stores no code. If the user passes a method object for a saved model, the description of this
+object (see ``core.object_description``) must be equal to the saved description. For a method of this package, all
+parameters must be equal. A saved description may lack a field that was added to the class later, if this field of the
+object has its default value.
 """
 
 from __future__ import annotations

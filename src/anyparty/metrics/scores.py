@@ -12,8 +12,8 @@ Notation  n rows, m of them with a label and an answer, C classes.
     log_loss    mean of -log p(label) in nats, with p at least float32's epsilon.
     rmse, mae   root mean squared error and mean absolute error in the label's own units.
     loss        the log-loss of the networks' own answers, or the squared error of the standardized label. It differs
-                from log_loss only with ``train.balance``: then log_loss is computed from probabilities that are brought
-                back to the classes' shares of the training rows.
+                from log_loss only with ``train.balance``: then log_loss is computed from probabilities that are
+                corrected to the class frequencies in the training rows.
 
 Rows of a class that did not occur in training are wrong in all metrics. If the model knows two classes, f1 and auroc
 still refer to the second class. A metric that is undefined on its rows is NaN: any metric without rows, the AUROC and

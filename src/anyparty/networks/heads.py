@@ -146,10 +146,10 @@ class ModuleHeads(nn.Module):
         return torch.stack([self._outputs_of(m, u[:, m], present[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the inputs unchanged, once for every module: [B, F, I] -> [B, F, M, I].
+        """Return F inputs for each row, unchanged and once for every module: [B, F, I] -> [B, F, M, I].
 
-        A caller takes means of these inputs, to which ``finish`` applies the modules. In ``StackedMLP``, this function
-        applies the first layer.
+        The caller computes means over the F inputs, and passes the means to ``finish``, which applies the modules. The
+        same method of ``StackedMLP`` applies the first layer.
 
         Raises:
             ConfigError: h has a wrong width.

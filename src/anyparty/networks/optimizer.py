@@ -81,7 +81,8 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        # Other schedules accept such parameters, because ``--set`` may have replaced the schedule in a settings file.
+        # A parameter of another schedule is an error only with "constant". With "cosine", for example, ``milestones``
+        # is accepted, because ``--set`` may have replaced the schedule "step" of a settings file.
         if idle and self.schedule == "constant":
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip

@@ -262,7 +262,7 @@ def draw_recorded_scores(by_count: Mapping[str, Mapping[str, Any]], metric: str,
 
 
 def _labelled_lines(axis: Axes, values: Mapping[str, float]) -> None:
-    """Draw a dashed line with a label for each value except NaN; the label is above the highest line, else below."""
+    """Draw a dashed line with a label for each value except NaN: the label is above the highest line, below others."""
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     highest = max(finite.values(), default=0.0)
     for place, (name, value) in enumerate(finite.items()):

@@ -150,7 +150,7 @@ class PeerGroup:
 
 @dataclass(frozen=True)
 class Probe:
-    """A request to a party whose answer no prediction waits for; an answer after the time ``until`` is late."""
+    """A request to a party; no prediction waits for the answer. An answer after the time ``until`` is late."""
 
     number: int
     until: float

@@ -243,8 +243,8 @@ def empty_now(columns: pl.DataFrame, shares: Mapping[str, float]) -> Iterator[st
     Rows whose cells are all empty are not counted, because ``without_cells`` reports them. In the other n rows, a
     column is reported in two cases:
 
-    - It is wholly empty, n is at least ``FEW_ROWS``, and this is not an accident: at most the share ``HARDLY`` was
-      empty in training, or in more than ``SOME_ROWS`` rows, n empty cells would have a probability below 0.1%.
+    - All n cells are empty, n is at least ``FEW_ROWS``, and at most the share ``HARDLY`` was empty in training. If n is
+      more than ``SOME_ROWS``, a greater share in training is allowed if its n-th power is below 0.001.
     - n is more than ``SOME_ROWS``, and the share of empty cells is more than ``MORE`` above the share in training.
 
     Args:

@@ -433,7 +433,7 @@ def date_order(text: pl.Series, datetimes: pl.Series, order: str) -> str:
 def _check_zones(
     column: pl.Series, read: date_formats.DateCells, known: date_formats.DateFormat | None, where: str
 ) -> None:
-    """Reject a column if only some of its times have a time zone, or if this differs from training."""
+    """Reject a column if only some of its times have a time zone, or if the column differs in this from training."""
     present = read.values.is_not_null()
     plain, zoned = present & ~read.zoned, present & read.zoned
     if plain.any() and zoned.any():

@@ -355,8 +355,8 @@ class CsvFile:
     def _may_be_short(self, gaps: pl.Series, width: int) -> bool:
         """Return whether a row may have fewer than ``width`` cells; polars fills such rows with nulls.
 
-        ``gaps`` [n] marks the rows whose last cell is empty. Only these rows are examined. A complete row of this kind
-        ends with a separator.
+        ``gaps`` [n] marks the rows whose last cell is empty. Only these rows are examined. If none of their cells is
+        missing, such a row ends with a separator.
         """
         if width == 1 or not gaps.any():
             return False

@@ -253,7 +253,7 @@ def check_classes(label: pl.Series, where: str) -> None:
 
 
 def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
-    """Describe two classes that may be one, and return the rarer one, too; ``None`` if there are no such classes."""
+    """Return a sentence on two classes that may be one class, and the rarer of the two, or ``None``."""
     seen: dict[object, str] = {}
     for name in sorted(counts):
         key: object = _without_punctuation(name)
@@ -272,10 +272,11 @@ def _alike(counts: Mapping[str, int]) -> tuple[str, str] | None:
 
 
 def _without_punctuation(text: str) -> str:
-    """Return the form that a class shares with texts that may be the same class.
+    """Return a simplified class name; two class names with equal results may be one class.
 
-    The form has no quotation marks around it, no stop at its end, no letters of other alphabets that look like Latin
-    letters, and a space in place of each hyphen or underscore between letters or digits.
+    The result is in lower case, without quotation marks around it and without punctuation at its end. Latin letters
+    replace similar letters of other alphabets, a decimal point replaces a decimal comma, and a space replaces a hyphen,
+    underscore or slash between letters or digits.
 
     >>> [_without_punctuation(text) for text in ("'yes'", "good.", "not_paid", "STRASSE", "1,0", ">50K.", "-1")]
     ['yes', 'good', 'not paid', 'strasse', '1.0', '>50k', '-1']

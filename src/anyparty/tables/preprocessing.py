@@ -417,12 +417,12 @@ class Prepare(BaseModel):
         self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
         random: np.random.Generator,
     ) -> NDArray[np.float64]:  # fmt: skip
-        """Draw a level of each categorical column for each row; its output becomes 1, and other levels' outputs 0.
+        """Draw a level of each categorical column for each row; set its output to 1, the other levels' outputs to 0.
 
         Args:
             values: [..., width], preprocessed rows in original units; NaN stays NaN.
-            centers: [..., width], the weights of the levels. Negative weights are used as 0. If no weight is positive,
-                the level with the largest weight is chosen.
+            centers: [..., width]. For categorical columns, the weights of the levels. Negative weights are used as 0.
+                If no weight is positive, the level with the largest weight is chosen. For ``truths``, probabilities.
             truths: numeric columns that hold booleans. They become 1 with the probability in ``centers``, else 0.
             random: the generator of random numbers.
         """

@@ -21,7 +21,8 @@ WIDE = 12  # if a table has more columns, only columns with a remark are shown
 TALL = 48  # if all smaller tables together have more columns, only columns with a remark are shown
 PARTIES = 16  # the largest number of parties in a summary
 # A number is far if it is more than FAR interquartile ranges from the median of at least FEWEST numbers. At most the
-# share RARE of numbers may be far. A far number is an outlier if it is more than APART times as far as the next number.
+# share RARE of numbers may be far. A far number is an outlier if its distance from the median is more than APART times
+# the distance of the next nearer number.
 FAR, APART, RARE, FEWEST = 50, 3, 0.05, 20
 LARGE = 10**8  # whole numbers of at least this size may be identifiers, or times in seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
@@ -182,7 +183,7 @@ def _outlier_remark(known: pl.Series, noun: str, setting: str) -> str:
     Args:
         known: the numbers or dates.
         noun: the word for a value in the remark.
-        setting: an alternative to empty cells, for the remark.
+        setting: the end of the remark: a setting that marks the values as missing; may be empty.
     """
     days = known.cast(pl.Date) if known.dtype.is_temporal() else None
     numbers = (known if days is None else days.cast(pl.Int32)).cast(pl.Float64)
@@ -220,11 +221,11 @@ def _frequent_marks(numbers: pl.Series) -> pl.Series:
 
 
 def _apart(far: pl.Series, numbers: pl.Series) -> pl.Series:
-    """Return the cells of ``far`` that lie apart from the rest of ``numbers``, because a long tail has no gap.
+    """Return the cells of ``far`` that a gap separates from the median; a long tail of numbers has no gap.
 
-    Below or above the median, cells lie apart from the first gap on: there, the distance from the median is more than
-    ``APART`` times the distance of the next number. The smallest or largest number needs no gap if it consists of nines
-    (``NINES``) and is in several cells.
+    A gap lies between two neighbouring numbers on one side of the median, if the distance of the farther number from
+    the median is more than ``APART`` times the distance of the nearer one. The smallest or largest number needs no gap
+    if it consists of nines (``NINES``) and is in several cells.
     """
     middle, found = float(numbers.quantile(0.5, "linear") or 0.0), list[float]()
     for side in (-1, 1):

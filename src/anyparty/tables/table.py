@@ -356,7 +356,10 @@ def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> No
 
 
 def lacking(missing: Sequence[str], others: Iterable[str], where: str) -> TableError:
-    """Return the error for columns that the model requires and the table lacks; ``others`` are its unused columns."""
+    """Return the error for columns that the model requires and the table lacks.
+
+    ``others`` are the columns of the table that the model does not use.
+    """
     message = f"{where}: the model was trained on {some(missing)}, which the table does not have"
     return TableError(continued(message + nearest(missing[0], others), "add the column, empty where it is not known"))
 

@@ -67,7 +67,7 @@ class RunPosition:
     averaged: int = 0
 
 
-FORMAT = 2  # checkpoints without a format number count ``best_epoch`` from 0
+FORMAT = 2  # ``best_epoch`` is counted from 1; checkpoints without a format number count it from 0
 PROGRESS = TypeAdapter(RunPosition)
 # Values of the fields that are missing in checkpoints of the first versions.
 SINCE = {"best_smooth": -math.inf, "lowest": -math.inf, "moved": True, "waited": 0}

@@ -126,7 +126,7 @@ async def share_decision(
     """Return the decision on whether to keep an epoch's weights, whether to stop, and which parties rejoin.
 
     The active party makes the decision and sends it; every other party receives it. The decision is not sent to parties
-    that rejoin after this epoch, because their next message is the plan of the stage.
+    that rejoin after this epoch, because the next message that they expect is the plan of the stage.
 
     No party rejoins after the last epoch of a stage (``last`` is true), because the party could not train its networks
     further.
@@ -182,8 +182,8 @@ async def _let_in(
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     """Check that the predictions for the validation rows are not NaN, because they can be NaN even if the loss is not.
 
-    ``answered`` begins with the predictions for the ``validation`` validation rows. If only some of these predictions
-    are NaN, a remark is given.
+    ``validation`` is the number of validation rows. Their predictions are the first in ``answered``. If only some of
+    these predictions are NaN, a remark is given.
 
     Raises:
         Diverged: no validation row has a usable prediction, because predictions are NaN.

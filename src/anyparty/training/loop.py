@@ -106,11 +106,10 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
 
 
 def last_common(stages: Sequence[Stage], stage_epoch: StageEpoch) -> StageEpoch:
-    """Return the last (stage, epoch) that all parties reached together before this party reached ``stage_epoch``.
+    """Return the last (stage, epoch), up to ``stage_epoch``, that all parties reached together.
 
-    Parties do not wait for each other in local stages.  If ``stage_epoch`` is in a local stage, or directly after a
-    last stage that is local, the result is therefore the start of that stage, or of the first local stage in an
-    uninterrupted series.
+    Parties do not wait for each other in local stages.  If ``stage_epoch`` is in a local stage, or is the end of a run
+    whose last stage is local, the result is therefore the start of the first stage in this series of local stages.
     """
     stage, epoch = stage_epoch
     first = stage
@@ -304,7 +303,10 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Return a random sample of the training rows, to score with the validation rows; called at the active party."""
+    """Return a random sample of the labelled training rows, which are scored after every epoch; at the active party.
+
+    Training scores are computed only in stages with validation scores, so in all other stages the sample is empty.
+    """
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -391,9 +393,8 @@ async def predict_rows(
 ) -> Predictions | None:
     """Run one party's side of a prediction; at the active party, return the predictions, else ``None``.
 
-    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  If the model was
-    trained with class weights, ``Predictions.unweighted`` makes the probabilities fit the classes' shares of the
-    training rows.
+    ``wanted`` [n] are the indices of the rows, and ``asked`` the parties that take part.  If the model was trained with
+    class weights, ``Predictions.unweighted`` corrects the probabilities to the class frequencies in the training rows.
     """
     state.train(False)
     answered = []

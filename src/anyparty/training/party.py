@@ -207,7 +207,8 @@ def _setup(inputs: PartyInputs, config: Config, can: Capabilities) -> Setup:
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
     """At the active party, send the setup; at other parties, receive the setup. Return the setup.
 
-    Every party gets the use of each row.  Label holders also get the task and which parties have each row.
+    Every party receives the use of each row, such as training or test.  Label holders also receive the task, and which
+    parties have each row.
 
     Raises:
         MessageError: the active party's message does not describe a task, or does not fit the number of rows.

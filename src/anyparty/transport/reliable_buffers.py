@@ -261,7 +261,8 @@ class Incoming:
     def _reject(self, key: Key, size: int, limit: int, source: str) -> None:
         """Record a message that was rejected, because there is no room for it.
 
-        A sender that runs this code leaves at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged.
+        The sender must leave at most ``MOST_ON_THE_WAY`` bytes and one message unacknowledged, which bounds the number
+        of rejected bytes.
 
         Raises:
             MessageError: the rejected messages have more than twice as many bytes.

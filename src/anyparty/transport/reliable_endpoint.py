@@ -4,7 +4,7 @@ The messages of one sender, receiver and tag arrive once and in order, or the re
 
 A party that waits for another party regularly requests a sign of life.  A thread of the other party answers, so a long
 training step is not mistaken for silence.  A party gives up on another party that is silent for longer than
-``Timeouts`` allows, because messages may have been missed.  Each process of a party is an *incarnation*.  If the
+``Timeouts`` allows.  Each process of a party is an *incarnation*.  If the
 process of a lost party restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both
 sides.
 
@@ -325,10 +325,9 @@ class ReliableEndpoint:
         return message.tensors
 
     def _register_applicant(self, session: Session, envelope: Envelope) -> Packet | None:
-        """Record a new incarnation of a lost party.
+        """Record a new incarnation of a lost party, which must wait until it is readmitted.
 
-        The new incarnation must wait until it is readmitted. If it requested a receipt, return the answer, otherwise
-        ``None``.
+        If the new incarnation requested a receipt, return the packet that tells it to wait; otherwise ``None``.
         """
         session.applicant = "" if envelope.bye or envelope.gone else envelope.life
         answer = Envelope(life=self.incarnation, to=envelope.life, wait=True)

@@ -212,7 +212,7 @@ class Session:
         """Store a piece of a message; return the whole message if no piece is missing."""
         tag, number = envelope.tag, envelope.number
         if self.incoming.has(tag, number):
-            self.receipts_due[tag] = LONG_AGO  # the receipt is due at once, because a repetition shows that it was lost
+            self.receipts_due[tag] = LONG_AGO  # due at once: a repeated message shows that the last receipt was lost
             return None
         awaited = tag in self.waiting and number == self.incoming.expected[tag]
         try:

@@ -70,7 +70,7 @@ def load(
 
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
-    """Return the first form of a data set whose files are all in one folder, and their paths; ``None`` if none is."""
+    """Return the first form of a data set whose files are all in one folder, and the files' paths, or ``None``."""
     for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]
@@ -102,7 +102,7 @@ def _fetched(
 
 
 def _described(form: DatasetForm) -> str:
-    """Return the file names of a form, and the description of the files from its reader."""
+    """Return the names of the files in ``form``, and the docstring of ``form.read``, which describes the files."""
     listed = ", ".join(file.path for file in form.files)
     return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
 

@@ -22,7 +22,7 @@ class Dataset:
 
     Attributes:
         name: the name by which ``load`` finds the data set.
-        title: the name that its authors use.
+        title: the name that the authors of the data set use.
         task: the kind of task.
         X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
             [n, V, C, H, W] for V views of an object.
@@ -33,7 +33,7 @@ class Dataset:
         classes: the names of the classes, in order; empty for regression.
         blocks: groups of columns (last axis) that belong together, by name.
         steps: T, the number of time steps if the first columns are a flattened time series (``mimic4``), else 0.
-        groups_train: by name, a value for each row [n] that is not a feature, such as the person or the speaker.
+        groups_train: by name, columns [n] that are not features, such as the person or the speaker of each row.
         groups_test: the values of ``groups_train`` for the test rows.
         source: the publication and the address.
         licence: the terms of use.

@@ -43,9 +43,9 @@ class WeightedBatch:
     log_w: Tensor
 
     def known(self, roster: Roster) -> Tensor:
-        """Return a mask [B, K] of the blocks on which the weights depend.
+        """Return a mask [B, K] of the blocks on which the samples' weights depend.
 
-        The mask is False for a party that was lost after it sent its embedding.
+        If a party was lost after it sent its embedding, the mask is False for its blocks.
         """
         lost = torch.tensor([name in self.gathered.silent for name in roster.blocks], device=self.z.device)
         return self.gathered.observed & ~lost

@@ -124,7 +124,8 @@ def standard(x: Tensor) -> Tensor:
 def aggregate(mean: Tensor, variance: Tensor, observed: Tensor) -> Gaussian:
     """Return the Gaussian q(z | x^O) of FALSE-VFL's equation (1).
 
-    Its mean is the mean of the observed parties' means. Its variance is the inverse of their summed precisions.
+    The mean is the average of the observed parties' means. The precision, which is 1 / variance, is the sum of the
+    observed parties' precisions.
 
     Args:
         mean: [B, K, D], any value if not observed.

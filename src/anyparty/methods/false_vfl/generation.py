@@ -91,7 +91,8 @@ def _fill(
 ) -> Imputed:
     """Return the imputed block, computed from the samples ``message["z"]`` and their weights ``message["weight"]``.
 
-    If ``counts`` is true, each weight belongs to one sample of the block, drawn with ``turn.block_noise``.
+    If ``counts`` is true, the weights include the probability that the block is missing. Each weight then belongs to
+    one sample of the block, which is drawn with ``turn.block_noise``.
     """
     z, weight = (message[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)

@@ -91,7 +91,7 @@ class BatchTurn:
         return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
-        """Return standard normal numbers from a private random stream for this step: [L, rows, width]."""
+        """Return standard normal numbers from the batch's private random stream ``name``: [L, rows, width]."""
         return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
 
     def block_noise(self, rows: int, width: int) -> Tensor:

@@ -9,6 +9,7 @@ Symbols   g1   autoencoder of a party's own block, at each party             [n,
           g2   autoencoder of all Z_k side by side, at the active party      [n, sum_k z_k] -> [n, M].
           z_A  g2's embedding of an aligned row: the teacher                 [n, M].
           g3   autoencoder of the active party's block: the student          [n, I] -> [n, M].
+          f3   decoder of the autoencoder g3                                 [n, M] -> [n, I].
 Loss      of g3, row i   ||x_i - f3(g3(x_i))||^2 + lambda * distance(z_A_i, g3(x_i)) if i is aligned            (5)
 
 Stages    represent   every party trains g1 alone, on its aligned rows.
@@ -21,15 +22,15 @@ With lambda = 0 (the paper's ablation), only the last two stages remain, and no 
 
 More than two parties.  The paper has one passive party. Here a row is aligned if the active party and at least one
 passive party have it. Party k trains g1 on the aligned rows that it has, and sends Z_k of these rows. If a passive
-party k lacks a row, g2's first layer uses a learnt vector a_k in place of the term W_k z_k, and g2 does not reconstruct
-the missing embedding. Every aligned row thus has a teacher from exactly the parties that have it. A row is no longer
-aligned if all passive parties that have it were lost before they sent Z_k.
+party k lacks a row, g2 does not reconstruct the missing embedding, and its first layer uses a learnt vector a_k in
+place of the product of the party's weights and the embedding. Every aligned row thus has a teacher from exactly the
+parties that have it. A row is no longer aligned if all passive parties that have it were lost before they sent Z_k.
 
 Differences from the paper
 - Early stopping follows the settings ``train.patience`` and ``train.validation``; the paper has patience 10 and a tenth
-  of the rows. Every party stops its training by its own loss, independently of the other parties. Early stopping of a
-  classifier "head" uses the run's metric, or the head's loss if the head reads joint embeddings (``classify_on =
-  "joint"``). The classifier is not fitted to validation rows.
+  of the rows. Every party stops its training by its own loss, independently of the other parties. With ``classifier =
+  "head"``, early stopping of the head uses the run's metric, or the head's loss if the head reads joint embeddings
+  (``classify_on = "joint"``). The classifier is not fitted to validation rows.
 - (5) is written with norms, which are sums over a row's numbers, but called MSE and MAE, which are means. The setting
   ``reduction`` chooses between them.
 
@@ -338,9 +339,9 @@ class Apc:
 def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
     """Return the stage that fits the classifier to joint embeddings z_A, stored under the name ``teacher`` (figure 4).
 
-    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The joint
-    embeddings of these rows are already known. To score answers in place of the loss, the active party would need
-    messages from the passive parties, which may be offline during this stage.
+    If the classifier is a head, its loss on validation rows decides early stopping and which weights to keep. The
+    active party computes this loss alone, because it has stored the joint embeddings of these rows. To compute the
+    run's metric instead, it would need messages from the passive parties, which may be offline during this stage.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,7 @@ class DistillationLoss:
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of the active party's autoencoder ``name`` on this party's rows of a batch.
+        """Return the loss of the active party's autoencoder ``name`` on the active party's own rows of a batch.
 
         ``teacher`` has the embeddings that the autoencoder learns to reproduce; ``None`` if there is no teacher.
         """

@@ -232,10 +232,8 @@ class RepresentationSharing:
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
     """Return local embeddings side by side [B, sum of widths], and a mask [B, K] of the present parties.
 
-    The embeddings of absent parties are zero.
-
-    Z_k are the local embeddings of party k. ``blocks`` has the Z_k of the parties that sent them. ``widths`` has the
-    widths of all K parties' local embeddings, in the roster's order.
+    The embeddings of absent parties are zero. ``blocks`` has the local embeddings of the parties that sent them.
+    ``widths`` has the width of every party's local embedding, in the roster's order.
     """
     embeddings, masks = [], []
     for name, width in widths.items():

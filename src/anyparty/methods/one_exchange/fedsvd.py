@@ -200,7 +200,7 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, sec
 async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> dict[str, Tensor] | None:
     """Send this party's number of columns to the key generator, and return the keys that the generator sends back.
 
-    The key generator itself sends the other parties their keys. It returns its own keys if it holds columns.
+    At the key generator, send the other parties their keys, and return the generator's own keys if it holds columns.
     """
     holders = (roles.task, roles.data)
     if net.me == roles.keys:

@@ -117,11 +117,11 @@ async def gather(
     Args:
         net: the host's channel.
         seat: the host.
-        rows: the host's rows.
-        batch: the batch.
-        mine: the host's own rows and embeddings.
-        asked: the parties whose blocks may be used.
-        read: the parties whose embeddings this host reads.
+        rows: all rows of the run, as the host knows them.
+        batch: the rows of the batch.
+        mine: the indices of the host's own rows in the batch, and its own embeddings of them.
+        asked: the parties that take part in the batch; the blocks of all other parties count as missing.
+        read: the parties whose embeddings are inputs of this host's heads.
         width: the shape of a row's embedding, (H,) or (copies, H).
     """
     assert rows.observed is not None

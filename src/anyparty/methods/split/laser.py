@@ -121,7 +121,7 @@ class Laser(Rule):
     def hidden(self, task: Task) -> tuple[int, ...]:
         """Return the default widths of a head's hidden layers: one layer in regression, none in classification.
 
-        In regression a layer is needed, because a mean embedding does not show the number of parties.
+        The module's docstring explains why, under "Differences from the paper".
         """
         return (WIDTH,) if task.kind == "regression" else ()
 

@@ -43,7 +43,7 @@ class Local(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """The capabilities: each party's predictor trains on the party's own rows, and one predictor answers a row."""
+        """The capabilities: each predictor trains on its own party's rows and reads only this party's columns."""
         return Capabilities(
             title="Local",
             paper="Valdeira et al. 2025, eq. (2)",

@@ -204,7 +204,7 @@ class Rule(ABC):
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the loss of a batch, a scalar, from B rows with labels y [B].
 
-        The B rows are those rows of the batch that have a label and whose parties are present. B is smaller than
+        The B rows are those rows of the batch that have a label and for which ``trains_on`` is true. B is smaller than
         ``len(batch.rows)`` if a party is late or lost, or if this host does not know all labels. A rule that draws
         random numbers must therefore take their shape from ``observed``.
         """
