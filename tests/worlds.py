@@ -336,7 +336,7 @@ def train(
     watch: Callback | None = None,
     at: Table | None = None,
     agreed: Mapping[str, Mapping[str, str]] | None = None,
-    door: Membership | None = None,
+    membership: Membership | None = None,
     kept: Callable[[list[dict[str, Any]], int], None] | None = None,
     **settings: Any,
 ) -> dict[str, TrainedParty]:
@@ -357,7 +357,7 @@ def train(
             resume=resume,
             hooks=RunHooks(
                 callback=(watch or Callback()) if leads else Callback(),
-                membership=(leads and door) or StaticMembership(),
+                membership=(leads and membership) or StaticMembership(),
                 on_checkpoint=kept if leads else None,
             ),
         )

@@ -237,6 +237,7 @@ class TestImpute:
         at = [whole.ids.index(one) for one in few.ids]
         assert np.allclose(few.mean, whole.mean[at], rtol=1e-4, atol=1e-4)
 
+    @pytest.mark.filterwarnings("ignore:.*more cells are empty than in training")
     def test_messages_do_not_reveal_which_rows_have_empty_cells(self, model):
         given = tables()[0]
         crossed = []

@@ -280,7 +280,7 @@ def halved(optimizer: torch.optim.Optimizer) -> StepLR:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimizer": "rmsprop"}, r"sgd, adam, adamw.*lambda parameters: torch\.optim\.RMSprop"),
+        ({"optimizer": "rmsprop"}, r"adam, adamw, sgd.*lambda parameters: torch\.optim\.RMSprop"),
         ({"optimizer": 3}, "lambda parameters"),
         ({"optimizer": lambda _: None}, "expected a torch.optim.Optimizer"),
         ({"scheduler": ReduceLROnPlateau}, "epoch only"),

@@ -73,7 +73,7 @@ def wait_for(happens, timeout_s=60.0):
         time.sleep(0.01)
 
 
-async def receive_and_readmit(net, door):
+async def receive_and_readmit(net, membership):
     """Receive numbers until the other party is lost, readmit its new process, and receive that one's numbers."""
     got, lost = [], None
     try:
@@ -81,12 +81,12 @@ async def receive_and_readmit(net, door):
             got.append(await receive_number(net, "b"))
     except PartyLost as error:
         lost = str(error)
-    while not door.waiting_to_rejoin():
+    while not membership.waiting_to_rejoin():
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.3)  # it asks to rejoin and keeps waiting
-    assert door.waiting_to_rejoin() == ["b"]
-    door.admit("b")
-    assert door.waiting_to_rejoin() == []
+    assert membership.waiting_to_rejoin() == ["b"]
+    membership.admit("b")
+    assert membership.waiting_to_rejoin() == []
     await net.send("b", "hello", x(99))
     return got, lost, [await receive_number(net, "b") for _ in range(3)]
 
@@ -94,12 +94,12 @@ async def receive_and_readmit(net, door):
 def test_a_new_process_is_readmitted_and_its_messages_are_received():
     air = new_air()
 
-    async def first(net, door):
+    async def first(net, membership):
         for number in range(5):
             await net.send("a", "x", x(number))
         await net.recv("a", "never", {})
 
-    async def second(net, door):
+    async def second(net, membership):
         for number in range(10, 13):
             await net.send("a", "x", x(number))
         return await receive_number(net, "a", "hello")

@@ -106,8 +106,8 @@ def test_an_invalid_shard_is_refused(write: Callable[..., Path]) -> None:
 def test_a_trial_that_was_killed_before_it_had_parameters_is_repeated(write: Callable[..., Path]) -> None:
     path = write(GRID)
     settings, space = load_sweep(path)
-    home, base = path.with_suffix(""), config.load(settings.settings)
-    made = {"home": home, "settings": settings, "space": space, "base": base, "metric": "log_loss", "greater": False}
+    root, base = path.with_suffix(""), config.load(settings.settings)
+    made = {"root": root, "settings": settings, "space": space, "base": base, "metric": "log_loss", "greater": False}
     killed = _Trials(**made, part=1, parts=1, if_done="skip")
     killed.study.ask()  # as if the process was killed here: the trial runs, and has no parameters yet
     found = sweep(path)

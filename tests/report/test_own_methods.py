@@ -97,7 +97,7 @@ def test_an_unknown_run_or_another_method_is_rejected(runs, tmp_path, given, kin
 def test_declared_messages_are_explained_in_their_words(runs, tmp_path):
     shown = Reader(page.write(runs["warm"], tmp_path / "page", model=False))
     (row,) = shown.messages("embedding")
-    assert (row[0], row[1], row[4]) == ("shop", "bank", "how warm a row is")
+    assert (row[:3], row[4]) == (["embedding", "shop", "bank"], "how warm a row is")
     assert "not in the record" not in shown.text
     assert {row[2] for table in shown.tables if table[0][:3] == ["between", "and", "message"] for row in table[1:]} == {
         "embedding",

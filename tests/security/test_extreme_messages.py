@@ -237,10 +237,10 @@ def posts(of, *, forger=None, lose=True, **settings):
         leads = name == of.roster.active
 
         async def played(net):
-            door = net.membership
+            membership = net.membership
             line = Forger(net, [], after=6) if name == forger else net
             wired = ContractChannel(
-                line, of.roster, (*made.can.messages, *control_messages.MESSAGES), door.lose if lose else None
+                line, of.roster, (*made.can.messages, *control_messages.MESSAGES), membership.lose if lose else None
             )
             return await play(
                 PartyRun(
@@ -251,7 +251,7 @@ def posts(of, *, forger=None, lose=True, **settings):
                     agreed={"settings": "same"},
                     training=of.usable if leads else None,
                     validation=torch.arange(0) if leads else None,
-                    hooks=RunHooks(membership=door),
+                    hooks=RunHooks(membership=membership),
                 ),
                 wired,
             )

@@ -39,7 +39,7 @@ class Line:
     run = "job 1"
 
     @property
-    def door(self):
+    def membership(self):
         return self
 
     def gone(self):

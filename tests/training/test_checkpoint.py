@@ -173,14 +173,14 @@ class EndingMembership(StaticMembership):
 )
 def test_an_epoch_in_which_the_run_was_ended_has_no_checkpoint(tmp_path, why, own, said):
     """The active party learns of the end last; a checkpoint of it alone would replace those that all parties have."""
-    settings = {"epochs": 6, "checkpoint_every": 1, "door": EndingMembership(3, why, own)}
+    settings = {"epochs": 6, "checkpoint_every": 1, "membership": EndingMembership(3, why, own)}
     with pytest.raises(Stopped, match=said):
         worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
     assert [epoch for _, epoch in Checkpoints(tmp_path / "a").stage_epochs()] == [2, 3]
 
 
 def test_training_continues_after_a_party_is_lost(tmp_path):
-    settings = {"epochs": 6, "checkpoint_every": 1, "door": EndingMembership(3, "it hangs")}
+    settings = {"epochs": 6, "checkpoint_every": 1, "membership": EndingMembership(3, "it hangs")}
     worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
     assert [epoch for _, epoch in Checkpoints(tmp_path / "a").stage_epochs()] == [5, 6]
 

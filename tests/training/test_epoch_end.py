@@ -41,8 +41,8 @@ class OneWaitingParty:
 
 
 def readmit(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
-    door, record, progress = OneWaitingParty(), {}, RunPosition(epoch=4, best=0.9, best_epoch=1)
-    part = SimpleNamespace(hooks=RunHooks(membership=door), agreed=SETTINGS)
+    membership, record, progress = OneWaitingParty(), {}, RunPosition(epoch=4, best=0.9, best_epoch=1)
+    part = SimpleNamespace(hooks=RunHooks(membership=membership), agreed=SETTINGS)
 
     async def a(net):
         return await epoch_end._let_in(part, net, progress, PLAN, record, shut=shut)
@@ -56,17 +56,17 @@ def readmit(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
         return start, plan["train"].tolist()
 
     heard = memory.play({"a": a, "b": b})
-    return heard["a"], heard["b"], door, record, progress
+    return heard["a"], heard["b"], membership, record, progress
 
 
 def test_a_rejoining_party_continues_from_its_own_last_checkpoint():
-    back, (start, rows), door, record, progress = readmit()
+    back, (start, rows), membership, record, progress = readmit()
     assert back == ("b",)
     assert start == control_messages.ResumePoint(own=(0, 2), now=(0, 5))
     assert rows == [0, 1, 2]
     assert record == {"absent": {"b": "it gave no sign of life"}, "back": ["b"]}
     assert progress.best is None  # the best epoch without it is not comparable
-    assert not door.lost
+    assert not membership.lost
 
 
 def test_a_rejoining_party_without_a_checkpoint_has_initial_weights():
@@ -80,10 +80,10 @@ def test_checkpoints_of_later_epochs_than_the_runs_are_ignored():
 
 
 def test_a_party_with_other_settings_is_refused_and_the_run_continues():
-    back, heard, door, record, progress = readmit(settings={"method": "local"})
+    back, heard, membership, record, progress = readmit(settings={"method": "local"})
     assert back == ()
     assert heard is None
-    assert "party 'b' runs with other settings than the active party 'a': method" in door.lost["b"]
+    assert "party 'b' runs with other settings than the active party 'a': method" in membership.lost["b"]
     assert "back" not in record
     assert progress.best == pytest.approx(0.9)
 
@@ -133,9 +133,9 @@ def test_a_rejoining_party_gets_no_verdict_on_the_epoch_it_missed(monkeypatch):
 
 
 def test_no_party_is_readmitted_at_the_end():
-    back, heard, door, *_ = readmit(shut=True)
+    back, heard, membership, *_ = readmit(shut=True)
     assert (back, heard) == ((), None)
-    assert door.waiting == ["b"]
+    assert membership.waiting == ["b"]
 
 
 def test_parties_may_rejoin_after_every_epoch_except_the_last_of_a_stage():
@@ -146,5 +146,5 @@ def test_parties_may_rejoin_after_every_epoch_except_the_last_of_a_stage():
             looked.append(1)
             return ()
 
-    worlds.train(method("laser", embedding=4), worlds.world(), epochs=4, door=Watched())
+    worlds.train(method("laser", embedding=4), worlds.world(), epochs=4, membership=Watched())
     assert len(looked) == 3

@@ -147,7 +147,7 @@ def render_table(comparison: Comparison) -> Table:
 def absent_count(present: int, parties: int) -> str:
     """Return the heading of the table's column for ``present`` of ``parties`` parties.
 
-    >>> away(4, 4), away(2, 4)
+    >>> absent_count(4, 4), absent_count(2, 4)
     ('all 4 present', '2 away')
     """
     return f"all {parties} present" if present == parties else f"{parties - present} away"
