@@ -136,6 +136,15 @@ def test_train_without_test_rows_reports_that_none_were_scored(work: Path, call:
     assert "no labelled rows were held out for the test (train.test = 0 of 100 labelled rows)" in page
 
 
+def test_report_prints_the_test_score_before_the_messages(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "--set", "train.epochs=1", "--run", "here").exit_code == 0
+    shown = call("report", "here", "--no-model")
+    assert shown.exit_code == 0, shown.stderr
+    scores, _, messages = shown.stdout.partition("Messages sent in")
+    assert re.search(r"^here \(laser\): test accuracy 0\.\d+$", scores, flags=re.MULTILINE)
+    assert "embedding" in messages
+
+
 def test_quiet_training_prints_nothing(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml", "-q", "--set", "method.name=local")
     assert shown.output == ""

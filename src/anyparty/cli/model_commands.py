@@ -70,7 +70,8 @@ def report(
     In Python: anyparty.report.page.write(["RUN"], "FOLDER").
     """
     from anyparty.report import page
-    from anyparty.report.recorded_runs import find_runs
+    from anyparty.report.elements import format_score
+    from anyparty.report.recorded_runs import find_runs, recorded_metric
     from anyparty.report.traffic import render_ledger
 
     console, code = screen(as_json=as_json), allowed_modules(allow_code)
@@ -80,6 +81,10 @@ def report(
     with console.status("writing the page"):
         written = page.write(runs, folder, metric=metric, model=model, allow_code=code)
     found = find_runs(runs)
+    for run in found:
+        if run.evaluation is not None and (name := recorded_metric(run, metric)):
+            score = format_score(name, run.evaluation["overall"][name])
+            console.print(f"{run.name} ({run.method}): test {name} {score}", soft_wrap=True)
     for run in found:
         console.print(render_ledger(run))
     figures = f", its figures are in {written.parent / 'figures'}" if folder.suffix.lower() not in page.PAGES else ""
