@@ -302,13 +302,13 @@ class NearMatch:
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[NearMatch]:
-    """Find, for each party, the changes of ids with which the party has the most ids in common with other parties.
+    """Find, for each party, how to rewrite ids (without leading zeros, for example) so that more of its ids match.
 
-    Changes that do not increase the number of common ids are left out.
+    The rewritten ids are compared with the rewritten ids of other parties. A rewriting that adds no match is left out.
 
     Args:
-        ids: [N], distinct.
-        own: [N, K] bool, True if only party k has the id.
+        ids: [N], the distinct ids of all parties.
+        own: [N, K] bool, True if party k is the only party that has the id.
         others: [N, K] bool, True if party k does not have the id.
     """
     every = tuple(NORMALIZATIONS)

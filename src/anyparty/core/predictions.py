@@ -106,7 +106,7 @@ class Predictions:
         return replace(self, scores=_reweighted(self.scores, self.task, -1), by_party=by_party)
 
     def over(self, more: Sequence[str]) -> Predictions:
-        """Return the predictions with more classes, which the model does not know; their probability is 0."""
+        """Add classes that the model does not know; each of them gets the probability 0."""
         if not more:
             return self
         weights = (*self.task.weights, *(1.0 for _ in more)) if self.task.weights else ()

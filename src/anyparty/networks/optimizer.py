@@ -191,9 +191,9 @@ class CustomOptimizer(Optimizer):
         return scheduler
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Let the scheduler take steps until it has taken ``epoch`` steps, one for each finished epoch.
+        """Advance the scheduler to ``epoch``, the number of finished epochs: one step for each epoch.
 
-        If there is no scheduler and ``base`` made the optimizer, ``base`` sets the learning rate.
+        Without a scheduler, the learning rate changes only if the settings in ``base`` created the optimizer.
         """
         if self.scheduler is None:
             if self.make is None:

@@ -199,9 +199,9 @@ class RowIndex:
                 for old, new in zip(requested, values, strict=True)]  # fmt: skip
 
     def present(self, places: Tensor, k: int | None) -> Tensor:
-        """Return a mask [B, K] bool: True if party k holds the row at ``places`` [B].
+        """Return which of the K parties with columns hold each row at ``places`` [B]: a mask [B, K] bool.
 
-        ``k`` is the active party's index among the K parties with columns; ``None`` if it has no columns.
+        ``k`` is the active party's index among the K parties; ``None`` if it has no columns.
         """
         aligned = self.aligned[places]
         observed = torch.zeros(len(places), self.observed.shape[1], dtype=torch.bool)

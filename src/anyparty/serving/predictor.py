@@ -38,7 +38,7 @@ class RowPrediction:
     """The prediction for one id, with its provenance.
 
     Attributes:
-        id: the requested id; a number or a composite id has the names and types of the table's id columns.
+        id: the requested id, with the type of the table's id column; a composite id maps each id column to its value.
         prediction: the most probable class, or the predicted number; ``None`` if there is no answer.
         probabilities: the probabilities by class; ``None`` for regression, or if there is no answer.
         took_part: the parties whose blocks were used.

@@ -296,7 +296,7 @@ def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admiss
     marker, warned = MARK.encode(), False
 
     def show(sentence: str) -> None:
-        with contextlib.suppress(Exception):  # ``say`` fails if the terminal is closed, or has an error itself
+        with contextlib.suppress(Exception):  # the terminal may be closed, or ``say`` may have a bug
             say(sentence)
 
     for line in lines:
