@@ -76,6 +76,7 @@ def test_all_that_other_label_holders_are_told_of_the_task_is_declared():
     assert [word for word in words.values() if word not in holds] == []
 
 
+@pytest.mark.slow
 def test_stale_tables_are_replaced(tmp_path):
     for name in generate_tables.PAGES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -244,6 +244,7 @@ class TestMoreParties:
 
 
 class TestDistillation:
+    @pytest.mark.slow
     def test_distillation_improves_rows_that_are_not_shared(self):
         """b has the square of a's first column; on rows that b lacks, g3 is closer to z_A with lambda than without."""
         of = pair(N=300, aligned=200, d=2)

@@ -100,6 +100,7 @@ def test_a_party_lost_before_it_sent_does_not_take_part():
     assert torch.equal(found.u[:, -1] == 1, shared), "a row that only the lost party shares is read by the student's"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classifier", slow_but(["logistic", "head", "DecisionTreeClassifier"], {"logistic"}))
 def test_exchanged_rows_are_predicted_from_the_passive_partys_signal(classifier):
     of = pair(N=600, aligned=450, d=2, signal=1, classes=2)

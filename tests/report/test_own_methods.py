@@ -71,6 +71,7 @@ def test_runs_with_their_methods_are_complete(runs, tmp_path):
     assert sum(table[0] == ["parties", "accuracy"] for table in shown.tables) == 4
 
 
+@pytest.mark.slow
 def test_a_missing_method_is_named_with_how_to_pass_it(runs, tmp_path):
     shown = Reader(page.write(runs.values(), tmp_path, methods={"warmer": WARMER}))
     assert "page.write(..., methods={'warm': METHOD})" in shown.text

@@ -492,6 +492,7 @@ def test_several_runs_on_one_page(runs, tmp_path):
     assert (tmp_path / "figures" / "run-2-training.svg").exists()
 
 
+@pytest.mark.slow
 def test_the_figure_that_compares_runs_is_a_file_too(runs, tmp_path):
     other = shutil.copytree(runs["two"], tmp_path / "other")
     shown = read([runs["two"], other], tmp_path / "page")
@@ -623,6 +624,7 @@ def test_the_command(runs, call, tmp_path):
     assert "is not a run" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_the_page_is_written_before_anything_is_printed(runs, tmp_path):
     """The reader of stdout may close it early."""
     command = [sys.executable, "-m", "anyparty", "report", str(runs["two"]), "--no-model", "--out", str(tmp_path)]

@@ -69,6 +69,7 @@ def both_sides(labels, rho, times):
     return left / s, 4 / s * (first - spread) + 4 * smooth / s * ROUNDS * noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["active", "shared"])
 @pytest.mark.parametrize("rho", [0.0, 0.5])
 def test_the_bound_holds_on_a_quadratic(labels, rho):
