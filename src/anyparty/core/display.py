@@ -57,7 +57,7 @@ def showing_steps(console: Console) -> Iterator[None]:
 
 
 def doing(step: str) -> None:
-    """Tell ``showing_steps`` which step begins, such as "reading bank.csv"."""
+    """Show the step that begins, such as "reading bank.csv", if ``showing_steps`` is in use."""
     if (show := _SHOW.get()) is not None:
         show(step)
 
