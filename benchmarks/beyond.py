@@ -29,11 +29,10 @@ from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite
 from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.experiments.suite import Selection
-from anyparty.methods.method import Batch
-from anyparty.methods.split.laser import Laser, RunningMeans, draw_order
-from anyparty.methods.split.rule import Fusion
+from anyparty.methods.split.laser import Laser, RunningMeans, order_of
+from anyparty.methods.split.rule import Host, Noise
 from anyparty.methods.split.split_method import Split
-from anyparty.networks.objective import losses
+from anyparty.networks.heads import Heads
 from anyparty.networks.optimizer import Optimizer
 from benchmarks.page import Page
 
@@ -63,16 +62,19 @@ class Distilled(Laser):
 
     distil: float
 
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
         """Return LASER-VFL's loss (7) plus the distillation loss, over the same randomly drawn sets of parties."""
-        order = draw_order(observed, fusion.owners, batch.generator("tasks"))
-        means = RunningMeans.apply(fusion.heads.products(h), order)  # type: ignore[no-untyped-call]
-        outputs = fusion.heads.finish(means)  # [B, M, T, C]
-        own = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
+        order = order_of(noise["order"], observed, host.owners)
+        means: Tensor = RunningMeans.apply(heads.products(h), order)  # type: ignore[no-untyped-call]
+        outputs = heads.finish(means)  # [B, M, T, C]
+        own = host.loss(outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
         last = (observed.sum(dim=1) - 1).view(-1, 1, 1, 1).expand(-1, outputs.shape[1], 1, outputs.shape[3])
         teacher = outputs.gather(2, last).softmax(-1).detach()
         theirs = -(teacher * outputs.log_softmax(-1)).sum(-1)
-        return (self._weights(fusion, observed) * (own + self.distil * theirs)).sum() / len(batch.rows)
+        each = (self._weights(host, observed, h.dtype) * (own + self.distil * theirs)).sum(dim=2)
+        return each, observed[:, host.owners]
 
 
 COSINE = {"schedule": "cosine", "final": 0.0}

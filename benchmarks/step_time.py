@@ -9,8 +9,7 @@ import torch
 from anyparty.methods.method import Batch
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Contender, Times, alternate, torch_threads
-from benchmarks.trainers import Coroutines, OneGraph, PlainLoop, embeddings
-from benchmarks.trainers import fusion as fusion_of
+from benchmarks.trainers import Coroutines, OneGraph, PlainLoop, embeddings, loss_of
 from benchmarks.worlds import Model, World
 
 OURS = {4: 1.6, 8: 2.0}  # target: greatest ratio of LASER-VFL's step to Standard VFL's, by K
@@ -84,7 +83,7 @@ def check_reference(draws: int = 300) -> None:
         batch, loop = model.batches(1)[0], PlainLoop(model)
         with torch.no_grad():
             h, observed, y = embeddings(model, batch)
-            exact = model.method.rule.loss(fusion_of(model), h, observed, y, batch)
+            exact = loss_of(model, batch, h, observed, y)
             drawn = [loop.loss(Batch(batch.rows, model.seeds, ("train", 0, i))).double() for i in range(draws)]
             estimates = torch.stack(drawn)
         error = float(estimates.mean() - exact)

@@ -17,7 +17,7 @@ from anyparty.core.types import Channel
 from anyparty.methods.method import Batch
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.laser import size_weights
-from anyparty.methods.split.rule import Fusion
+from anyparty.methods.split.rule import RowWeights, batch_loss
 from anyparty.networks.heads import StackedMLP
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
@@ -64,14 +64,14 @@ class OneGraph:
 
     def __call__(self, steps: int) -> float:
         """Take a number of steps; return their seconds."""
-        model, fused = self.model, fusion(self.model)
+        model = self.model
         optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
         batches, began = model.batches(steps), now()
         for batch in batches:
             for optimizer in optimizers:
                 optimizer.zero_grad()
             h, observed, y = embeddings(model, batch)
-            loss = model.method.rule.loss(fused, h, observed, y, batch)
+            loss = loss_of(model, batch, h, observed, y)
             assert math.isfinite(loss.item())
             loss.backward()  # type: ignore[no-untyped-call]
             for optimizer in optimizers:
@@ -91,7 +91,7 @@ class Cut:
 
     def __call__(self, steps: int) -> float:
         """Take a number of steps; return their seconds."""
-        model, fused, lead = self.model, fusion(self.model), self.model.lead.optimizers["heads"]
+        model, lead = self.model, self.model.lead.optimizers["heads"]
         batches, began = model.batches(steps), now()
         for batch in batches:
             there, own = _encoded(model, batch), {}
@@ -99,7 +99,7 @@ class Cut:
                 own[name], there.parts[name] = h, (held, h.detach().clone())
             whole = there.scatter(model.world.roster).requires_grad_()
             lead.zero_grad()
-            loss = model.method.rule.loss(fused, whole, there.observed, _labels(model, batch), batch)
+            loss = loss_of(model, batch, whole, there.observed, _labels(model, batch))
             assert math.isfinite(loss.item())
             loss.backward()  # type: ignore[no-untyped-call]
             lead.step()
@@ -190,10 +190,11 @@ def _labels(model: Model, batch: Batch) -> Tensor:
     return model.world.lead.y[batch.rows]
 
 
-def fusion(model: Model) -> Fusion:
-    """Return the active party's fusion module."""
-    owners = model.method.rule.owners(model.world.roster)
-    every = torch.tensor(() if owners is None else owners, dtype=torch.int64)
-    heads = model.lead.modules["heads"]
+def loss_of(model: Model, batch: Batch, h: Tensor, observed: Tensor, y: Tensor) -> Tensor:
+    """Return the active party's loss of a batch, all rows of which have a label."""
+    lead, method = model.lead, model.method
+    heads = lead.modules["heads"]
     assert isinstance(heads, StackedMLP)
-    return Fusion(heads=heads, owners=every, everyone=every, task=TASK, k=0)
+    weights = RowWeights.of_mask(torch.ones(len(y), dtype=torch.bool), len(y))
+    plan = method.plan(model.world.roster, TASK)
+    return batch_loss(method.rule, plan, method.host(lead.seat), heads, batch, h, observed, y, [(1.0, weights)])

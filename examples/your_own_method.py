@@ -1,5 +1,5 @@
 """A split method of your own: one head on the elementwise maximum of the available embeddings.
-Run ``python examples/your_own_method.py [FOLDER]``.  A ``Rule`` computes the loss and the outputs of the heads.
+Run ``python examples/your_own_method.py [FOLDER]``.  A ``Rule`` computes the losses and the outputs of the heads.
 ``Split`` provides encoders, messages, optimizers, checkpoints, and prediction without some parties.
 """
 
@@ -13,24 +13,24 @@ from torch import Tensor
 
 from anyparty import Federation
 from anyparty.cli import demo_data
-from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import Fusion, Rule
+from anyparty.methods.split.rule import HeadPlan, Rule, every_row
 from anyparty.methods.split.split_method import Split
-from anyparty.networks.objective import losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Maximum(Rule):
     """One predictor on the maximum of the embeddings h [B, K, H] of the parties that have a row."""
 
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        draws = torch.rand(observed.shape, generator=batch.generator("stays"))  # on the CPU, like every generator
-        keep = observed & (draws.to(h.device) > 0.3)  # drop parties at random, so that the head learns to do without
-        fused = maximum(h, torch.where(keep.any(dim=1, keepdim=True), keep, observed))
-        return losses(fusion.task, fusion.heads(fused).squeeze(1), y).mean()
+    def plan(self, roster, task, width):
+        return HeadPlan(inputs=width, noise={"stays": ("rows", "parties")})
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        return fusion.heads(maximum(h, observed)), observed.any(dim=1, keepdim=True)
+    def losses(self, host, heads, h, observed, y, noise):
+        keep = observed & (noise["stays"] > 0.3)  # drop parties at random, so that the head learns to do without
+        fused = maximum(h, torch.where(keep.any(dim=1, keepdim=True), keep, observed))
+        return every_row(host.loss(heads(fused).squeeze(1), y))
+
+    def outputs(self, host, heads, h, observed):
+        return heads(maximum(h, observed)), observed.any(dim=1, keepdim=True)
 
 
 def maximum(h: Tensor, present: Tensor) -> Tensor:

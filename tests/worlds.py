@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyparty.config import TrainSettings
 from anyparty.core.predictions import Predictions
@@ -25,6 +25,8 @@ from anyparty.core.types import Channel, MessageSpec, Party, Roster, Task
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import Deadlock, PartyLost
 from anyparty.methods.method import Batch, Method, PartyContext, Stage, State
+from anyparty.methods.split.rule import RowWeights, batch_loss
+from anyparty.methods.split.split_method import Split
 from anyparty.networks.encoders import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training import control_messages
@@ -279,6 +281,18 @@ def stage_of(method: Method, seat: PartyContext, name: str | None = None) -> Sta
     if name is None:
         (name,) = stages
     return stages[name]
+
+
+def loss_of(
+    method: Split, of: World, host: str, heads: nn.Module, h: Tensor, batch: Batch, observed: Tensor | None = None,
+    y: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return a host's loss of a batch, all rows of which have labels, from embeddings h [B, K, H]."""
+    observed, y = of.observed if observed is None else observed, of.y if y is None else y
+    use, plan = torch.ones(len(h), dtype=torch.bool), method.plan(of.roster, of.task)
+    groups = [(1.0, RowWeights.of_mask(use, len(h), h.dtype))]
+    with torch.enable_grad():
+        return batch_loss(method.rule, plan, method.host(of.seat(host)), heads, batch, h, observed, y, groups)
 
 
 def step(

@@ -1,5 +1,6 @@
 """Train a model from tables: which rows may be used for what, and the error messages."""
 
+import json
 import shutil
 
 import numpy as np
@@ -289,6 +290,21 @@ class TestResuming:
         resumed = self.run(tmp_path / "run", resume=True)
         assert worlds.same_bits(weights(whole), weights(resumed))
         assert read_json(record)["status"] == "done"
+
+    @pytest.mark.parametrize("draws", [None, 1, 3])
+    def test_a_run_of_other_random_numbers_is_not_resumed(self, tmp_path, draws):
+        """Version 0.1 wrote no format of random numbers. The model of such a run predicts as before."""
+        finished = self.run(tmp_path / "run")
+        record = tmp_path / "run" / "record.json"
+        values = read_json(record) | {"draws": draws}
+        record.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+        before = record.read_bytes()
+        with pytest.raises(
+            ResumeError, match=f"random numbers of format {draws or 1}, .* draws format 2, .* train again"
+        ):
+            self.run(tmp_path / "run", resume=True)
+        assert record.read_bytes() == before
+        assert worlds.same_bits(weights(model_for_run(tmp_path / "run")), weights(finished))
 
 
 class TestSingleParty:

@@ -25,7 +25,7 @@ from anyparty.config import TrainSettings
 from anyparty.core.object_description import name_of
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError, ResumeError
-from anyparty.networks.objective import custom_loss, losses
+from anyparty.networks.objective import losses
 
 QUICK: dict[str, Any] = {"epochs": 3, "batch_size": 16, "patience": None}
 
@@ -80,13 +80,13 @@ def test_the_usual_loss_as_a_function_trains_the_same_model(federation: Federati
 
 def test_a_loss_of_another_shape_is_refused() -> None:
     task, out, y = Task(kind="classification", classes=("a", "b")), torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
-    with custom_loss(lambda out, _: out), pytest.raises(ConfigError, match=r"each of 4 rows.*\[4, 2\]"):
-        losses(task, out, y)
-    with custom_loss(lambda out, y: functional.cross_entropy(out, y, reduction="none")):
-        weighted = losses(Task(kind="classification", classes=("a", "b"), weights=(3.0, 1.0)), out, y)
+    with pytest.raises(ConfigError, match=r"each of 4 rows.*\[4, 2\]"):
+        losses(task, out, y, lambda out, _: out)
+    by_row = partial(functional.cross_entropy, reduction="none")
+    weighted = losses(Task(kind="classification", classes=("a", "b"), weights=(3.0, 1.0)), out, y, by_row)
     torch.testing.assert_close(weighted, torch.full((4,), 3 * float(np.log(2))))
-    with custom_loss(lambda out, y: (out - y) ** 2):
-        assert losses(Task(kind="regression"), torch.full((4, 1), 2.0), torch.zeros(4)).tolist() == [4.0] * 4
+    squares = losses(Task(kind="regression"), torch.full((4, 1), 2.0), torch.zeros(4), lambda out, y: (out - y) ** 2)
+    assert squares.tolist() == [4.0] * 4
 
 
 def test_the_usual_optimizer_as_a_function_trains_the_same_model(federation: Federation) -> None:

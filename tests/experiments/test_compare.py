@@ -28,9 +28,8 @@ from anyparty.errors import ConfigError, RunError
 from anyparty.experiments.compare import announcement
 from anyparty.experiments.compared_methods import compared_methods, described_option
 from anyparty.experiments.comparison_run import ComparisonRun, party_sets, score_of, without_blocks
-from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
-from anyparty.networks.objective import losses
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Host, Noise, Rule, every_row
+from anyparty.networks.heads import Heads
 from tests.conftest import write_tables
 
 QUICK: dict[str, Any] = {"epochs": 2, "test": 0.3, "batch_size": 32}
@@ -45,12 +44,14 @@ class Mean(Rule):
         return Capabilities(title="Mean", paper="none", trains_on="all labelled rows", predicts_for="any row",
                             needs="any", messages=(EMBEDDING, GRADIENT))  # fmt: skip
 
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        return losses(fusion.task, self.outputs(fusion, h, observed)[0].squeeze(1), y).mean()
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        return every_row(host.loss(self.outputs(host, heads, h, observed)[0].squeeze(1), y))
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         kept = h.masked_fill(~observed.unsqueeze(2), 0.0).sum(1, keepdim=True)
-        return fusion.heads(kept / observed.sum(1).clamp(min=1).view(-1, 1, 1)), observed.any(1, keepdim=True)
+        return heads(kept / observed.sum(1).clamp(min=1).view(-1, 1, 1)), observed.any(1, keepdim=True)
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +294,7 @@ def test_a_failed_method_is_listed_and_the_others_are_compared(federation: Feder
 class Broken(Mean):
     """A rule with an error."""
 
-    def loss(self, *values: Any) -> Tensor:
+    def losses(self, *values: Any) -> tuple[Tensor, Tensor]:
         raise ZeroDivisionError
 
 

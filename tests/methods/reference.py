@@ -16,10 +16,11 @@ from math import comb
 import torch
 from torch import Tensor, nn
 
+from anyparty.core.draws import bits
 from anyparty.core.types import Task
 from anyparty.methods.method import Batch, State
 from anyparty.methods.split.combinatorial import Combinatorial
-from anyparty.methods.split.laser import Laser, draw_order
+from anyparty.methods.split.laser import Laser
 from anyparty.methods.split.local import Ensemble, Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.split_method import Split
@@ -29,7 +30,6 @@ from anyparty.networks.heads import ModuleHeads, StackedLinear, StackedMLP
 from tests.worlds import World
 
 Subset = tuple[int, ...]
-Orders = Mapping[str, Tensor]  # by host: [B, M, K], the tasks of its heads for the rows of the batch
 
 
 def apply_copy(stack: nn.Module, m: int, u: Tensor) -> Tensor:
@@ -189,10 +189,11 @@ class Joint:
                     total = total + a[i - 1] / share * self.laser_task(n, m, tasks(b, m)[:i])
         return total / len(B)
 
-    def one_head(self, B: list[int], orders: Tensor | None, *, normalize: bool) -> Tensor:
+    def one_head(self, B: list[int], orders: list[Subset] | None, *, normalize: bool) -> Tensor:
         """Return the mean over rows of sum_{S in O_n} loss(g(mean_{k in S} f_k), y_n), with one head g for all parties.
 
-        With ``orders`` [B, 1, K], estimate it by one S per size i, the first i of the row's order, with comb(|O_n|, i).
+        With ``orders``, one for each row, estimate it by one S per size i, the first i of the row's order, with
+        comb(|O_n|, i).
         """
         total = torch.zeros((), dtype=torch.float64)
         for b, n in enumerate(B):
@@ -200,7 +201,7 @@ class Joint:
             if orders is None:
                 tasks = [(1, S) for i in range(1, o + 1) for S in combinations(O, i)]
             else:
-                tasks = [(comb(o, i), tuple(orders[b, 0, :i].tolist())) for i in range(1, o + 1)]
+                tasks = [(comb(o, i), orders[b][:i]) for i in range(1, o + 1)]
             for weight, S in tasks:
                 each = self.ell(self.g(0, mean_of([self.f(k, n) for k in S])), n)
                 total = total + each * weight / (2**o - 1 if normalize else 1)
@@ -218,11 +219,10 @@ class Joint:
         if isinstance(rule, Combinatorial):
             return self.combinatorial(B)
         if isinstance(rule, Plug):
-            lots = torch.rand(self.of.roster.K, generator=batch.generator("party dropout"))
+            lots = [number(batch.key("party dropout"), k) for k in range(self.of.roster.K)]
             active = self.of.roster.active
             keep = [
-                name == active or not lot < rule.dropout
-                for name, lot in zip(self.of.roster.blocks, lots.tolist(), strict=True)
+                name == active or not lot < rule.dropout for name, lot in zip(self.of.roster.blocks, lots, strict=True)
             ]
             return self.plug(B, keep)
         assert isinstance(rule, Laser)
@@ -232,26 +232,28 @@ class Joint:
         """Return the loss of LASER-VFL, with any number of heads."""
         B = batch.rows.tolist()
         if rule.heads == "one":
-            there, nobody = self.of.observed[batch.rows], torch.empty(0, dtype=torch.int64)
-            drawn = None if rule.tasks == "all" else draw_order(there, nobody, batch.generator("tasks"))
+            drawn = None if rule.tasks == "all" else [self.order(batch, n, 0) for n in B]
             return self.one_head(B, drawn, normalize=rule.normalize)
         if rule.tasks == "all":
             return self.laser_exact(B, normalize=rule.normalize)
-        return self.laser_sampled(B, self._drawn(batch), normalize=rule.normalize)
+        owners = self.owners()
 
-    def _drawn(self, batch: Batch) -> Callable[[int, int], Subset]:
-        """Return the orders that each host draws for its heads and the rows whose labels it has."""
-        orders: dict[tuple[int, int], Subset] = {}
-        for host, owners in self.hosts.items():
-            rows = self.of.rows[host]
-            trained = rows.observed[batch.rows][:, self.owners()].any(1) & rows.labeled[batch.rows]
-            known = trained.nonzero().squeeze(1)
-            everyone = sorted(self.owners())
-            order = draw_order(rows.observed[batch.rows[known]], torch.tensor(everyone), batch.generator("tasks"))
-            for place, b in enumerate(known.tolist()):
-                for m in owners:
-                    orders[b, m] = tuple(order[place, everyone.index(m)].tolist())
-        return lambda b, m: orders[b, m]
+        def tasks(b: int, m: int) -> Subset:
+            order = self.order(batch, B[b], owners.index(m))
+            return (m, *(k for k in order if k != m))
+
+        return self.laser_sampled(B, tasks, normalize=rule.normalize)
+
+    def order(self, batch: Batch, n: int, head: int) -> Subset:
+        """Return the parties that hold row n, in the order of their random numbers for a head."""
+        numbers = {k: number(batch.key("order"), n, head, k) for k in self.O(n)}
+        return tuple(sorted(numbers, key=lambda k: (numbers[k], k)))
+
+
+def number(key: int, *indices: int) -> float:
+    """Return the random number with these indices: the first 24 of its 64 bits."""
+    drawn = bits(key, *(torch.tensor([index]) for index in indices)).item()
+    return (int(drawn) % 2**64 >> 40) / 2**24
 
 
 def joint_gradients(

@@ -15,9 +15,15 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 from torch.nn.functional import softplus
 
+from anyparty.core.draws import normal
 from anyparty.methods.false_vfl.false_vfl import LEARNS, PRETRAIN, TRAIN, FalseVFL
 from anyparty.methods.method import Batch, State
 from tests.worlds import World
+
+
+def normals(key: int, rows: Tensor, L: int, width: int) -> Tensor:
+    """Return the noise of rows [n]: [L, n, width]."""
+    return normal(key, rows, torch.arange(L), torch.arange(width)).transpose(0, 1)
 
 
 class Joint:
@@ -30,9 +36,9 @@ class Joint:
             for party, state in states.items()
             for name, module in state.modules.items()
         }
-        B, L = len(batch.rows), method.samples
-        self.eps_z = torch.randn(L, B, method.embedding, generator=batch.generator("z")).double()
-        self.eps_h = torch.randn(L, B, method.top, generator=batch.generator("h")).double()
+        L = method.samples
+        self.eps_z = normals(batch.key("z"), batch.rows, L, method.embedding).double()
+        self.eps_h = normals(batch.key("h"), batch.rows, L, method.top).double()
 
     def net(self, party: str, name: str, u: Tensor) -> Tensor:
         return self.modules[f"{party}/{name}"](u.unsqueeze(0))[0]
@@ -54,11 +60,8 @@ class Joint:
 
     def block_noise(self, party: str, b: int, sample: int) -> Tensor:
         """Return the noise with which party k draws x^k_l for row b of the batch, which it lacks."""
-        k = self.of.roster.blocks.index(party)
-        lacking = (~self.of.observed[self.batch.rows, k]).nonzero().squeeze(1).tolist()
-        width = self.of.x[party].shape[1]
-        generator = self.batch.generator(f"block of {party}")
-        return torch.randn(self.method.samples, len(lacking), width, generator=generator)[sample, lacking.index(b)]
+        key, width = self.batch.key(f"block of {party}"), self.of.x[party].shape[1]
+        return normals(key, self.batch.rows[[b]], self.method.samples, width)[sample, 0]
 
     def log_block(self, party: str, n: int, b: int, sample: int, z: Tensor) -> Tensor:
         """Return log p(x^k | z) if the party has the row; under MNAR plus the log-probability of its mask   (A.2)."""

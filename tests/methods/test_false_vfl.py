@@ -365,11 +365,14 @@ class TestWhatBlocksAreDrawnWith:
     def test_a_party_draws_its_blocks_so_in_prediction_and_anew_for_every_row_in_training(self):
         made, of = FalseVFL2(**SMALL), world(K=2, N=6, observed=torch.tensor([[True, False]] * 6))
         turn = made.turn(None, worlds.begin(made, of)["b"], of.rows["b"], Batch(of.places(), Seeds(0)), ("b",), L=50)
-        drawn = turn.block_noise(6, 40)
+        drawn = turn.block_noise(of.places(), 40)
         assert (drawn == drawn[:, :1]).all()
         assert drawn[:, 0].mean(0).abs().max() < 0.1
-        anew = replace(turn, common=False).block_noise(6, 40)
-        assert torch.equal(anew, torch.randn(50, 6, 40, generator=Seeds(0).torch("block of b")))
+        training = replace(turn, common=False)
+        noise = training.block_noise(of.places(), 40)
+        assert noise.shape == (50, 6, 40)
+        assert (noise[:, :1] != noise[:, 1:]).all()
+        assert torch.equal(training.block_noise(of.places()[[4, 1]], 40), noise[:, [4, 1]])
 
 
 def test_samples_of_a_block_spread_as_its_decoder_says():

@@ -13,7 +13,8 @@ import torch
 
 from anyparty.methods.method_registry import method
 from anyparty.methods.split import laser
-from anyparty.methods.split.laser import Laser, RunningMeans, draw_order, size_weights
+from anyparty.methods.split.laser import Laser, RunningMeans, order_of, size_weights
+from anyparty.methods.split.rule import draw_noise
 from anyparty.transport.contract import ContractChannel
 from tests import worlds
 from tests.methods.reference import Joint, subsets_with
@@ -29,7 +30,7 @@ FOUR = torch.tensor([  # four parties; presence patterns of four, three, two and
 
 
 def orders_of(observed, owners):
-    """Yield every order of the other observed parties that ``draw_order`` may draw, for all rows and heads at once.
+    """Yield every order of the other observed parties that ``order_of`` may draw, for all rows and heads at once.
 
     Cycling each row's and head's own list visits all of its orders equally often: |O|-1 <= 3, so 3! = 6 draws are
     enough, and the mean over them is the expectation.
@@ -59,11 +60,11 @@ class TestUnbiased:
     def test_over_all_orders(self, normalize, parameters, kind, monkeypatch):
         of = world(K=4, observed=FOUR, labelers=(0, 3), kind=kind)
         made = method("laser", embedding=5, normalize=normalize, **parameters)
-        owners = made.rule.owners(of.roster)
-        rows = made.rule.trains_on(of.roster, of.observed).nonzero().squeeze(1)
+        plan = made.plan(of.roster)
+        owners, rows = plan.owners, plan.trains_on(of.observed).nonzero().squeeze(1)
         losses, gradients, drawn = [], [], []
         for order in orders_of(FOUR[rows], owners):
-            monkeypatch.setattr(laser, "draw_order", lambda *given, order=order: drawn.append(given) or order)
+            monkeypatch.setattr(laser, "order_of", lambda *given, order=order: drawn.append(given) or order)
             states = worlds.begin(made, of)
             losses.append(worlds.step(made, of, states, rows))
             gradients.append(worlds.gradients(states))
@@ -113,18 +114,25 @@ class TestUnbiased:
         of = world(K=4, observed=FOUR[:1])
         made, losses = method("laser", embedding=5, normalize=normalize, heads="one"), []
         for order in permutations(range(4)):
-            monkeypatch.setattr(laser, "draw_order", lambda *_, order=order: torch.tensor(order).view(1, 1, 4))
+            monkeypatch.setattr(laser, "order_of", lambda *_, order=order: torch.tensor(order).view(1, 1, 4))
             losses.append(worlds.step(made, of, worlds.begin(made, of), of.places()))
         exact = Joint(made, of, worlds.begin(made, of)).one_head([0], None, normalize=normalize).item()
         assert sum(losses) / 24 == pytest.approx(exact, rel=1e-5)
         assert max(losses) - min(losses) > 1e-4
 
 
+def lots(B, K):
+    """Return the random numbers of LASER-VFL's orders for B rows, with a head for each of K parties: [B, K, K]."""
+    of = world(K=K)
+    made, batch = method("laser"), worlds.batch_of(torch.arange(B))
+    return draw_noise(made.plan(of.roster), made.host(of.seat("a")), batch, batch.rows, K)["order"]
+
+
 class TestDraws:
     def test_the_owner_first_and_the_absent_last(self):
         observed = worlds.all_patterns(15, 4).repeat(20, 1)
         for owners in (torch.arange(4), torch.tensor([2]), torch.tensor([3, 1])):
-            order = draw_order(observed, owners, torch.Generator().manual_seed(0))
+            order = order_of(torch.rand(300, len(owners), 4), observed, owners)
             assert order.shape == (300, len(owners), 4)
             assert torch.equal(order.sort(2).values, torch.arange(4).expand(300, len(owners), 4))
             assert torch.equal(order[:, :, 0], owners.expand(300, -1))
@@ -140,7 +148,7 @@ class TestDraws:
         """Run a chi-square test at five standard deviations, over the comb(|O|-1, i-1) subsets of size i with m."""
         observed = torch.zeros(draws, 4, dtype=torch.bool)
         observed[:, list(O)] = True
-        order = draw_order(observed, torch.arange(4), torch.Generator().manual_seed(7))
+        order = order_of(lots(draws, 4), observed, torch.arange(4))
         for m in O:
             for i in range(1, len(O) + 1):
                 wanted = [S for S in subsets_with(m, O) if len(S) == i]
@@ -155,7 +163,7 @@ class TestDraws:
 
     def test_rows_and_heads_draw_apart(self):
         """Two rows, or two heads, have the same second party of seven as often as by chance."""
-        order = draw_order(torch.ones(4000, 8, dtype=torch.bool), torch.arange(8), torch.Generator().manual_seed(1))
+        order = order_of(lots(4000, 8), torch.ones(4000, 8, dtype=torch.bool), torch.arange(8))
         rows = (order[::2, 0, 1] == order[1::2, 0, 1]).float().mean()
         assert rows == pytest.approx(1 / 7, abs=0.04)
         heads = (order[:, 0, 1] == order[:, 1, 1]).float().mean()
@@ -189,11 +197,11 @@ class TestWeights:
         for normalize in (True, False):
             rule = Laser(heads=heads, normalize=normalize)
             made = method("laser", embedding=5, heads=heads, normalize=normalize)
-            fusion = made.fusion(worlds.begin(made, of)["a"])
-            weight = rule._weights(fusion, of.observed)
-            trained = rule.trains_on(of.roster, of.observed)
+            weight = rule._weights(made.host(of.seat("a")), of.observed, torch.float32)
+            plan = made.plan(of.roster)
+            trained = plan.trains_on(of.observed)
             assert not weight[~trained].any()
-            owners = list(rule.owners(of.roster))
+            owners = list(plan.owners)
             size, count = of.observed.sum(1).double(), of.observed[:, owners].sum(1)
             expected = torch.ones(15).double() if normalize else count * (2**size - 1) / size
             assert torch.allclose(weight.sum((1, 2)).double()[trained], expected[trained], rtol=1e-6)
@@ -217,7 +225,7 @@ class TestByHand:
 
     def test_running_means_pass_torchs_own_gradient_check(self):
         products = torch.randn(3, 4, 2, 3, dtype=torch.float64, requires_grad=True)
-        order = draw_order(worlds.all_patterns(3, 4), torch.tensor([1, 3]), torch.Generator().manual_seed(0))
+        order = order_of(torch.rand(3, 2, 4), worlds.all_patterns(3, 4), torch.tensor([1, 3]))
         assert torch.autograd.gradcheck(lambda p: RunningMeans.apply(p, order), (products,))
 
     def test_three_parties_one_row(self, monkeypatch):
@@ -234,7 +242,7 @@ class TestByHand:
         for name, value in {"a": 1.0, "b": 3.0, "c": 8.0}.items():
             of.rows[name].block.x.fill_(value)
         order = torch.tensor([[[0, 2, 1], [1, 0, 2], [2, 1, 0]]])
-        monkeypatch.setattr(laser, "draw_order", lambda *_: order)
+        monkeypatch.setattr(laser, "order_of", lambda *_: order)
         for normalize, expected in ((False, 144.5), (True, 144.5 / 7)):
             made = method("laser", embedding=1, normalize=normalize, head_hidden=())
             states = worlds.begin(made, of, encoder=torch.nn.Identity)
@@ -251,10 +259,11 @@ class TestHeadsAtSeveralHosts:
         orders = {}
         for hosting in ("active", "labelers"):
             made = method("laser", embedding=5, hosting=hosting)
-            states, hosts = worlds.begin(made, of), made.topology(of.roster).hosts
+            hosts = made.topology(of.roster).hosts
             for host in hosts:
-                fusion = made.fusion(states[host], states[host].modules["heads"], host)
-                drawn = made.rule._drawn(fusion, of.observed, worlds.batch_of(of.places()).generator("tasks"))
+                plan, at, batch = made.plan(of.roster), made.host(of.seat(host)), worlds.batch_of(of.places())
+                noise = draw_noise(plan, at, batch, batch.rows, 4)
+                drawn = order_of(noise["order"], of.observed, at.owners)
                 orders[hosting] = orders.get(hosting, {}) | dict(zip(hosts[host], drawn.unbind(1), strict=True))
         assert sorted(orders["labelers"]) == [0, 1, 2, 3]
         for m, order in orders["active"].items():
@@ -271,13 +280,13 @@ class TestOnePredictorForEverySet:
         made = method("laser", embedding=5, **parameters)
         states = worlds.begin(made, of)
         answered = worlds.predict(made, of, states)
-        fusion = made.fusion(states["a"])
+        host, heads = made.host(of.seat("a")), states["a"].modules["heads"]
         h = torch.zeros(15, 4, 5)
         for k, name in enumerate(of.roster.blocks):
             held = of.observed[:, k]
             h[held, k] = states[name].modules["encoder"](of.x[name][held]).detach()
-        order = draw_order(of.observed, fusion.owners, torch.Generator().manual_seed(0))
-        trained = fusion.heads.finish(RunningMeans.apply(fusion.heads.products(h), order))  # [B, M, T, C]
+        order = order_of(torch.rand(15, 4, 4), of.observed, host.owners)
+        trained = heads.finish(RunningMeans.apply(heads.products(h), order))  # [B, M, T, C]
         for n in range(15):
             O = of.observed[n].nonzero().squeeze(1).tolist()  # noqa: E741
             for m in range(4):

@@ -18,11 +18,11 @@ from anyparty.methods.method import Batch
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.flex import Flex
 from anyparty.methods.schedules.scheduled import Scheduled
+from anyparty.methods.split.rule import every_row
 from anyparty.methods.split.split_method import Split
-from anyparty.networks.objective import losses
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
-from tests.worlds import predict, train, world
+from tests.worlds import loss_of, predict, train, world
 
 Maximum = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "your_own_method.py"))["Maximum"]
 BY_NAME = {"refuses bad parameters", "gradients equal the joint reference"}
@@ -40,8 +40,8 @@ class Drawn(Maximum):
     def __init__(self):
         self.by = 1 + torch.rand(1)
 
-    def outputs(self, fusion, h, observed):
-        answered, valid = super().outputs(fusion, h, observed)
+    def outputs(self, host, heads, h, observed):
+        answered, valid = super().outputs(host, heads, h, observed)
         return answered * self.by, valid
 
 
@@ -58,18 +58,21 @@ def test_its_loss_is_where_its_embeddings_are():
     state.modules["heads"].to("meta")
     h, observed = torch.zeros(4, 3, 5, device="meta"), torch.ones(4, 3, dtype=torch.bool, device="meta")
     y = torch.zeros(4, dtype=torch.int64, device="meta")
-    assert made.rule.loss(made.fusion(state), h, observed, y, Batch(torch.arange(4), Seeds(0))).device.type == "meta"
+    host = replace(made.host(of.seat("a")), everyone=torch.empty(0), owners=torch.empty(0))
+    noise = {"stays": torch.rand(4, 3, device="meta")}
+    each, counts = made.rule.losses(host, state.modules["heads"], h, observed, y, noise)
+    assert each.device.type == counts.device.type == "meta"
 
 
 class Flat(Maximum):
-    def outputs(self, fusion, h, observed):
-        answered, valid = super().outputs(fusion, h, observed)
+    def outputs(self, host, heads, h, observed):
+        answered, valid = super().outputs(host, heads, h, observed)
         return answered.squeeze(1), valid
 
 
 class Whole(Maximum):
-    def loss(self, fusion, h, observed, y, batch):
-        return h.sum(dim=(1, 2))
+    def losses(self, host, heads, h, observed, y, noise):
+        return h.sum(dim=(1, 2)).mean()
 
 
 def slip(name, answer):
@@ -77,9 +80,14 @@ def slip(name, answer):
     return Split(rule=type("Slip", (Maximum,), {name: answer})())
 
 
-def wrong(_, fusion, h, observed, y, batch):
-    """Compute a loss with heads on all embeddings side by side, although ``head`` states the width of one."""
-    return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
+def planned(**changes):
+    """Change the plan of the method."""
+    return slip("plan", lambda self, *given: replace(Maximum.plan(self, *given), **changes))
+
+
+def wrong(_, host, heads, h, observed, y, noise):
+    """Compute a loss with heads on all embeddings side by side, although the plan states the width of one."""
+    return every_row(host.loss(heads(h.flatten(1).unsqueeze(1)).squeeze(1), y))
 
 
 class Twice(nn.Module):
@@ -92,24 +100,28 @@ class Twice(nn.Module):
     [
         (Maximum(), r"Maximum\(\) is a rule of a split method: give Split\(rule=...\)"),
         (Split(rule=Flat()), r"Flat: expected outputs \[B, M, C\] and their validity \[B, M\], got \["),
-        (Split(rule=Whole()), r"Whole: expected one number as the loss of a batch, got \["),
-        (slip("head", lambda *_: (1, 65)),
+        (Split(rule=Whole()), r"Whole: expected two tensors from losses, .*, got \[\] of torch.float32: take no mean"),
+        (planned(inputs=65),
          r"expected inputs \[B, 1, 65\], .* declares 1 head with inputs of width 65; .* \[.*, 1, 64\]"),
-        (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* 3 heads with .* pass \[.*, 1, 64\]"),
-        (slip("loss", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs pass \[.*, 1, 128\]: make the"),
-        (slip("loss", lambda _, fusion, h, *__: fusion.heads.products(h[..., 1:]).mean()),
+        (planned(heads=3), r"expected inputs \[B, 3, 64\], .* 3 heads with .* pass \[.*, 1, 64\]"),
+        (slip("losses", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs pass \[.*, 1, 128\]: make the"),
+        (slip("losses", lambda *given: every_row(given[2].products(given[3][..., 1:]).mean((1, 2, 3)))),
          r"expected inputs \[B, F, 64\], .* pass \[.*, 2, 63\]"),
-        (replace(slip("head", lambda *_: (1, 65)), make_head=nn.Linear), r"expected inputs \[B, 1, 65\]"),
-        (slip("head", lambda *_: 64), r"Slip: expected head to be the number of heads .*, got 64"),
-        (slip("head", lambda *_: (0, 64)), r"Slip: expected head to be .* numbers of at least 1, got \(0, 64\)"),
-        (slip("copies", lambda *_: 0), "Slip: expected copies, how many encoders .* of at least 1, got 0"),
-        (slip("trains_on", lambda *given: given[2]),
+        (replace(planned(inputs=65), make_head=nn.Linear), r"expected inputs \[B, 1, 65\]"),
+        (slip("plan", lambda *_: 64), r"Slip: expected a HeadPlan from plan, got a int"),
+        (planned(heads=0), r"Slip: expected heads of the plan to be a whole number of at least 1, got 0"),
+        (planned(inputs=2.5), r"Slip: expected inputs of the plan to be a whole number of at least 1, got 2.5"),
+        (planned(encoders=0), "Slip: expected encoders of the plan to be .* of at least 1, got 0"),
+        (planned(trains_on=lambda observed: observed),
          r"expected trains_on to return true or false for each row, bool \[(\d+)\], got \[\1, 2\] of torch.bool"),
-        (slip("trains_on", lambda *given: given[2].any(dim=0)), r"trains_on .*, got \[2\] of torch.bool"),
-        (slip("trains_on", lambda *given: given[2].sum(dim=1)), r"trains_on .* of torch.int64"),
-        (slip("trains_on", lambda *_: True), "Slip: expected a tensor from trains_on, got a bool"),
-        (slip("loss", lambda *given: Maximum.loss(*given).detach()), "Slip: the loss of a batch has no gradient"),
-        (slip("loss", lambda *given: Maximum.loss(*given).item()), "expected a tensor as the loss .*, got a float"),
+        (planned(trains_on=lambda observed: observed.any(dim=0)), r"trains_on .*, got \[2\] of torch.bool"),
+        (planned(trains_on=lambda observed: observed.sum(dim=1)), r"trains_on .* of torch.int64"),
+        (planned(trains_on=lambda _: True), "Slip: expected trains_on to return true or false .*, got a bool"),
+        (slip("losses", lambda *given: every_row(Maximum.losses(*given)[0][:, 0].detach())),
+         "Slip: the loss of a batch has no gradient"),
+        (slip("losses", lambda *given: Maximum.losses(*given)[0].sum().item()), "two tensors from losses, .* a float"),
+        (slip("losses", lambda *given: (Maximum.losses(*given)[0], given[4][:, :1].float())),
+         r"Slip: expected losses to be floating-point numbers and counts to be bool \[.*, 1\], got .* torch.float32"),
         (method("laser", make_head=lambda inputs, outputs: nn.Linear(inputs, outputs + 1)),
          r"make_head: for .* rows a head of yours answered \[.*, 3\], expected \[.*, 2\]"),
         (method("laser", make_head=nn.Linear(32, 2)), r"make_head should be a function of \(inputs, outputs\)"),
@@ -143,14 +155,15 @@ def test_heads_of_a_users_own_learn_from_rows_that_are_there_alone(name, paramet
                   **parameters)  # fmt: skip
     of = world()
     state = made.begin(of.seat("a"), Seeds(0))
-    fusion, rule = made.fusion(state), made.rule
-    seen = []
-    for module in fusion.heads.each:
+    heads, seen = state.modules["heads"], []
+    for module in heads.each:
         module.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     observed = torch.tensor([[1, 0, 0]] * 6 + [[1, 1, 0]] * 3 + [[0, 0, 1]] * 2, dtype=torch.bool)
-    width = (rule.copies(of.roster),) if rule.copies(of.roster) > 1 else ()
+    encoders = made.plan(of.roster).encoders
+    width = (encoders,) if encoders > 1 else ()
     h = torch.randn(11, 3, *width, 5)
-    rule.loss(fusion, h, observed, torch.zeros(11, dtype=torch.int64), Batch(torch.arange(11), Seeds(0)))
+    batch = Batch(torch.arange(11), Seeds(0))
+    loss_of(made, of, "a", heads, h, batch, observed, torch.zeros(11, dtype=torch.int64))
     # a: 9 rows alone and 3 with b; b: 3 and 3; c: 2.  Combinatorial orders its subsets a, b, ab, c.
     assert seen == {"local": [9, 3, 2], "laser": [12, 6, 2], "combinatorial": [9, 3, 3, 2]}[name]
 

@@ -1,9 +1,8 @@
 """An error describes a user's rule that is incomplete, has weights, or returns wrong shapes."""
 
-import inspect
 import json
 import runpy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from anyparty.core.types import Capabilities, MessageSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged
 from anyparty.methods.method_registry import method, settings_of
 from anyparty.methods.split.laser import Laser
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, REQUIRED, Rule, RuleAnswer, adapted
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Rule, RuleAnswer
 from anyparty.methods.split.split_method import Split
 from tests.worlds import Table, predict, states_of, train, weights, world
 
@@ -32,24 +31,12 @@ def rule(**changed):
     return type("Mine", (Maximum,), {"can": Maximum().can} | changed)()
 
 
-PARTS = ("can", *REQUIRED)
-
-
-def without(name=""):
-    """Create a class with all parts of Maximum except one, which does not inherit from Rule."""
-    return type("Mine", (), {part: inspect.getattr_static(Maximum, part) for part in PARTS if part != name})()
-
-
-class Query(nn.Module):
+class Query(Maximum, nn.Module):
     """A rule with its own layer that weighs the parties."""
 
     def __init__(self):
-        super().__init__()
+        nn.Module.__init__(self)
         self.q = nn.Linear(16, 1)
-
-
-for part in PARTS:
-    setattr(Query, part, inspect.getattr_static(Maximum, part))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +68,11 @@ class TestWeights:
             Split(rule=made(), embedding=16)
 
     def test_made_in_the_first_batch(self):
-        def loss(self, fusion, h, observed, y, batch):
+        def losses(self, *given):
             object.__setattr__(self, "late", nn.Linear(5, 1))
-            return Maximum.loss(self, fusion, h, observed, y, batch)
+            return Maximum.losses(self, *given)
 
-        made = Split(rule=rule(loss=loss), embedding=5)
+        made = Split(rule=rule(losses=losses), embedding=5)
         with pytest.raises(ConfigError, match="the rule Mine holds weights, 'late'"):
             train(made, world())
 
@@ -95,23 +82,20 @@ class TestWeights:
 
 
 class TestWhole:
-    @pytest.mark.parametrize("name", ["can", "answer", "loss", "reads"])
-    def test_what_is_missing_is_named(self, name):
-        with pytest.raises(ConfigError, match=f"Split: the rule Mine lacks '{name}': see docs/how-to/your-method.md"):
-            Split(rule=without(name))
-
     @pytest.mark.parametrize(
         ("given", "said"),
         [
             (Maximum, r"Split: expected a rule, got its class Maximum: make one, Maximum\(\)"),
-            (None, r"Split: expected a rule, an object with can, copies, .*, got None; .* as method\('laser'\)"),
+            (
+                None,
+                r"Split: expected a rule, an object of a class that inherits from Rule, got None; .* method\('laser'\)",
+            ),
             ("laser", "Split: expected a rule, .* got 'laser'"),
             (rule(can=lambda _: Maximum().can), "Split: can of the rule Mine is a function: write @property above it"),
             (
                 rule(can={"title": "Mine"}),
                 "Split: can of the rule Mine should be Capabilities, .*, got {'title': 'Mine'}",
             ),
-            (rule(answer=3), "Split: answer of the rule Mine should be a function, got 3"),
         ],
     )
     def test_another_kind(self, given, said):
@@ -124,21 +108,37 @@ class TestWhole:
             ({"cann": property(lambda _: Maximum().can)}, "can"),
             ({"Can": Maximum().can}, "can"),
             ({"capabilities": Capabilities(**CAN, messages=MESSAGES)}, "can"),
-            ({"trains_onn": lambda *_: None}, "trains_on"),
-            ({"suport": lambda *_: None}, "support"),
+            ({"plans": lambda *_: None}, "plan"),
+            ({"anwser": lambda *_: None}, "answer"),
         ],
     )
     def test_a_misspelt_name_is_refused(self, given, meant):
         (name,) = given
-        made = type("Mine", (Rule,), {"loss": Maximum.loss, "outputs": Maximum.outputs, **given})()
+        made = type("Mine", (Rule,), {"losses": Maximum.losses, "outputs": Maximum.outputs, **given})()
         with pytest.raises(ConfigError, match=f"the rule Mine defines '{name}', which nothing reads.* '{meant}'. A "
-                                              "rule may define can, copies, .*, support"):  # fmt: skip
+                                              "rule may define can, plan, losses, outputs, answer"):  # fmt: skip
             Split(rule=made)
 
     def test_names_of_helpers_are_accepted(self):
-        own = {"losses": lambda *_: None, "outputs_of_mine": lambda *_: None, "scale": 3.0, "_cann": property(str)}
-        made = type("Mine", (Rule,), {"loss": Maximum.loss, "outputs": Maximum.outputs, **own})()
+        own = {"penalty": lambda *_: None, "outputs_of_mine": lambda *_: None, "scale": 3.0, "_cann": property(str)}
+        made = type("Mine", (Rule,), {"losses": Maximum.losses, "outputs": Maximum.outputs, **own})()
         assert Split(rule=made).can.title == "Mine"
+
+    @pytest.mark.parametrize(("name", "now"), [("loss", "losses"), ("reads", "plan"), ("support", "answer")])
+    def test_the_contract_of_version_0_1_is_refused(self, name, now):
+        with pytest.raises(ConfigError, match=f"defines '{name}', .* version 0.1; '{now}' has .* losses.host"):
+            Split(rule=rule(**{name: lambda *_: None}))
+
+    def test_a_parameter_may_be_called_like_a_former_function(self):
+        @dataclass(frozen=True, kw_only=True)
+        class Parameters(Maximum):
+            hidden: tuple[int, ...] = (3,)
+
+        assert Split(rule=Parameters()).can.title == "Parameters"
+
+    def test_what_a_rule_must_have_is_named(self):
+        with pytest.raises(TypeError, match="abstract methods losses, outputs"):
+            type("Mine", (Rule,), {})()
 
     def test_a_misspelt_capability_lists_the_known_ones(self):
         made = rule(can=property(lambda _: Capabilities(**CAN, messages=MESSAGES, unlabeled=True)))
@@ -177,36 +177,6 @@ class TestWhole:
         assert Split(rule=laser, embedding="16").embedding == 16
 
 
-class TestWithoutInheritance:
-    """A class with the required methods works like one that inherits from Rule."""
-
-    def test_it_trains_and_predicts_alike(self):
-        of, given = world(), without()
-        assert not isinstance(given, Rule)
-        made, base = Split(rule=given, embedding=5), Split(rule=Maximum(), embedding=5)
-        one, two = states_of(train(made, of)), states_of(train(base, of))
-        assert all(torch.equal(tensor, weights(two)[name]) for name, tensor in weights(one).items())
-        assert torch.equal(predict(made, of, one).scores, predict(base, of, two).scores)
-        assert made.rule is given
-
-    def test_its_optional_methods_are_used(self):
-        given = without()
-        type(given).hidden = lambda *_: (3,)
-        type(given).sets = lambda *_: (7, lambda observed: observed.any(dim=0))
-        made = Split(rule=given, embedding=5)
-        state = made.begin(world().seat("a"), Seeds(0))
-        assert state.modules["heads"].first.weight.shape[1] == 3
-        assert len(state.modules["taught"].sets) == 7
-
-    def test_a_rule_is_itself(self):
-        given = Maximum()
-        assert adapted(given) is given
-
-    def test_what_a_rule_must_have_is_named(self):
-        with pytest.raises(TypeError, match="abstract methods loss, outputs"):
-            type("Mine", (Rule,), {})()
-
-
 class TestCapabilities:
     @pytest.mark.parametrize(
         ("given", "said"),
@@ -242,7 +212,11 @@ def federation(work):
 
 
 def outputs(change):
-    return {"outputs": lambda self, fusion, h, observed: change(*Maximum.outputs(self, fusion, h, observed))}
+    return {"outputs": lambda self, *given: change(*Maximum.outputs(self, *given))}
+
+
+def plan(**changes):
+    return {"plan": lambda self, *given: replace(Maximum.plan(self, *given), **changes)}
 
 
 def answer(**changed):
@@ -261,15 +235,15 @@ KIND = "Maximum: expected outputs to be floating-point numbers and their validit
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (outputs(lambda made, _: made), f"{TWO}a Tensor"),
+        (outputs(lambda made, _: made), rf"{TWO}\[\d+, 1, 2\] of torch.float32"),
         (outputs(lambda *_: None), f"{TWO}None"),
-        (outputs(lambda made, valid: (made, valid, valid)), f"{TWO}a tuple of Tensor, Tensor, Tensor"),
+        (outputs(lambda made, valid: (made, valid, valid)), rf"{TWO}a tuple of (\[.*\] of .*){{3}}"),
         (outputs(lambda made, valid: (made, valid[:, 0])), rf"{FORM}\[(\d+), 1, 2\] and \[\1\] for B = \1 rows and C"),
         (outputs(lambda made, valid: (made[..., :1], valid)), rf"{FORM}\[.*, 1, 1\] and .* C = 2"),
         (outputs(lambda made, valid: (made[1:], valid[1:])), rf"{FORM}\["),
         (outputs(lambda made, valid: (made, valid.float())), f"{KIND}torch.float32 and torch.float32"),
         (outputs(lambda made, valid: (made.long(), valid)), f"{KIND}torch.int64 and torch.bool"),
-        ({"answer": lambda _, given: given.answers[:, 0]}, "expected a RuleAnswer from answer, .*, got a Tensor"),
+        ({"answer": lambda _, given: given.answers[:, 0]}, r"expected a RuleAnswer from answer, .*, got \[\d+, 2\]"),
         ({"answer": lambda *_: None}, "Maximum: expected a RuleAnswer from answer, .*, got None"),
         (answer(scores=lambda given: given.answers),
          r"Maximum: expected scores of the RuleAnswer to be numbers, \[(\d+), 2\], got \[\1, 1, 2\] of torch.float32"),
@@ -278,17 +252,18 @@ KIND = "Maximum: expected outputs to be floating-point numbers and their validit
         (answer(took_part=lambda given: given.observed[:, :1]), r"took_part of .*, \[(\d+), 2\], got \[\1, 1\]"),
         (answer(by_party=lambda given: given.answers), r"by_party of .* numbers, \[(\d+), 2, 2\], got \[\1, 1, 2\]"),
         (answer(scores=lambda _: 0.5), "scores of the RuleAnswer to be numbers, .* got a float"),
-        ({"owners": lambda *_: 1}, "Maximum: expected owners to be None .*, whole numbers from 0 to 1, got 1"),
-        ({"owners": lambda *_: ("bank",)}, r"expected owners .*, got \('bank',\)"),
-        ({"owners": lambda *_: (0, 2)}, r"expected owners .*, got \(0, 2\)"),
-        ({"owners": lambda *_: ()}, "expected owners to be at least one party"),
-        ({"reads": lambda *_: (0, 1, 2)}, r"Maximum: expected reads to be .* numbers from 0 to 1, got \(0, 1, 2\)"),
-        ({"reads": lambda _, roster, __: roster.blocks}, r"expected reads .*, got \('bank', 'shop'\)"),
-        ({"reads": lambda *_: None}, "expected reads .*, got None"),
-        ({"reads": lambda *_: ()}, "Maximum: reads is empty, so that there is nothing to learn from"),
-        ({"reads": lambda *_: (0,), "can": Capabilities(**{**CAN, "needs": "all"}, messages=MESSAGES)},
+        (plan(owners=1), "Maximum: expected owners of the plan to be None, .*, whole numbers from 0 to 1, got 1"),
+        (plan(owners=("bank",)), r"expected owners .*, got \('bank',\)"),
+        (plan(owners=(0, 2)), r"expected owners .*, got \(0, 2\)"),
+        (plan(owners=()), r"expected owners .* at least one party .* got \(\)"),
+        (plan(reads=(0, 1, 2)), r"Maximum: expected reads .* numbers from 0 to 1, got \(0, 1, 2\)"),
+        (plan(reads=("bank", "shop")), r"expected reads .*, got \('bank', 'shop'\)"),
+        (plan(reads="owner"), "Maximum: reads = 'owner' needs heads with owners"),
+        (plan(reads=()), r"expected reads .* at least one party .* got \(\)"),
+        ({**plan(reads=(0,)), "can": Capabilities(**{**CAN, "needs": "all"}, messages=MESSAGES)},
          "Mine needs all parties, and its reads leaves out 'shop'"),
-        ({"loss": lambda self, fusion, h, observed, y, _: Maximum.loss(self, fusion, h, observed, y[:, None], _)},
+        ({"losses": lambda self, host, heads, h, observed, y, noise:
+          Maximum.losses(self, host, heads, h, observed, y[:, None], noise)},
          r"losses: expected outputs \[(\d+), 1, 2\] for labels \[\1, 1\], got \[\1, 2\]"),
     ],
 )  # fmt: skip
@@ -300,7 +275,7 @@ def test_forms(changed, said, work):
 @pytest.mark.parametrize("given", [range(2), [0, 1], np.arange(2), torch.arange(2), (k for k in range(2))])
 def test_parties_are_any_whole_numbers(given):
     given = tuple(given)
-    made = Split(rule=rule(reads=lambda *_: given, owners=lambda *_: list(given)))
+    made = Split(rule=rule(**plan(reads=given, owners=list(given))))
     topology = made.topology(world(K=2).roster)
     assert topology.hosts == {"a": (0, 1)}
     assert topology.readers["b"] == ("a",)
@@ -309,7 +284,7 @@ def test_parties_are_any_whole_numbers(given):
 class TestNobodyReads:
     """A party that no host reads sends nothing, learns nothing, and is not used in answers."""
 
-    made = Split(rule=rule(reads=lambda *_: (0, 2)), embedding=5)
+    made = Split(rule=rule(**plan(reads=(0, 2))), embedding=5)
 
     def test_it_sends_nothing_and_learns_nothing(self):
         of, at = world(), Table()
@@ -329,7 +304,7 @@ class TestNobodyReads:
 
     def test_the_active_party_may_be_it(self):
         of, at = world(), Table()
-        made = Split(rule=rule(reads=lambda *_: (1, 2)), embedding=5)
+        made = Split(rule=rule(**plan(reads=(1, 2))), embedding=5)
         answered = predict(made, of, states_of(train(made, of, at=at)), at=at)
         assert not answered.took_part[:, 0].any()
         assert {sender for sender, _, tag, _ in at.notes if tag == "embedding"} == {"b", "c"}
@@ -348,7 +323,7 @@ class TestNobodyReads:
         assert all(torch.equal(one[name], two[name]) for name in one if not name.startswith("b/"))
 
     def test_it_is_said(self, work, tmp_path):
-        made = Split(rule=rule(reads=lambda *_: (0,)))
+        made = Split(rule=rule(**plan(reads=(0,))))
         federation(work).train(made, epochs=1, folder=tmp_path / "run")
         assert (
             "no head reads the embeddings of 'shop', which therefore sends nothing"
@@ -356,7 +331,7 @@ class TestNobodyReads:
         )
 
     def test_schedules_need_everybody_to_be_read(self, work):
-        made = Split(rule=rule(reads=lambda *_: (0,)))
+        made = Split(rule=rule(**plan(reads=(0,))))
         with pytest.raises(ConfigError, match=r"schedule: .* no head of Maximum reads those of 'shop': name them in"):
             federation(work).train(made, epochs=1, schedule="flex", clock={"latency": 1.0, "timeout": 5.0})
 

@@ -90,11 +90,11 @@ def test_its_loss_by_hand(of):
     for threshold in (0.52, 0.56, 0.6, 0.65, 0.7, 0.8, 0.9):
         made = pseudo(of, sure=threshold, unlabelled_weight=2.0, **exact)
         states = worlds.begin(made, there)
-        fusion, whole = made.fusion(states["a"]), worlds.batch_of(torch.arange(1), stage="pseudo")
+        whole, heads = worlds.batch_of(torch.arange(1), stage="pseudo"), states["a"].modules["heads"]
         with torch.no_grad():
             h = torch.stack([states[name].modules["encoder"](x[name]) for name in "ab"], dim=1)
             h *= observed.view(40, 2, *[1] * (h.ndim - 2))
-            guess, sure = made._guessed(fusion, h, observed, there.rows["a"].key)
+            guess, sure = made._guessed(states["a"], h, observed, there.rows["a"].key)
         if 0 < (sure & theirs).sum() < theirs.sum():
             break
     else:
@@ -104,8 +104,12 @@ def test_its_loss_by_hand(of):
 
         def each(members):
             """Return the loss of every row [40], as if only ``members`` had it."""
-            return torch.stack([made.rule.loss(fusion, h[[n]], torch.tensor([members]), told[[n]], whole)
-                                for n in range(40)])  # fmt: skip
+            return torch.stack(
+                [
+                    worlds.loss_of(made, there, "a", heads, h[[n]], whole, torch.tensor([members]), told[[n]])
+                    for n in range(40)
+                ]
+            )
 
         if of in {"plug", "laser"}:  # both are means over rows
             losses = torch.where(observed[:, 1], each([True, True]), each([True, False]))
@@ -129,12 +133,12 @@ def divided(*says):
     with torch.no_grad():
         first.weight.zero_()
         first.bias.copy_(5.0 * torch.eye(2)[list(says)])
-    return made, made.fusion(states["a"]), there.seat("a")
+    return made, states["a"]
 
 
-def guessed_for(made, fusion, seat, key):
-    B, K = len(key), seat.roster.K
-    return made._guessed(fusion, torch.zeros(B, K, 5), torch.ones(B, K, dtype=torch.bool), key)
+def guessed_for(made, state, key):
+    B, K = len(key), state.seat.roster.K
+    return made._guessed(state, torch.zeros(B, K, 5), torch.ones(B, K, dtype=torch.bool), key)
 
 
 def test_a_tie_of_votes_follows_the_row_and_not_its_place():

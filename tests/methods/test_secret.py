@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import torch
 
+from anyparty.core.draws import normal
 from anyparty.core.seeds import Seeds
 from anyparty.methods.false_vfl.distributions import SampleStreams, feature_side
 from anyparty.methods.method import Batch
@@ -88,7 +89,8 @@ class TestSamplesOfFalseVFL:
                 for name in of.roster.names
             }
             at.play(of.roster, self.MADE.can.messages, parts)
-            drawn = torch.randn(10, 16, 4, generator=Seeds(0).torch("z", "pretrain", 0, 0))
+            key = Seeds(0).number("z", "pretrain", 0, 0)
+            drawn = normal(key, rows, torch.arange(10), torch.arange(4)).transpose(0, 1)
         else:
             worlds.predict(self.MADE, of, states, at=at)
             whose = ["".join(str(int(here)) for here in row) for row in of.observed]

@@ -1,6 +1,7 @@
 """A split method resolves its topology once, when a run begins."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from anyparty.methods.split.topology import HasTopology
 from tests.methods.schedules.over import under
 from tests.worlds import predict, states_of, train, world
 
-ASKED = ("can", "copies", "owners", "reads", "head")
+ASKED = ("can", "plan")
 
 
 def test_heads_at_their_own_parties():
@@ -40,14 +41,14 @@ def test_it_is_resolved_once_for_a_roster():
     asked = Counter()
 
     class Counting(Plug):
-        def owners(self, roster):
-            asked["owners"] += 1
-            return super().owners(roster)
+        def plan(self, *given):
+            asked["plan"] += 1
+            return super().plan(*given)
 
     made, roster = Split(rule=Counting(), embedding=5), world().roster
-    before = asked["owners"]
+    before = asked["plan"]
     assert made.topology(roster) == made.topology(world().roster)
-    assert asked["owners"] == before + 1
+    assert asked["plan"] == before + 1
     assert made.topology(world(server=True).roster) != made.topology(roster)
     assert made == Split(rule=made.rule, embedding=5)  # the stored topologies do not count when methods are compared
 
@@ -59,8 +60,8 @@ def test_several_encoders_a_party():
 
 def test_rows_of_unread_parties_count_as_nobodys():
     class First(Plug):
-        def reads(self, roster, owners):
-            return (0,)
+        def plan(self, roster, task, width):
+            return replace(super().plan(roster, task, width), reads=(0,))
 
     observed = torch.tensor([[True, True, False], [False, True, True]])
     topology = Split(rule=First(), embedding=5).topology(world().roster)
@@ -108,7 +109,7 @@ class TestNoBatchAsksTheRule:
         one, other = (Split(rule=Counting(), embedding=5, hosting=hosting) for _ in range(2))
         of = world(labelers=(0, 2))
         assert self.asked(one, of, 1)[0] == self.asked(other, of, 3)[0]
-        assert "owners" not in self.asked(one, of, 1)[0]  # the roster's topology is already known
+        assert "plan" not in self.asked(one, of, 1)[0]  # the roster's plan is already known
 
     @pytest.mark.parametrize("name", ["flex", "vafl"])
     def test_under_a_schedule(self, name):

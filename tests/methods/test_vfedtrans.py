@@ -274,7 +274,7 @@ class TestMethod:
     def test_students_drop_out_and_normalise_as_the_party_s_encoder_does(self):
         modules = worlds.begin(VFedTrans(**SMALL), pair(), encoder=MLP(dropout=0.5, norm=True))["a"].modules
         assert [type(layer).__name__ for layer in modules["student0"].encoder] == [
-            "Linear", "LayerNorm", "Sigmoid", "Dropout", "Linear",
+            "Linear", "LayerNorm", "Sigmoid", "RowDropout", "Linear",
         ]  # fmt: skip
 
     def test_no_aligned_row(self):

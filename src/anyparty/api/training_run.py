@@ -38,7 +38,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.networks.encoders import Factory, describe
-from anyparty.networks.objective import Loss, custom_loss
+from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
@@ -102,6 +102,7 @@ class TrainingRun:
         hooks: RunHooks | None = None,
         encoder: Factory | None = None,
         optimizer: Optimizer | None = None,
+        loss: Loss | None = None,
     ) -> Callable[[Channel], Coroutine[Any, Any, PartyResult]]:
         """Return the coroutine function that trains as one party; its only argument is the party's channel.
 
@@ -113,6 +114,7 @@ class TrainingRun:
             hooks: callbacks and values that the caller passes to this party's training, such as the party's secret.
             encoder: the function that makes the party's network; by default the encoder of the settings.
             optimizer: the optimizer of the party's network; by default the optimizer of the settings.
+            loss: a user's loss, at parties that hold labels.
 
         Raises:
             ConfigError: the encoder or the optimizer of the settings cannot be made.
@@ -125,6 +127,7 @@ class TrainingRun:
             known=known,
             encoder=encoder or self.config.encoder_of(name),
             optimizer=optimizer or self.config.optimizer_of(name),
+            loss=loss,
             scale=own.scale,
             max_levels=own.max_levels,
             folder=folder,
@@ -172,6 +175,9 @@ def _check_extreme(config: Config) -> None:
 
 
 def _check_loss(loss: Loss | None, method: Method) -> None:
+    if loss is not None and not callable(loss):
+        raise ConfigError("loss: expected a function of outputs [n, C] and labels [n], such as "
+                          f"torch.nn.functional.cross_entropy, got {loss!r}")  # fmt: skip
     if loss is not None and method.can.without_labels:
         raise ConfigError(f"loss: {method.can.title} models the likelihood of labels, so it takes no other loss")
 
@@ -235,7 +241,7 @@ def train(
             name, tables[name], known,
             folder=None if folder is None else folder / "parties" / name / "checkpoints",
             hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
-            encoder=encoders.get(name), optimizer=optimizers.get(name),
+            encoder=encoders.get(name), optimizer=optimizers.get(name), loss=loss,
         )  # fmt: skip
     # Begin the record after all checks, because begin() locks the folder until the block of open() ends.
     recorder = None if folder is None else LocalRecorder.begin(
@@ -256,8 +262,7 @@ def train(
             labelled = teaching(tables[active], alignment.position[active], observed.numpy())
             callbacks.on_aligned(overlap, predicted(labelled, config.federation.task, config.federation.positive))
             try:
-                with custom_loss(loss):
-                    outcomes = memory.play(parts, wrap)
+                outcomes = memory.play(parts, wrap)
             finally:
                 if bar is not None:
                     bar.close()

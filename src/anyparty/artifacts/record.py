@@ -18,6 +18,7 @@ Fields of every record:
     evaluation: the test scores, in the form of ``Evaluation.to_json``
     costs: the rounds and bytes of messages: "sent" has the counted values, and "published" the values that the formulas
         of the APC-VFL paper give
+    draws: the format of the training's random numbers (``core.draws``); 1 for runs of version 0.1
     title, declared: the method's title, and the messages that the method declares
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 
@@ -206,6 +207,7 @@ class RunRecord(StatusEntry):
     attendance: list[str] = []
     declared: list[MessageEntry] = []
     best_epoch: int = 0
+    draws: int = 1
     loss: str = ""
     code: dict[str, str] = {}
     costs: dict[str, Any] = {}

@@ -42,6 +42,7 @@ from anyparty.artifacts.record import (
 from anyparty.artifacts.run_folder import ID_HASHES, take
 from anyparty.config import Config
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
+from anyparty.core.draws import DRAWS
 from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
 from anyparty.data.splits import TEST, TRAIN, UNUSED
@@ -181,6 +182,7 @@ class LocalRecorder(Recorder):
             "versions": versions(),
             "tables": dict(tables),
             "rows": overlap.rows,
+            "draws": DRAWS,
             "loss": loss,
             "code": dict(code),
             "overlap": overlap.to_json(),
@@ -190,6 +192,7 @@ class LocalRecorder(Recorder):
         }
         if resume:
             old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
+            _check_draws(path, old.get("draws", 1))
             _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
             if old.get("loss", loss) != loss:  # records of earlier versions have no loss
                 was, now_is = (name or "the built-in loss" for name in (old["loss"], loss))
@@ -251,10 +254,11 @@ class SiteRecorder(Recorder):
         if old.party != party or not (resume or (job and old.job == job)):
             old = RunRecord()
         else:
+            _check_draws(path, old.draws)
             same_settings(old.settings, settings)
         record = RunRecord(
-            format=FORMAT, party=party, active=active, parties=list(parties), job=job, status="running", error="",
-            began=old.began or now(), versions=versions(), settings=settings, table=table, ledger=old.ledger,
+            format=FORMAT, draws=DRAWS, party=party, active=active, parties=list(parties), job=job, status="running",
+            error="", began=old.began or now(), versions=versions(), settings=settings, table=table, ledger=old.ledger,
             stages=dict(old.stages), history=list(old.history), remarks=list(old.remarks), **declared_by(can),
         )  # fmt: skip
         recorder = cls(path, record, Ledger.of([row.model_dump() for row in old.ledger]))
@@ -314,6 +318,18 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
         with suppress(ModelError, ValidationError):  # training reports a damaged checkpoint later
             return values | {"history": PROGRESS.validate_python(read(file)[1]).history}
     return values
+
+
+def _check_draws(path: Path, draws: int) -> None:
+    """Check that a run to resume draws its random numbers as this version does.
+
+    Raises:
+        ResumeError: it draws them in another way.
+    """
+    if draws != DRAWS:
+        raise ResumeError(f"{path}: the run began with random numbers of format {draws}, and this version draws format "
+                          f"{DRAWS}, so that the run cannot be resumed: train again in another folder. Its saved model "
+                          "predicts as before")  # fmt: skip
 
 
 def same_settings(old: str, new: str, own: Method | None = None) -> None:

@@ -25,14 +25,14 @@ from anyparty.methods.schedules.schedule import PBCD, LocalIterations, Schedule,
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.schedules.vafl import VAFL
 from anyparty.methods.schedules.virtual_clock import VirtualClock, trace_of
-from anyparty.methods.split.rule import REQUIRED, Rule
+from anyparty.methods.split.rule import Rule
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.topology import Schedulable
 
 
 def is_rule_class(found: type) -> bool:
-    """Return True if a class has all members of a split method's rule."""
-    return all(callable(getattr(found, name, None)) for name in REQUIRED) and hasattr(found, "can")
+    """Return True if a class is the class of a split method's rule."""
+    return issubclass(found, Rule)
 
 
 def is_method_class(found: type) -> bool:
@@ -113,7 +113,7 @@ def _makes(found: Any) -> bool:
 
 def _is_rules(found: Any) -> bool:
     """Return True if ``found`` is a rule class, False if it is a method class."""
-    return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
+    return isinstance(found, type) and is_rule_class(found)
 
 
 def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.split.topology import Topology
 from anyparty.networks.encoders import MLP, Factory
+from anyparty.networks.objective import Loss as RowLoss
 from anyparty.networks.optimizer import Optimizer
 
 
@@ -38,6 +39,7 @@ class PartyContext:
         inputs: width of the party's prepared block; 0 if the party holds no columns.
         encoder: factory of the party's encoder.
         optimizer: settings of the optimizer of the party's networks.
+        loss: a user's loss, at parties that hold labels; ``None`` for the cross-entropy or the squared error.
         device: the device on which the party computes.
 
     """
@@ -48,6 +50,7 @@ class PartyContext:
     inputs: int = 0
     encoder: Factory = MLP()
     optimizer: Optimizer = Optimizer()
+    loss: RowLoss | None = None
     device: torch.device = torch.device("cpu")
 
     @cached_property
@@ -108,6 +111,14 @@ class Batch:
             return "prediction"
         stage, epoch, step = self.step_id
         return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
+
+    def key(self, name: str) -> int:
+        """Return this batch's key of the random numbers ``name`` (see ``core.draws``), equal at all parties."""
+        return self.seeds.number(name, *self.step_id)
+
+    def own_key(self, *name: str) -> int:
+        """Return this batch's private key of the random numbers ``name``; no other party can compute it."""
+        return self.seeds.own.number(*name, *self.step_id)
 
     def generator(self, name: str) -> torch.Generator:
         """Return this batch's random stream ``name``, which gives all parties equal numbers."""

@@ -89,7 +89,7 @@ IDLE = (
     IgnoredParameters(
         (Split,),
         ("hosting",),
-        lambda of: of.rule.owners(TWO) is None,
+        lambda of: of.plan(TWO).owners is None,
         "here: the heads belong to no party, and all stand at the active one",
     ),
     IgnoredParameters(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from anyparty.core.declared_types import as_declared
 from anyparty.errors import ConfigError, blamed, nearest
 from anyparty.networks.heads import ACTIVATIONS, StackedMLP
-from anyparty.networks.modules import bear_single_rows
+from anyparty.networks.modules import bear_single_rows, swap_dropout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +309,7 @@ def build(
             module = encoder(width, embedding)
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"its encoder must make a torch.nn.Module, got {type(module).__name__}")
-            bear_single_rows(module)
+            module = swap_dropout(bear_single_rows(module))
         except ConfigError as error:
             raise ConfigError(whose + str(error).removeprefix(whose)) from None
         except Exception as error:

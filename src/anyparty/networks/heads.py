@@ -14,7 +14,9 @@ Notation  B rows, K parties with columns, M heads, T sets of parties or means ov
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -113,6 +115,19 @@ class ModuleHeads(nn.Module):
         super().__init__()
         self.each = nn.ModuleList(bear_single_rows(module) for module in modules)
         self.inputs, self.outputs = inputs, outputs
+        self._rows: Tensor | None = None
+
+    @contextmanager
+    def only(self, rows: Tensor) -> Iterator[None]:
+        """Apply the modules only to the rows that a mask [B] marks, in a ``with`` block.
+
+        The outputs of all other rows are zero.
+        """
+        self._rows = rows
+        try:
+            yield
+        finally:
+            self._rows = None
 
     @classmethod
     def of(cls, make: Callable[[int, int], nn.Module], count: int, inputs: int, outputs: int) -> ModuleHeads:
@@ -143,6 +158,8 @@ class ModuleHeads(nn.Module):
         """
         _check_inputs(u, len(self.each), self.inputs, "M")
         present = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
+        if self._rows is not None:  # ``finish`` passes T inputs for each row
+            present = present & self._rows.repeat_interleave(len(u) // len(self._rows)).unsqueeze(1)
         return torch.stack([self._outputs_of(m, u[:, m], present[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
@@ -186,8 +203,21 @@ Heads = StackedMLP | ModuleHeads
 
 # Records of the parties, and of the sets of parties, whose rows were used in training
 
-Sets = Callable[[Tensor], Tensor]
-"""A function that marks the sets of parties whose predictors a batch trains: observed [B, K] bool -> [T] bool."""
+
+@dataclass(frozen=True, kw_only=True)
+class PartySets:
+    """Sets of parties that have a predictor of their own.
+
+    Attributes:
+        count: T, the number of sets.
+        trained_by: a function that marks the sets whose predictors a batch trains: observed [B, K] bool -> [T] bool.
+        of_row: a function that returns the index of the set whose predictor answers a row: [B, K] -> int64 [B].
+
+    """
+
+    count: int
+    trained_by: Callable[[Tensor], Tensor]
+    of_row: Callable[[Tensor], Tensor]
 
 
 class TrainedParties(nn.Module):
@@ -197,19 +227,18 @@ class TrainedParties(nn.Module):
 
     Args:
         parties: K, the number of parties with columns.
-        sets: the number T, and the function that marks the sets trained by given rows; ``None`` if the rule has no
-            predictors for sets.
+        sets: the sets of parties that have a predictor; ``None`` if the rule has no predictors for sets.
 
     """
 
     parties: Tensor
     sets: Tensor
 
-    def __init__(self, parties: int, sets: tuple[int, Sets] | None = None) -> None:
+    def __init__(self, parties: int, sets: PartySets | None = None) -> None:
         super().__init__()
         self._sets = sets
         self.register_buffer("parties", torch.zeros(parties, dtype=torch.bool))
-        self.register_buffer("sets", torch.zeros(0 if sets is None else sets[0], dtype=torch.bool))
+        self.register_buffer("sets", torch.zeros(0 if sets is None else sets.count, dtype=torch.bool))
 
     @property
     def missed(self) -> list[int]:
@@ -220,7 +249,7 @@ class TrainedParties(nn.Module):
         """Add trained rows to the record; ``observed`` [B, K] bool marks the parties that have each row."""
         self.parties |= observed.any(dim=0)
         if self._sets is not None and not bool(self.sets.all()):
-            self.sets |= self._sets[1](observed)
+            self.sets |= self._sets.trained_by(observed)
 
 
 class Connectivity(nn.Module):

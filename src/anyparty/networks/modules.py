@@ -1,4 +1,4 @@
-"""Tools for networks: batches of a single row, buffers of any length, stored vectors, and a limit on allocated memory.
+"""Tools for networks: dropout by row, batches of a single row, buffers of any length, stored vectors, a memory limit.
 
 A single row has no standard deviation, and torch refuses to train batch normalisation on a batch of one row. Such
 batches are common in vertical data: a party may hold one row of a batch, or the last batch may have one row.
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from anyparty.core.draws import uniform
 from anyparty.errors import ConfigError
 
 
@@ -50,6 +52,83 @@ def _rest(layer: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor])
 def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
     if layer.__dict__.pop("resting", False):
         layer.train()
+
+
+# Dropout by row: the numbers of a row do not depend on the other rows of the batch
+
+_ELEMENTS, _CHANNELS = (nn.Dropout,), (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+class RowDropout(nn.Module):
+    """Dropout whose random numbers depend on a key and on the row: [B, ...] -> [B, ...].
+
+    Without numbers by row (see ``draw_by_row``), or if the first axis does not have one entry per row, the numbers come
+    from torch's generator, as in ``torch.nn.Dropout``.
+
+    Args:
+        p: the probability that an entry, or a channel, is set to zero.
+        channels: whether whole channels [B, channels, ...] are set to zero.
+        number: the number of this layer in its network; each layer has numbers of its own.
+
+    """
+
+    def __init__(self, p: float, number: int, *, channels: bool = False) -> None:
+        super().__init__()
+        self.p, self.number, self.channels = p, number, channels
+        self.draws: tuple[int, Tensor] | None = None  # the key, and the indices of the rows [B]
+        self.calls = 0  # earlier calls in the same forward pass; each call has numbers of its own
+
+    def extra_repr(self) -> str:
+        """Return the layer's parameters as text."""
+        return f"p={self.p}, channels={self.channels}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Set entries or channels to zero, and scale the others by 1 / (1 - p); in evaluation mode return x."""
+        if not self.training or not self.p:
+            return x
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else x.shape
+        if self.draws is None or len(self.draws[1]) != len(x):
+            lots = torch.rand(shape, device=x.device)
+        else:
+            key, rows = self.draws
+            numbers = torch.arange(math.prod(shape[1:]), device=x.device)
+            layer, call = (torch.tensor([number], device=x.device) for number in (self.number, self.calls))
+            lots = uniform(key, layer, call, rows.to(x.device), numbers).view(shape)
+            self.calls += 1
+        return torch.where(lots >= self.p, x / (1 - self.p), 0.0)
+
+
+def swap_dropout(module: nn.Module) -> nn.Module:
+    """Replace the dropout layers of a network by ``RowDropout``, and return the network."""
+    parents = [(parent, name, layer) for parent in module.modules() for name, layer in parent.named_children()]
+    found = [each for each in parents if type(each[2]) in {*_ELEMENTS, *_CHANNELS}]
+    if type(module) in {*_ELEMENTS, *_CHANNELS}:
+        module = nn.Sequential(module)
+        found = [(module, "0", module[0])]
+    for number, (parent, name, layer) in enumerate(found):
+        swapped = RowDropout(float(layer.p), number, channels=type(layer) in _CHANNELS)  # type: ignore[arg-type]
+        setattr(parent, name, swapped.train(layer.training))
+    return module
+
+
+@contextmanager
+def draw_by_row(module: nn.Module, key: int, rows: Tensor) -> Iterator[None]:
+    """Let the dropout layers of a network draw by row in a ``with`` block.
+
+    Args:
+        module: the network.
+        key: the key of the numbers (see ``core.draws``).
+        rows: [B] int64, the indices of the rows that the network gets in this block.
+
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, RowDropout)]
+    for layer in layers:
+        layer.draws, layer.calls = (key, rows), 0
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.draws = None
 
 
 def any_length(module: nn.Module, *names: str) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,25 +20,6 @@ WORTH_PADDING = 4096  # rows are padded only if there are at least this many out
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A user's loss: outputs [n, C] (regression: [n]) and labels y [n] -> the loss of each row [n], or their mean."""
-
-_LOSS: ContextVar[Loss | None] = ContextVar("loss", default=None)
-
-
-@contextmanager
-def custom_loss(loss: Loss | None) -> Iterator[None]:
-    """Use a user's loss in a ``with`` block; ``None`` stands for the built-in cross-entropy or squared error.
-
-    Raises:
-        ConfigError: ``loss`` is not a function.
-    """
-    if loss is not None and not callable(loss):
-        raise ConfigError("loss: expected a function of outputs [n, C] and labels [n], such as "
-                          f"torch.nn.functional.cross_entropy, got {loss!r}")  # fmt: skip
-    token = _LOSS.set(loss)
-    try:
-        yield
-    finally:
-        _LOSS.reset(token)
 
 
 def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
@@ -60,11 +39,11 @@ def _of_rows(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
     return found
 
 
-def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
+def losses(task: Task, outputs: Tensor, y: Tensor, function: Loss | None = None) -> Tensor:
     """Return the loss of each output: outputs [..., C], y [...] -> [...].
 
     In classification the loss is the cross-entropy times the weight of the class. In regression the loss is the squared
-    error of the standardised number. In a ``with custom_loss(...)`` block, the user's loss replaces both.
+    error of the standardised number. ``function``, a user's loss, replaces both.
 
     Raises:
         ConfigError: the outputs do not have C numbers for each label. A user's own rule may return an axis too many or
@@ -78,10 +57,9 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
             squeezed = ": take out the axis of a single head, as heads(...).squeeze(1) does"
         raise ConfigError(f"losses: expected outputs {wanted} for labels {list(y.shape)}, got {list(outputs.shape)}"
                           f"{squeezed}")  # fmt: skip
-    own = _LOSS.get()
-    if own is not None:
+    if function is not None:
         rows = outputs.reshape(-1) if task.kind == "regression" else outputs.flatten(0, -2)
-        each = _of_rows(own, rows, y.flatten()) if y.numel() else outputs.sum(-1).flatten()
+        each = _of_rows(function, rows, y.flatten()) if y.numel() else outputs.sum(-1).flatten()
         return (each * outputs.new_tensor(task.weights)[y.flatten()] if task.weights else each).view(y.shape)
     if task.kind == "regression":
         return (outputs.squeeze(-1) - y) ** 2

@@ -20,6 +20,7 @@ from torch import Tensor
 import anyparty
 from anyparty.alignment.alignment import PartyAlignment, rows_of
 from anyparty.config import Config
+from anyparty.core.draws import DRAWS
 from anyparty.core.object_description import described
 from anyparty.core.seeds import Seeds
 from anyparty.core.storage import tuples
@@ -31,6 +32,7 @@ from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.method import Method, PartyContext
 from anyparty.metrics import headline
 from anyparty.networks.encoders import Factory
+from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import MANY_LEVELS, Prepare
 from anyparty.tables.reading_rules import AS_WRITTEN, ReadingRules
@@ -60,6 +62,7 @@ class PartyInputs:
         known: the alignment, as far as the party knows it.
         encoder: the factory of the party's network.
         optimizer: the optimizer of the party's network.
+        loss: a user's loss; ``None`` for the cross-entropy or the squared error.
         scale: True if the party's numeric columns are standardised.
         max_levels: the largest number of categories of a column; rarer categories are grouped into one.
         folder: the party's checkpoint folder; if ``None``, no checkpoints are kept.
@@ -73,6 +76,7 @@ class PartyInputs:
     known: PartyAlignment
     encoder: Factory
     optimizer: Optimizer
+    loss: Loss | None = None
     scale: bool = True
     max_levels: int = MANY_LEVELS
     folder: Path | None = None
@@ -151,6 +155,7 @@ async def take_part(
         inputs=prepare.width if prepare else 0,
         encoder=inputs.encoder,
         optimizer=inputs.optimizer,
+        loss=inputs.loss,
         device=device_of(settings.device),
     )
     labels = None if task is None or table.label is None else encode(table.label, task, inputs.name)
@@ -264,4 +269,5 @@ def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping
         "train": config.train.model_dump_json(exclude={"device"}),
         "roster": repr(roster),
         "number of rows": str(n),
+        "format of random numbers": str(DRAWS),
     }

@@ -15,6 +15,7 @@ from anyparty.errors import PartyLost
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.networks.encoders import MLP
+from anyparty.networks.modules import RowDropout
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.methods.cases import OwnEncoder
@@ -117,8 +118,7 @@ class TestSeveralIterations:
         start = {name: encoder(of.x[name]).detach().requires_grad_() for name, encoder in encoders.items()}
 
         def loss(host, h):
-            fusion = made.split.fusion(states[host], heads[host], host)
-            return made.split.rule.loss(fusion, torch.stack([h[name] for name in "abc"], 1), of.observed, of.y, batch)
+            return worlds.loss_of(made.split, of, host, heads[host], torch.stack([h[name] for name in "abc"], 1), batch)
 
         received = {host: torch.autograd.grad(loss(host, start), list(start.values())) for host in heads}
         start = {name: h.detach() for name, h in start.items()}
@@ -142,8 +142,13 @@ class TestSeveralIterations:
         """All iterations of a round minimise the same loss, and the received derivative belongs to the same network."""
         there, made = world(**EVERYBODY), under("flex", clock=UNLIKE)
         states, masks = worlds.begin(made, there, encoder=DRAWS), []
-        (dropout,) = (each for each in states["b"].modules["encoder"].modules() if isinstance(each, torch.nn.Dropout))
-        dropout.register_forward_hook(lambda *_: masks.append(torch.rand(8)))  # generator's state after the mask
+        (dropout,) = (each for each in states["b"].modules["encoder"].modules() if isinstance(each, RowDropout))
+
+        def add_mask(layer, given, _):
+            layer.calls = 0
+            masks.append(layer.forward(torch.ones_like(given[0])))  # the mask of the same call
+
+        dropout.register_forward_hook(add_mask)
         for number in range(2):
             worlds.step(made, there, states, there.places(), number=number)
         assert len(masks) == 2 * 5

@@ -96,7 +96,7 @@ def _fill(
     """
     z, weight = (message[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
-    blocks = decoded.at(turn.block_noise(z.shape[1], decoded.mean.shape[2])) if counts else decoded.mean
+    blocks = decoded.at(turn.block_noise(torch.arange(z.shape[1]), decoded.mean.shape[2])) if counts else decoded.mean
     known = weight.sum(dim=0) > 0
     mean = torch.einsum("lb,lbf->bf", weight, blocks)
     generator, B = turn.batch.generator("imputation"), z.shape[1]

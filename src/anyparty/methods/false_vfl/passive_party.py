@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from anyparty.core.draws import normal
 from anyparty.core.types import Channel, MessageSpec, TensorSpec, finite
 from anyparty.data.blocks import Rows
 from anyparty.errors import Diverged, remark
@@ -84,23 +85,24 @@ class BatchTurn:
         ``present`` [B, K] marks the parties that have each row.
         """
         if not self.common:
-            return self.noise("z", len(present), self.D), self.noise("h", len(present), self.T)
+            return self.noise("z", self.batch.rows, self.D), self.noise("h", self.batch.rows, self.T)
         assert self.draws is not None
         names = None if self.rows.names is None else self.rows.names.gather(self.batch.rows.cpu().numpy())
         drawn = self.draws.normal(self.batch.seeds, present, names, self.L, self.D + self.T).to(self.seat.device)
         return drawn[..., : self.D], drawn[..., self.D :]
 
-    def noise(self, name: str, rows: int, width: int) -> Tensor:
-        """Return standard normal numbers from the batch's private random stream ``name``: [L, rows, width]."""
-        return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
+    def noise(self, name: str, rows: Tensor, width: int) -> Tensor:
+        """Return private standard normal numbers of the rows with the indices ``rows`` [n]: [L, n, width]."""
+        axes = (rows.to(self.seat.device), *(torch.arange(n, device=self.seat.device) for n in (self.L, width)))
+        return normal(self.batch.own_key(name), *axes).transpose(0, 1)
 
-    def block_noise(self, rows: int, width: int) -> Tensor:
-        """Return the noise of the party's block in rows that it does not have (MNAR): [L, rows, width]."""
+    def block_noise(self, rows: Tensor, width: int) -> Tensor:
+        """Return the noise of the party's block in ``rows`` [n], which it does not have (MNAR): [L, n, width]."""
         name = f"block of {self.seat.me}"
         if not self.common:
             return self.noise(name, rows, width)
         drawn = balanced(self.L, width, self.batch.seeds.torch("prediction", name))
-        return drawn.unsqueeze(1).to(self.seat.device).expand(-1, rows, -1)
+        return drawn.unsqueeze(1).to(self.seat.device).expand(-1, len(rows), -1)
 
     def encode(
         self, side: FeatureNetworks, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()
@@ -119,9 +121,11 @@ class BatchTurn:
         assert self.rows.block is not None
         x, held = self.rows.block.take(self.batch.rows)
         known = self.rows.block.known(self.batch.rows, held)
-        lacking, noise = len(self.batch.rows) - len(held), None
+        noise = None
         if self.mnar:
-            noise = self.block_noise(lacking, x.shape[1])
+            lacking = torch.ones_like(self.batch.rows, dtype=torch.bool)
+            lacking[held.to(lacking.device)] = False
+            noise = self.block_noise(self.batch.rows[lacking], x.shape[1])
         if not len(held):
             views = x.new_zeros(0, 2 * self.D)
             return PartyBatch(side, x, known, held, views, noise, encoder, decoder) if self.mnar else None

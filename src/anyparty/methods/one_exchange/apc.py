@@ -364,7 +364,11 @@ def variant_stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Row
     def classified(state: State, rows: Rows, batch: Batch) -> float | None:
         joint, y = known(state, rows, batch)
         assert state.seat.task is not None
-        return losses(state.seat.task, state.modules["classifier"](joint), y).mean().item() if len(y) else None
+        return (
+            losses(state.seat.task, state.modules["classifier"](joint), y, state.seat.loss).mean().item()
+            if len(y)
+            else None
+        )
 
     head = ending.classifier == "head"
     return Stage(

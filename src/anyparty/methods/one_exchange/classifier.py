@@ -128,8 +128,8 @@ class ClassifierStage:
         assert task is not None
         if isinstance(module, FittedEstimator):
             module.fit(u, y)
-            return losses(task, module(u), y).mean().item()
-        return distillation.fit(state, "classifier", batch, lambda: losses(task, module(u), y).mean())
+            return losses(task, module(u), y, state.seat.loss).mean().item()
+        return distillation.fit(state, "classifier", batch, lambda: losses(task, module(u), y, state.seat.loss).mean())
 
     def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
         """Return the answers to a batch that the active party computes without messages to other parties."""

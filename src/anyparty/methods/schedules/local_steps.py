@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from anyparty.errors import MessageError
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules.schedule import SNAPSHOT, LocalIterations
 from anyparty.methods.split.exchange import ExchangePart, Gathered
-from anyparty.methods.split.rule import Fusion
-from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.rule import RowWeights, trained_rows
+from anyparty.methods.split.split_method import Split, labels_of
 
 
 @dataclass
@@ -66,51 +66,50 @@ class StaleRound:
         h: [B, K, H] embeddings at the start of the round; zero for rows that a party does not have.
         observed: [B, K] bool, True if party k has row b.
         y: [B] labels.
-        left: int64, the indices of the rows that have a loss, among the B rows; ``None`` means all rows.
+        weights: the rows that have a loss.
         own: two tensors: the indices of the party's rows among the B rows, and the party's index among the K parties.
             ``None`` if the party has none of the rows.
+        copy: a copy of the active party's heads, at a passive party.
 
     """
 
     split: Split
-    fusion: Fusion
-    seat: PartyContext
+    state: State
     batch: Batch
     h: Tensor
     observed: Tensor
     y: Tensor
-    left: Tensor | None
+    weights: RowWeights
     own: tuple[Tensor, Tensor] | None
+    copy: nn.Module | None = None
 
     @classmethod
     def of(
-        cls,
-        split: Split,
-        fusion: Fusion,
-        seat: PartyContext,
-        batch: Batch,
-        gathered: Gathered,
-        y: Tensor,
-        known: Tensor,
+        cls, split: Split, state: State, rows: Rows, batch: Batch, gathered: Gathered, copy: nn.Module | None = None
     ) -> StaleRound:
-        """Prepare a round's data from embeddings (``gathered``), labels y [B] and a mask [B] of the known labels."""
-        left = None
-        if gathered.silent or gathered.late or not known.all():
-            left = (known & split.rule.trains_on(seat.roster, gathered.observed)).nonzero().squeeze(1)
+        """Prepare a round's data from embeddings (``gathered``).
+
+        Only rows whose label this party knows have a weight. With a copy of the active party's heads, the other rows
+        count in the loss's divisor, because the active party knows their labels.
+        """
+        seat = state.seat
+        y, known = labels_of(rows, batch)
+        use = trained_rows(split.rule, split.plan(seat.roster), gathered.observed)
+        weights = RowWeights.of_mask(use & known, len(batch.rows))
         own = None
         if seat.me in gathered.parts:
             held = gathered.parts[seat.me][0]
             own = (held, held.new_tensor(seat.roster.blocks.index(seat.me)))
         return cls(
             split=split,
-            fusion=fusion,
-            seat=seat,
+            state=state,
             batch=batch,
             h=gathered.scatter(seat.roster).detach(),
             observed=gathered.observed,
             y=y,
-            left=left,
+            weights=weights if copy is None else replace(weights, counted=use),
             own=own,
+            copy=copy,
         )
 
     def derive(self, now: Tensor | None) -> Tensor | None:
@@ -121,14 +120,11 @@ class StaleRound:
         Raises:
             Diverged: the loss is not a number.
         """
-        h, observed, y, leaf = self.h, self.observed, self.y, None
+        h, leaf = self.h, None
         if now is not None and self.own is not None:
             leaf = now.detach().requires_grad_()
             h = h.index_put(self.own, leaf)
-        if self.left is not None:
-            h, observed, y = h[self.left], observed[self.left], y[self.left]
-        if len(y):
-            self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
+        self.split.descend(self.state, self.batch, h, self.observed, self.y, [(1.0, self.weights)], self.copy)
         if leaf is None:
             return None
         # ``contiguous`` gives the memory layout of a received gradient, because rounding may depend on the layout.
@@ -170,11 +166,9 @@ class HeadCopy:
     def heads(self, state: State) -> nn.Module:
         """Return the network into which received head weights are loaded; its initial weights are never used."""
         if not self.made:
-            seat, topology = state.seat, state.topology
-            assert seat.task is not None
-            assert topology is not None
+            seat = state.seat
             with torch.random.fork_rng(devices=[]):
-                heads = self.split.heads(topology, topology.active, seat.task)
+                heads = self.split.heads(seat, seat.roster.active)
             self.made.append(heads.to(seat.device).requires_grad_(False))
         return self.made[0]
 
@@ -223,25 +217,11 @@ class HeadCopy:
 
         The gradient is zero for rows whose label the party does not know.
         """
-        assert rows.y is not None
-        assert rows.labeled is not None
-        known, y = rows.labeled[batch.rows], rows.y[batch.rows]
-        seat = state.seat
-        fusion = self.split.fusion(state, self.heads(state), seat.roster.active)
-        stale = StaleRound.of(
-            self.split,
-            fusion,
-            seat,
-            batch,
-            gathered,
-            torch.where(known, y, torch.zeros_like(y)),
-            torch.ones_like(known),
-        )
-        unknown = (~known[gathered.parts[seat.me][0]]).nonzero().squeeze(1)
+        stale = StaleRound.of(self.split, state, rows, batch, gathered, self.heads(state))
 
         def derive(now: Tensor) -> Tensor:
             gradient = stale.derive(now)
             assert gradient is not None
-            return gradient.index_fill(0, unknown, 0.0) if len(unknown) else gradient
+            return gradient
 
         return derive

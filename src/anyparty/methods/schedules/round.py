@@ -316,15 +316,11 @@ class RoundExchange:
 
     def _at_host(self, state: State, rows: Rows, batch: Batch, gathered: Gathered) -> Derive:
         """Return a function that recomputes a host's gradient from the host's current heads and embeddings."""
-        assert rows.y is not None
-        assert rows.labeled is not None
-        y, known = rows.y[batch.rows], rows.labeled[batch.rows]
         heads = state.optimizers.get("heads")  # ``None`` if a user's heads have no parameters
 
         @cache
         def stale() -> StaleRound:  # called only in rounds of several iterations
-            fusion = self.split.fusion(state)
-            return StaleRound.of(self.split, fusion, self.seat, batch, gathered, y, known)
+            return StaleRound.of(self.split, state, rows, batch, gathered)
 
         def derive(now: ExchangePart | None) -> Tensor | None:
             if heads:

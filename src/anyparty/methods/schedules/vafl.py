@@ -132,7 +132,7 @@ class VaflHost:
 
     def _fusible(self, gathered: Gathered) -> bool:
         """Return True if the rule can train on at least one row with the embeddings in ``gathered``."""
-        return bool(self.split.rule.trains_on(self.seat.roster, gathered.observed).any())
+        return bool(self.split.plan(self.seat.roster).trains_on(gathered.observed).any())
 
 
 @dataclass(kw_only=True)

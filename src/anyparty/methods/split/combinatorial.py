@@ -15,16 +15,24 @@ Answer    from the predictor for exactly the parties that have the row
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Capabilities, Roster
-from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, means
-from anyparty.networks.heads import Sets
-from anyparty.networks.objective import losses
+from anyparty.core.types import Capabilities, Roster, Task
+from anyparty.methods.split.rule import (
+    EMBEDDING,
+    GRADIENT,
+    HeadOutputs,
+    HeadPlan,
+    Host,
+    Noise,
+    Rule,
+    RuleAnswer,
+    joint,
+)
+from anyparty.networks.heads import Heads, PartySets
 
 MOST = 8
 UNTRAINED = "no labelled training row had the blocks of all parties that have this row: ask fewer parties"
@@ -62,55 +70,57 @@ class Combinatorial(Rule):
             most_parties=MOST,
         )
 
-    def copies(self, roster: Roster) -> int:
-        """Return the number of a party's encoders: one for every subset that contains the party."""
-        return int(2 ** (roster.K - 1))
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the plan of one head for each subset, and one encoder of a party for each subset that contains it.
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads (one per subset), and the width of a head's input (a mean embedding)."""
-        return int(2**roster.K - 1), width
-
-    def sets(self, roster: Roster) -> tuple[int, Sets]:
-        """Return T, the number of subsets, and a function that marks the subsets that a batch trains: [B, K] -> [T].
-
-        A row trains all subsets of the parties that have it.
+        A row trains the predictors of all subsets of the parties that have it.
         """
+        sets = PartySets(count=2**roster.K - 1, trained_by=_trained_by, of_row=_subset_of)
+        return HeadPlan(inputs=width, heads=sets.count, encoders=2 ** (roster.K - 1), sets=sets, divisor="predictor")
 
-        def of(observed: Tensor) -> Tensor:
-            members = subsets(roster.K)[0].to(observed.device)
-            return _having(members, observed).any(dim=0)
-
-        return int(2**roster.K - 1), of
-
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the loss (3): the sum over subsets of the mean loss over rows that all parties of the subset have."""
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the losses in (3) of each row and subset, and a mask of the rows that all parties of a subset have."""
         h, K = _with_slots(h), observed.shape[1]
         members, slot = (part.to(h.device) for part in subsets(K))
         total = h.new_zeros(len(h), len(members), h.shape[-1])  # [B, T, H]
-        for k in range(K):
-            of_k = members[:, k].nonzero().squeeze(1)
-            total = total.index_add(1, of_k, h[:, k, slot[k, of_k]])
-        outputs = fusion.heads(total / members.sum(1, keepdim=True), _having(members, observed))
-        each = losses(fusion.task, outputs, y[:, None].expand(-1, len(members)))
-        return means(fusion, each, observed, partial(_having, members))
+        for k, of_k in enumerate(_subsets_with(K)):
+            total = total.index_add(1, of_k.to(h.device), h[:, k, slot[k, of_k]])
+        having = _having(members, observed)
+        outputs = heads(total / members.sum(1, keepdim=True), having)
+        return host.loss(outputs, y[:, None].expand(-1, len(members))), having
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs [B, 1, C] of the predictor for each row's set of parties, and a mask [B, 1] of valid rows."""
         h, (B, K) = _with_slots(h), observed.shape
-        _, slot = (part.to(h.device) for part in subsets(K))
-        rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
-        subset = (S - 1).clamp(min=0)  # 0 for a row that no party has; ``valid`` marks this row as not answered
+        slot = subsets(K)[1].to(h.device)
+        rows, subset = torch.arange(B, device=h.device), _subset_of(observed)
         own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
-        everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
-        valid = observed.any(dim=1)
-        if fusion.trained is not None and fusion.trained.sets.any():
-            valid = valid & fusion.trained.sets[subset]
-        return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
+        everyone = heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
+        return everyone[rows, subset].unsqueeze(1), observed.any(dim=1, keepdim=True)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return the predictors' answers; rows whose set of parties has no trained predictor get a reason instead."""
         return joint(given, UNTRAINED)
+
+
+@cache
+def _subsets_with(K: int) -> tuple[Tensor, ...]:
+    """Return, for each party k, the indices of the subsets that contain k: [2^(K-1)] int64."""
+    return tuple(torch.tensor([t for t in range(2**K - 1) if (t + 1) >> k & 1]) for k in range(K))
+
+
+def _trained_by(observed: Tensor) -> Tensor:
+    """Return a mask of the subsets that the rows of a batch train: [B, K] -> [T] bool."""
+    return _having(subsets(observed.shape[1])[0].to(observed.device), observed).any(dim=0)
+
+
+def _subset_of(observed: Tensor) -> Tensor:
+    """Return the index of each row's set of parties: [B, K] -> [B] int64; 0 for a row that no party has."""
+    powers = torch.arange(observed.shape[1], device=observed.device)
+    return ((observed.long() << powers).sum(dim=1) - 1).clamp(min=0)
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:

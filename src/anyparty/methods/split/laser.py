@@ -39,7 +39,7 @@ enumerated only with ``tasks="all"``. Memory grows with K^2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import comb
 from typing import Any, ClassVar, Literal
 
@@ -48,11 +48,22 @@ from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster, Task
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch
 from anyparty.methods.split.combinatorial import subsets
 from anyparty.methods.split.local import NOBODY
-from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, joint, mean_over
-from anyparty.networks.objective import losses
+from anyparty.methods.split.rule import (
+    MESSAGES,
+    HeadOutputs,
+    HeadPlan,
+    Host,
+    Noise,
+    Rule,
+    RuleAnswer,
+    all_blocks,
+    any_party,
+    joint,
+    mean_over,
+)
+from anyparty.networks.heads import Heads
 
 MOST_EXACT = 10
 WIDTH = 64  # width of the hidden layer in regression
@@ -100,7 +111,25 @@ class Laser(Rule):
             most_parties=MOST_EXACT if self.tasks == "all" else None,
         )
 
-    def owners(self, roster: Roster) -> tuple[int, ...] | None:
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the plan of one head for each owner, or of a single head that belongs to no party.
+
+        A head has a hidden layer in regression, and none in classification (see "Differences from the paper"). A row
+        has a loss if at least one party with a head has it. The sum over rows is divided by the number of rows of the
+        whole batch, even if this host does not know all labels. The losses of several hosts therefore add up to the
+        loss that a single host would have.
+        """
+        owners = self._owners(roster)
+        return HeadPlan(
+            inputs=width,
+            owners=owners,
+            hidden=(WIDTH,) if task is not None and task.kind == "regression" else (),
+            trains_on=any_party if owners is None else partial(_any_owner, owners),
+            divisor="batch",
+            noise={"order": ("rows", "heads", "parties")} if self.tasks == "sample" else {},
+        )
+
+    def _owners(self, roster: Roster) -> tuple[int, ...] | None:
         """Return the parties with a head; ``None`` if there is one head that belongs to no party."""
         if self.heads == "one":
             return None
@@ -113,91 +142,61 @@ class Laser(Rule):
                               f"and none does; use heads='every'")  # fmt: skip
         return owners
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads, one for each owner or one in total, and the width of a mean embedding."""
-        owners = self.owners(roster)
-        return 1 if owners is None else len(owners), width
-
-    def hidden(self, task: Task) -> tuple[int, ...]:
-        """Return the default widths of a head's hidden layers: one layer in regression, none in classification.
-
-        The module's docstring explains why, under "Differences from the paper".
-        """
-        return (WIDTH,) if task.kind == "regression" else ()
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        """Return a mask [N] of the rows that at least one party with a head has; all other rows have no loss."""
-        owners = self.owners(roster)
-        return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
-
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the mean over the batch of the sampled loss (7), or of the exact loss (5).
-
-        The sum over rows is divided by the number of rows of the whole batch, even if this host does not know all
-        labels. The losses of several hosts therefore add up to the loss that a single host would have.
-        """
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sampled loss (7), or the exact loss (5), of each row and head, and a mask of the heads' rows."""
+        products = heads.products(h)  # [B, K, M, D]
         if self.tasks == "all":
-            return self._exact(fusion, h, observed, y) / len(batch.rows)
-        order = self._drawn(fusion, observed, batch.generator("tasks"))  # [B, M, K]
-        products = fusion.heads.products(h)  # [B, K, M, D]
-        means: Tensor = RunningMeans.apply(products, order)  # type: ignore[no-untyped-call]  # [B, M, T, D]
-        weight = self._weights(fusion, observed)  # [B, M, T]
-        outputs = fusion.heads.finish(means, weight > 0)  # [B, M, T, C]
-        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))  # [B, M, T]
-        return (weight * each).sum() / len(batch.rows)
+            weight, mean = self._exact_weights(host, observed, h.dtype)  # [B, M, T], [T, K]
+            means = torch.einsum("tk,bkmd->bmtd", mean, products)
+        else:
+            weight = self._weights(host, observed, h.dtype)  # [B, M, T]
+            means = RunningMeans.apply(products, order_of(noise["order"], observed, host.owners))  # type: ignore[no-untyped-call]
+        outputs = heads.finish(means, weight > 0)  # [B, M, T, C]
+        each = (weight * host.loss(outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))).sum(dim=2)  # [B, M]
+        return each, weight.sum(dim=2) > 0
 
-    def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw orders of the parties for the heads of all hosts; return the orders for this host's heads: [B, M, K].
-
-        A head gets the same orders at every host.
-        """
-        orders, owners = draw_order(observed, fusion.everyone, generator), fusion.owners
-        return orders if len(fusion.everyone) == len(owners) else orders[:, torch.searchsorted(fusion.everyone, owners)]
-
-    def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
+    def _weights(self, host: Host, observed: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weight a_i of (8) for every row, head and set size i: [B, M, T].
 
         The weight is 0 if the row has fewer than i parties, or if the head's owner lacks the row. With ``heads="one"``,
         the weight is |O_n| a_i, because one head takes the place of |O_n| heads.
         """
         size = observed.sum(dim=1)  # |O_n|
-        table = size_weights(observed.shape[1], self.normalize).to(observed.device)
+        table = size_weights(observed.shape[1], self.normalize).to(observed.device, dtype)
         if self.heads == "one":
             return (table[size] * size.unsqueeze(1)).unsqueeze(1)
-        weight = table[size].unsqueeze(1) * observed[:, fusion.owners].unsqueeze(2)
-        return weight / self._share(fusion, observed).view(-1, 1, 1) if self.normalize else weight
+        weight = table[size].unsqueeze(1) * observed[:, host.owners].unsqueeze(2)
+        return weight / self._share(host, observed, dtype).view(-1, 1, 1) if self.normalize else weight
 
-    def _share(self, fusion: Fusion, observed: Tensor) -> Tensor:
+    def _share(self, host: Host, observed: Tensor, dtype: torch.dtype) -> Tensor:
         """Return, for each row, the share of its parties that have a head: [B]."""
-        heads = observed[:, fusion.everyone].sum(dim=1)
-        return heads.clamp(min=1) / observed.sum(dim=1).clamp(min=1)
+        owners = observed[:, host.everyone].sum(dim=1)
+        return owners.clamp(min=1).to(dtype) / observed.sum(dim=1).clamp(min=1)
 
-    def _exact(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor) -> Tensor:
-        """Return the exact loss (5), a scalar: the sum over rows, heads and all 2^K - 1 subsets."""
-        K = observed.shape[1]
-        members, _ = subsets(K)
-        members = members.to(h.device)  # [T, K]
-        mean = members.to(h.dtype) / members.sum(dim=1, keepdim=True)
+    def _exact_weights(self, host: Host, observed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the weight of each row, head and subset in (5), [B, M, T], and each subset's mean over k, [T, K]."""
+        members = subsets(observed.shape[1])[0].to(observed.device)  # [T, K]
+        size = members.sum(dim=1).to(dtype)
         within = (observed.unsqueeze(1) | ~members).all(dim=2)  # [B, T]: S is a subset of O_n
         if self.heads == "one":
-            weight = within.unsqueeze(1).to(h.dtype)
+            weight = within.unsqueeze(1).to(dtype)
         else:
-            task = within.unsqueeze(1) & members.T[fusion.owners]  # [B, M, T]: S also contains m
-            weight = torch.where(task, 1 / members.sum(dim=1), 0.0)
+            task = within.unsqueeze(1) & members.T[host.owners]  # [B, M, T]: S also contains m
+            weight = torch.where(task, 1 / size, 0.0)
         if self.normalize:
-            share = 1.0 if self.heads == "one" else self._share(fusion, observed)
-            weight = weight / ((2.0 ** observed.sum(dim=1) - 1).clamp(min=1) * share).view(-1, 1, 1)
-        means = torch.einsum("tk,bkmd->bmtd", mean, fusion.heads.products(h))
-        outputs = fusion.heads.finish(means, weight > 0)
-        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
-        return (weight * each).sum()
+            total = (2.0 ** observed.sum(dim=1).to(dtype) - 1).clamp(min=1)
+            share = total if self.heads == "one" else total * self._share(host, observed, dtype)
+            weight = weight / share.view(-1, 1, 1)
+        return weight, members.to(dtype) / size.unsqueeze(1)
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return each head's outputs [B, M, C] for the mean embedding of a row, and a mask [B, M] of valid outputs."""
         mean = mean_over(h, observed).unsqueeze(1)
         if self.heads == "one":
-            return fusion.heads(mean), observed.any(dim=1, keepdim=True)
-        return fusion.heads(mean.expand(-1, len(fusion.owners), -1)), observed[:, fusion.owners]
+            return heads(mean), observed.any(dim=1, keepdim=True)
+        return heads(mean.expand(-1, len(host.owners), -1)), observed[:, host.owners]
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return the mean answer of the heads of the parties that have the row."""
@@ -214,6 +213,10 @@ class Laser(Rule):
         )
 
 
+def _any_owner(owners: tuple[int, ...], observed: Tensor) -> Tensor:
+    return observed[:, list(owners)].any(dim=1)
+
+
 @cache
 def size_weights(K: int, normalize: bool) -> Tensor:
     """Return a table [K + 1, K] of weights a_i of (8): entry [o, i - 1] is for o observed parties and sets of size i.
@@ -224,26 +227,25 @@ def size_weights(K: int, normalize: bool) -> Tensor:
     tensor([[0.0000, 0.0000, 0.0000],
             [1.0000, 0.0000, 0.0000],
             [1.0000, 0.5000, 0.0000],
-            [1.0000, 1.0000, 0.3333]])
+            [1.0000, 1.0000, 0.3333]], dtype=torch.float64)
     """
     total = [2**o - 1 if normalize and o else 1 for o in range(K + 1)]
     return torch.tensor(
         [[comb(o - 1, i - 1) / i / total[o] if o else 0.0 for i in range(1, K + 1)] for o in range(K + 1)],
-        dtype=torch.float32,
+        dtype=torch.float64,
     )
 
 
-def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw an order of the parties for every row and head: [B, K] bool, [M] -> [B, M, K] int64.
+def order_of(lots: Tensor, observed: Tensor, owners: Tensor) -> Tensor:
+    """Return an order of the parties for every row and head: random numbers [B, M, K], [B, K] bool, [M] -> [B, M, K].
 
-    An order begins with the head's owner. The other observed parties follow in random order, and absent parties are
-    last. Without owners there is one head, and its orders begin with a random observed party.
+    An order begins with the head's owner. The other observed parties follow in the order of their random numbers, and
+    absent parties are last. Without owners there is one head, and its orders begin with a random observed party.
     """
-    B, K = observed.shape
-    lots = torch.rand(B, max(1, len(owners)), K, generator=generator).to(observed.device)
     lots = torch.where(observed.unsqueeze(1), lots, 2.0)
-    lots.scatter_(2, owners.view(1, -1, 1).expand(B, -1, 1), -1.0)
-    return lots.argsort(dim=2)
+    if len(owners):
+        lots = torch.where(torch.arange(observed.shape[1], device=owners.device) == owners.unsqueeze(1), -1.0, lots)
+    return lots.argsort(dim=2, stable=True)
 
 
 class RunningMeans(torch.autograd.Function):
@@ -253,16 +255,19 @@ class RunningMeans(torch.autograd.Function):
     compute it by a slower scattered addition.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, products: Tensor, order: Tensor) -> Tensor:
+    def forward(products: Tensor, order: Tensor) -> Tensor:
         """Gather the products in order, and divide their cumulative sums by the numbers of summands 1..K."""
         B, K, M, D = products.shape
-        row = torch.arange(B, device=order.device).view(B, 1, 1)
-        head = torch.arange(M, device=order.device).view(1, M, 1)
-        place = (row * K + order) * M + head  # index of the product of head m and party k in the flattened ``products``
-        ctx.save_for_backward(place)
         counts = torch.arange(1, K + 1, device=order.device, dtype=products.dtype).view(K, 1)
-        return products.reshape(-1, D)[place.flatten()].view(B, M, K, D).cumsum(dim=2).div_(counts)
+        return products.reshape(-1, D)[_place(order).flatten()].view(B, M, K, D).cumsum(dim=2) / counts
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Keep the order for the gradient."""
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -271,11 +276,17 @@ class RunningMeans(torch.autograd.Function):
         The product at place j of an order is a summand of the means j..K. Its gradient is therefore the sum over
         i = j..K of the gradient of mean i, divided by i.
         """
-        (gradient,), (place,) = gradients, ctx.saved_tensors
+        (gradient,), (order,) = gradients, ctx.saved_tensors
         B, M, K, D = gradient.shape
-        counts = torch.arange(1, K + 1, device=place.device, dtype=gradient.dtype).view(K, 1)
-        shares = gradient / counts
-        rest = shares.flip(2).cumsum(dim=2).flip(2)
-        flat = torch.empty_like(rest).view(-1, D)
-        flat[place.flatten()] = rest.reshape(-1, D)
+        counts = torch.arange(1, K + 1, device=order.device, dtype=gradient.dtype).view(K, 1)
+        rest = (gradient / counts).flip(2).cumsum(dim=2).flip(2)
+        flat = rest.new_zeros(B * K * M, D).index_copy(0, _place(order).flatten(), rest.reshape(-1, D))
         return flat.view(B, K, M, D), None
+
+
+def _place(order: Tensor) -> Tensor:
+    """Return the index of the product of head m and party ``order[b, m, j]`` in the flattened products: [B, M, K]."""
+    B, M, K = order.shape
+    row = torch.arange(B, device=order.device).view(B, 1, 1)
+    head = torch.arange(M, device=order.device).view(1, M, 1)
+    return (row * K + order) * M + head

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.core.types import Capabilities, Roster
+from anyparty.core.types import Capabilities, Roster, Task
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, own_rows
+from anyparty.methods.split.rule import MESSAGES, HeadOutputs, HeadPlan, Host, Noise, Rule, RuleAnswer, all_blocks
+from anyparty.networks.heads import Heads
 
 NOBODY = "no party that has this row answered with a trained predictor of its own"
 
@@ -53,27 +53,21 @@ class Local(Rule):
             messages=MESSAGES,
         )
 
-    def owners(self, roster: Roster) -> tuple[int, ...]:
-        """Return all parties: each party has a head."""
-        return all_blocks(roster)
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the plan of one head for each party, which reads only its own party's embedding."""
+        return HeadPlan(inputs=width, owners=all_blocks(roster), reads="owner", divisor="predictor")
 
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the owners of the heads, because a head reads only its own party's embedding."""
-        return owners
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return each party's own loss of each row (2), and a mask of the rows that the party has."""
+        outputs, mine = self.outputs(host, heads, h, observed)
+        return host.loss(outputs, y.unsqueeze(1).expand(mine.shape)), mine
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads (one per party), and the width of a head's input (the party's own embedding)."""
-        return roster.K, width
-
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the loss (2): the sum of the parties' own mean losses."""
-        mine = observed[:, fusion.owners]
-        return own_rows(fusion, fusion.heads(h[:, fusion.owners], mine), observed, y)
-
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of each party's own predictor, and a mask of the rows that the party has."""
-        mine = observed[:, fusion.owners]
-        return fusion.heads(h[:, fusion.owners], mine), mine
+        mine = observed[:, host.owners]
+        return heads(h[:, host.owners], mine), mine
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return each row's answer from the active party or, if it gives none, from the first party that gives one."""
@@ -119,15 +113,11 @@ class Ensemble(Local):
             predicts_for="any row, by a vote of the parties that have it",
         )
 
-    def support(self, given: HeadOutputs) -> Tensor:
-        """Return the mean probabilities over all voters, including outvoted parties: [B, C]."""
-        return replace(self, vote="soft").answer(given).scores
-
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return the result of a hard vote in classification; otherwise return the mean of the parties' answers.
 
         After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner
-        therefore has the greatest score.
+        therefore has the greatest score. The confidence is the mean over all voters, including outvoted parties.
         """
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters
@@ -136,13 +126,18 @@ class Ensemble(Local):
             ballots = functional.one_hot(voted, given.answers.shape[2]) * voters.unsqueeze(2)
             winner = draw_winner(ballots.sum(dim=1), given.key)
             voters = voters & (voted == winner.unsqueeze(1))
-        count = voters.sum(dim=1, keepdim=True).clamp(min=1)
         return RuleAnswer(
-            scores=torch.where(voters.unsqueeze(2), given.answers, 0.0).sum(dim=1) / count,
+            scores=_mean(given.answers, voters),
             answered=given.valid.any(dim=1),
             took_part=took_part,
+            confidence=_mean(given.answers, given.valid),
             reason=NOBODY,
         )
+
+
+def _mean(answers: Tensor, voters: Tensor) -> Tensor:
+    """Return the mean of the voters' answers: [B, M, C], [B, M] bool -> [B, C]; 0 without voters."""
+    return torch.where(voters.unsqueeze(2), answers, 0.0).sum(dim=1) / voters.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def draw_winner(votes: Tensor, key: Tensor) -> Tensor:

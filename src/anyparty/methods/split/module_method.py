@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from anyparty.core.types import Capabilities, Roster
+from anyparty.core.types import Capabilities, Roster, Task
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import Fusion, Rule
+from anyparty.methods.split.rule import HeadPlan, Host, Noise, Rule, every_row
 from anyparty.methods.split.split_method import Split
-from anyparty.networks.objective import losses
+from anyparty.networks.heads import Heads
 
 MakeModule = Callable[[int, int, int], nn.Module]
 
@@ -46,21 +45,22 @@ class ModuleRule(Rule):
         """The capabilities: the method trains on, and predicts for, any row that at least one party has."""
         return replace(super().can, title=self.title)
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads (1), and the width of its input: K embeddings, and one presence flag per party."""
-        return 1, roster.K * (width + 1)
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the plan of one head, which reads K embeddings and one presence flag per party."""
+        return HeadPlan(inputs=roster.K * (width + 1), noise={"left out": ("rows", "parties")} if self.drop else {})
 
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the mean loss over the rows."""
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of each row."""
         if self.drop:
-            drawn = torch.rand(observed.shape, generator=batch.generator("left out")).to(h.device)
-            kept = observed & (drawn >= self.drop)
+            kept = observed & (noise["left out"] >= self.drop)
             observed = torch.where(kept.any(dim=1, keepdim=True), kept, observed)
-        return losses(fusion.task, fusion.heads(_joined(h, observed)).squeeze(1), y).mean()
+        return every_row(host.loss(heads(_joined(h, observed)).squeeze(1), y))
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the module's outputs [B, 1, C], and a mask [B, 1] of the rows that at least one party has."""
-        return fusion.heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
+        return heads(_joined(h, observed)), observed.any(dim=1, keepdim=True)
 
 
 def _joined(h: Tensor, observed: Tensor) -> Tensor:

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyparty.core.types import Capabilities, Roster
+from anyparty.core.types import Capabilities, Roster, Task
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
-from anyparty.networks.objective import losses
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, HeadPlan, Host, Noise, Rule, every_row
+from anyparty.networks.heads import Heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +53,20 @@ class Plug(Rule):
             messages=(EMBEDDING, GRADIENT),
         )
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads (1), and the width of its input, which is all embeddings side by side."""
-        return 1, roster.K * width
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the plan of one head, which reads all embeddings side by side."""
+        return HeadPlan(inputs=roster.K * width, noise={"party dropout": ("parties",)} if self.dropout else {})
 
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the mean loss, with some passive parties dropped from this iteration."""
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of each row, with some passive parties dropped from this iteration."""
         if self.dropout:
-            lots = torch.rand(h.shape[1], generator=batch.generator("party dropout")).to(h.device)
-            keep = lots >= self.dropout
-            if fusion.k >= 0:
-                keep[fusion.k] = True
+            active = torch.arange(h.shape[1], device=h.device) == host.k
+            keep = (noise["party dropout"] >= self.dropout) | active
             h = torch.where(keep.view(1, -1, 1), h, 0.0)
-        return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
+        return every_row(host.loss(heads(h.flatten(1).unsqueeze(1)).squeeze(1), y))
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the predictor's outputs [B, 1, C], and a mask [B, 1] of the rows that at least one party has."""
-        return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)
+        return heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)

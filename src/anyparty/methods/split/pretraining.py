@@ -217,7 +217,7 @@ class Pretrained:
         """Return the self-supervised stage, then the stages of the split method."""
         return (self.first.stage(self._step), *self.method.stages(seat))
 
-    async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+    async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Train on the party's own rows of the batch; at the active party, return the loss.
 
         A party with fewer than two rows does nothing, because batch normalisation needs two rows.

@@ -39,8 +39,9 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered
-from anyparty.methods.split.rule import Fusion, adapted, answer_of, outputs_of
-from anyparty.methods.split.split_method import Split, labels_of
+from anyparty.methods.split.rule import RowWeights, answer_of, outputs_of, trained_rows
+from anyparty.methods.split.split_method import Split, labels_of, trained_parties
+from anyparty.networks.heads import ModuleHeads, StackedMLP
 
 STAGE = "pseudo"
 SURE, UNLABELLED = f"{STAGE}/sure", f"{STAGE}/unlabelled"
@@ -103,7 +104,7 @@ class PseudoLabelled(Split):
         both = f"{can.trains_on}; then also unlabelled rows that it predicts with high confidence"
         return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
 
-    def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:  # noqa: ARG002
+    def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
         """Return an empty list: the formula of split learning covers only labelled rows and one stage."""
         return []
 
@@ -123,7 +124,8 @@ class PseudoLabelled(Split):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return self.rule.trains_on(seat.roster, self.topology(seat.roster).without_unread(at.observed))
+            read = self.topology(seat.roster).without_unread(at.observed)
+            return trained_rows(self.rule, self.plan(seat.roster), read)
 
         def remark(at: Rows) -> str:
             assert at.labeled is not None
@@ -142,34 +144,34 @@ class PseudoLabelled(Split):
             return super().learn(state, rows, batch, gathered, h)
         assert rows.key is not None
         y, known = labels_of(rows, batch)
-        fusion, observed = self.fusion(state), gathered.observed
-        use = self.rule.trains_on(state.seat.roster, observed)
-        guess, sure = self._guessed(fusion, h, observed, rows.key[batch.rows])
+        observed = gathered.observed
+        use = trained_rows(self.rule, self.plan(state.seat.roster), observed)
+        guess, sure = self._guessed(state, h, observed, rows.key[batch.rows])
         labelled, unlabelled = use & known, use & ~known
         sure &= unlabelled
-        weight, value = self.pseudo.unlabelled_weight, 0.0
-        for chosen, of, labels, share in ((labelled, labelled, y, 1.0), (sure, unlabelled, guess, weight)):
-            at = chosen.nonzero().squeeze(1)
-            if len(at):
-                some = replace(batch, rows=batch.rows[at])
-                value += self.descend(
-                    replace(fusion, chosen_from=observed[of]), state.seat, some, h[at], observed[at], labels[at],
-                    weight=share * len(at) / int(of.sum()),
-                )  # fmt: skip
+        one = torch.ones((), dtype=h.dtype, device=h.device)
+        groups = [
+            (share, RowWeights(weight=torch.where(chosen, one, 0.0), counted=of, total=max(1, int(of.sum()))))
+            for chosen, of, share in ((labelled, labelled, 1.0), (sure, unlabelled, self.pseudo.unlabelled_weight))
+        ]
+        value = self.descend(state, batch, h, observed, torch.where(known, y, guess), groups)
         for name, count in ((SURE, sure), (UNLABELLED, unlabelled)):
             state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()
-        return value
+        return 0.0 if value is None else value
 
-    def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def _guessed(self, state: State, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return each row's predicted class [B], and a mask [B]: True if its probability is at least tau."""
+        plan, host, trained = self.plan(state.seat.roster), self.host(state.seat), trained_parties(state)
+        heads = state.modules["heads"]
+        assert isinstance(heads, StackedMLP | ModuleHeads)
         with torch.no_grad():
             # as in prediction, ignore the embeddings of a party until one of its rows has been used for training
-            if fusion.trained is not None and fusion.trained.missed:
+            if trained.missed:
                 h, observed = h.clone(), observed.clone()
-                h[:, fusion.trained.missed], observed[:, fusion.trained.missed] = 0.0, False
-            outputs, valid = outputs_of(self.rule, fusion, h, observed)
-            given, answer = answer_of(self.rule, fusion, outputs, valid, observed, key)
-            support = adapted(self.rule).support(given)
+                h[:, trained.missed], observed[:, trained.missed] = 0.0, False
+            outputs, valid = outputs_of(self.rule, plan, host, heads, h, observed, trained)
+            _, answer = answer_of(self.rule, host, outputs, valid, observed, key)
+            support = answer.scores if answer.confidence is None else answer.confidence
         guess = answer.scores.argmax(dim=1)
         best = support.gather(1, guess.unsqueeze(1)).squeeze(1)
         return guess, answer.answered & (best >= self.pseudo.sure)

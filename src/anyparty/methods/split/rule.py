@@ -1,9 +1,13 @@
-"""The rule of a split method (its heads, loss and answer), the rule's inputs and outputs, and checks of a user's rule.
+"""The rule of a split method (its heads, losses and answer), the rule's inputs and outputs, and the engine's part.
+
+A rule computes with tensors of static shape. It never sees who computed an embedding, which labels a host knows, or
+which rows are late: the engine weighs the rule's losses (``weighted_loss``). The loss of a row therefore does not
+depend on the other rows of the batch.
 
 Notation  B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding,
-          M heads at a host, C outputs.
+          M heads at a host, P predictors of a loss, C outputs.
 Symbols   h[n, k] = f_k(x_k^n)   embeddings at a host, zero where not observed   [B, K, H]
-                                 ([B, K, copies, H] for a rule with several encoders per party)
+                                 ([B, K, encoders, H] for a rule with several encoders per party)
 """
 
 from __future__ import annotations
@@ -11,22 +15,23 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from anyparty.core.draws import uniform
 from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster, Task
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Batch
-from anyparty.networks.heads import Heads, Sets, TrainedParties
-from anyparty.networks.objective import answers, losses
+from anyparty.networks.heads import Heads, PartySets, TrainedParties
+from anyparty.networks.objective import Loss, answers, losses
 
 SOME = 1e-6  # minimum divisor of a mean over rows, so that a mean over no rows is 0
+Noise = Mapping[str, Tensor]
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
@@ -58,30 +63,97 @@ OUTPUTS = MessageSpec(
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
 
 
+def any_party(observed: Tensor) -> Tensor:
+    """Return a mask [N] of the rows that at least one party has: [N, K] -> [N]."""
+    return observed.any(dim=1)
+
+
+def all_parties(observed: Tensor) -> Tensor:
+    """Return a mask [N] of the rows that all parties have: [N, K] -> [N]."""
+    return observed.all(dim=1)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Fusion:
-    """The heads of a host, and the data that a rule needs to compute a loss or answers with them.
+class HeadPlan:
+    """What a rule needs: its heads, who reads whom, which rows train, and which random numbers it draws.
 
     Attributes:
-        heads: M networks.
+        inputs: the width of a head's input.
+        heads: the number of heads, if heads belong to no party. Otherwise each owner has one head.
+        owners: the parties k that have a head of their own; ``None`` if heads belong to no party.
+        reads: the parties k whose embeddings the heads read; ``None`` for all parties, "owner" if each head reads only
+            the embedding of its owner.
+        encoders: the number of encoders of each party.
+        hidden: the widths of a head's hidden layers, if the settings do not give any.
+        trains_on: a function from a mask of the parties that have each row to a mask of the rows to train on:
+            [N, K] -> [N] bool.
+        sets: the sets of parties with a predictor of their own; ``None`` if there are none. A set's predictor gives no
+            answer before a row has trained it.
+        divisor: the number by which a predictor's summed loss is divided. "rows": the rows that the rule trains on and
+            whose label the host knows. "predictor": those of them that count for the predictor. "batch": all rows of
+            the batch, so that the losses of several hosts add up to the loss that a single host would have.
+        noise: the random numbers that the loss needs, uniform in [0, 1): a name, and the names of the axes, out of
+            "rows", "heads" and "parties". {"order": ("rows", "heads", "parties")} is a tensor [B, M, K]. A row has
+            equal numbers in any batch and at every host.
+
+    """
+
+    inputs: int
+    heads: int = 1
+    owners: tuple[int, ...] | None = None
+    reads: tuple[int, ...] | Literal["owner"] | None = None
+    encoders: int = 1
+    hidden: tuple[int, ...] = ()
+    trains_on: Callable[[Tensor], Tensor] = any_party
+    sets: PartySets | None = None
+    divisor: Literal["rows", "predictor", "batch"] = "rows"
+    noise: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What a rule knows about the host whose heads it uses.
+
+    Attributes:
         owners: [M] int64, the party k that each head belongs to; empty if heads belong to no party.
         everyone: the owners of the heads at all hosts together, in ascending order.
         task: the prediction task.
         k: the host's index among the K parties; -1 if the host holds no columns.
-        trained: a record of the parties on whose rows the heads have been trained; ``None`` for a copy of another
-            host's heads.
-        chosen_from: [B*, K] bool, in the stage of pseudo-labels, the parties that have each of B* rows; ``None`` in all
-            other stages. In this stage, the loss is a mean over B* rows, and rows without a pseudo-label count as 0.
+        loss_function: a user's loss; ``None`` for the cross-entropy or the squared error.
 
     """
 
-    heads: Heads
     owners: Tensor
     everyone: Tensor
     task: Task
     k: int
-    trained: TrainedParties | None = None
-    chosen_from: Tensor | None = None
+    loss_function: Loss | None = None
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of each output: outputs [..., C], labels y [...] -> [...] (see ``objective.losses``)."""
+        return losses(self.task, outputs, y, self.loss_function)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowWeights:
+    """The part of each row in a batch's loss, at one host.
+
+    Attributes:
+        weight: [B] floating-point, the factor of the row's losses; 0 for rows that teach nothing, such as rows whose
+            label the host does not know.
+        counted: [B] bool, whether the row counts in the divisors "rows" and "predictor".
+        total: the divisor "batch".
+
+    """
+
+    weight: Tensor
+    counted: Tensor
+    total: int
+
+    @classmethod
+    def of_mask(cls, use: Tensor, total: int, dtype: torch.dtype = torch.float32) -> RowWeights:
+        """Return weights 1 for the rows of a mask [B], and 0 for all other rows."""
+        return cls(weight=use.to(dtype), counted=use, total=total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +164,7 @@ class HeadOutputs:
         task: the prediction task.
         answers: [B, M, C], probabilities or numbers.
         valid: [B, M] bool, whether the head answers the row.
-        owners: [M] int64, as in ``Fusion``.
+        owners: [M] int64, as in ``Host``.
         observed: [B, K] bool, the blocks that the valid answers use.
         key: [B] int64, a number that identifies each row, for random choices that do not depend on the row's place in a
             batch.
@@ -125,6 +197,8 @@ class RuleAnswer:
         answered: [B] bool, whether the row has an answer.
         took_part: [B, K] bool, the parties whose blocks the answer uses.
         by_party: [B, K, C], each party's own answer, NaN for rows without one; ``None`` if parties have no own answers.
+        confidence: [B, C], the scores that decide whether the answer may become a pseudo-label, from every party that
+            has the row; ``None`` if these are ``scores``.
         reason: why a row has no answer, if at least one party has the row.
 
     """
@@ -133,15 +207,19 @@ class RuleAnswer:
     answered: Tensor
     took_part: Tensor
     by_party: Tensor | None = None
+    confidence: Tensor | None = None
     reason: str = ""
 
 
 class Rule(ABC):
-    """The definition of a split method's heads, loss and answers.
+    """The definition of a split method's heads, losses and answers.
 
-    A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding. A
-    subclass must define ``loss`` and ``outputs``. The defaults of all other functions describe one head that reads the
-    embeddings of all present parties, and that needs no particular party.
+    A rule is a set of fixed parameters. A subclass must define ``losses`` and ``outputs``. The defaults of ``can``,
+    ``plan`` and ``answer`` describe one head that reads the embeddings of all present parties, and that needs no
+    particular party.
+
+    ``losses`` and ``outputs`` compute with tensors alone: without ``item``, ``nonzero``, boolean indexing, ``bool()``
+    of a tensor, random generators, or a shape that depends on data (see ``anyparty.testing.check_rule``).
 
     If a rule limits the number of parties by ``can.most_parties``, ``without_limit`` is the name of a method without
     such a limit, for error messages.
@@ -161,88 +239,42 @@ class Rule(ABC):
             messages=MESSAGES,
         )
 
-    # Functions that define the heads and the parties that they read
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the heads that the rule needs for these parties; ``width`` is H, the width of an embedding.
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """Return the number of encoders of each party."""
-        return 1
-
-    def owners(self, roster: Roster) -> tuple[int, ...] | None:  # noqa: ARG002
-        """Return the parties k that have a head of their own, or ``None`` if heads belong to no party."""
-        return None
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the parties k whose embeddings a host reads; ``owners`` are the owners of the host's heads."""
-        return all_blocks(roster)
-
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the number of heads, and the width of a head's input.
-
-        The number of heads is ignored if each head belongs to a party. ``width`` is H, the width of an embedding.
+        ``task`` is ``None`` at a party without labels; only the hidden widths of heads may depend on it.
         """
-        return 1, width
-
-    def hidden(self, task: Task) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the default widths of a head's hidden layers, which are used if the settings do not give any."""
-        return ()
-
-    # Functions for training
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a mask of the rows to train on, from a mask of the parties that have each row: [N, K] -> [N] bool."""
-        return observed.any(dim=1)
-
-    def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with a predictor, and a function that marks the trained sets.
-
-        A set's predictor gives no answer before a row has trained it. The function maps observed [B, K] to a mask of
-        the sets that these rows train. ``None`` means that the rule has no predictors for sets of parties.
-        """
-        return None
+        return HeadPlan(inputs=width)
 
     @abstractmethod
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of a batch, a scalar, from B rows with labels y [B].
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of each row and predictor [B, P], and a mask [B, P] of the rows that count for a predictor.
 
-        The B rows are those rows of the batch that have a label and for which ``trains_on`` is true. B is smaller than
-        ``len(batch.rows)`` if a party is late or lost, or if this host does not know all labels. A rule that draws
-        random numbers must therefore take their shape from ``observed``.
+        The engine divides each predictor's summed loss by the plan's ``divisor``, and adds up the predictors. Rows that
+        do not count for a predictor, and rows of weight 0, teach nothing. A row's losses must not depend on other rows.
+
+        Args:
+            host: the host's heads, task and loss: ``host.loss(outputs, y)``.
+            heads: the networks: ``heads(u)`` maps inputs [B, M, inputs] to outputs [B, M, C].
+            h: [B, K, H] embeddings, zero where not observed.
+            observed: [B, K] bool, the parties that have each row.
+            y: [B] labels.
+            noise: the random numbers that the plan asks for, by name.
+
         """
 
-    # Functions for prediction
-
     @abstractmethod
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the heads' outputs [B, M, C], and a mask [B, M] of the valid outputs."""
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Combine the answers of all hosts' heads into one answer per row."""
         return joint(given)
 
-    def support(self, given: HeadOutputs) -> Tensor:
-        """Return the scores [B, C] that decide whether an answer is confident enough for a pseudo-label.
 
-        These scores use every party that has a row, even if the scores of ``answer`` do not.
-        """
-        return self.answer(given).scores
-
-
-REQUIRED = ("copies", "owners", "reads", "head", "trains_on", "loss", "outputs", "answer")
-OPTIONAL = ("hidden", "sets", "support")
-
-
-def adapted(rule: Any) -> Rule:
-    """Return ``rule`` as an object that has every method of ``Rule``.
-
-    A user's class may have the required methods without inheriting from ``Rule``. It then gets all missing methods from
-    ``Rule``.
-    """
-    if isinstance(rule, Rule):
-        return rule
-    methods = {name: staticmethod(getattr(rule, name)) for name in (*REQUIRED, *OPTIONAL) if hasattr(rule, name)}
-    can = property(lambda _: rule.can)
-    made: Rule = type(type(rule).__name__, (Rule,), {**methods, "can": can})()
-    return made
+MEMBERS = ("can", "plan", "losses", "outputs", "answer")
 
 
 def all_blocks(roster: Roster) -> tuple[int, ...]:
@@ -250,32 +282,15 @@ def all_blocks(roster: Roster) -> tuple[int, ...]:
     return tuple(range(roster.K))
 
 
+def every_row(each: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the losses [B] of a rule's only predictor, for which every row counts, as [B, 1] with their mask."""
+    each = each.unsqueeze(1)
+    return each, torch.ones_like(each, dtype=torch.bool)
+
+
 def mean_over(h: Tensor, observed: Tensor) -> Tensor:
     """Return the mean embedding over the parties that have a row: [B, K, H], [B, K] -> [B, H]; 0 without parties."""
     return h.sum(dim=1) / observed.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Tensor:
-    """Return the sum of the heads' losses, a scalar; a head's loss is the mean over the rows of its own party.
-
-    Shapes: outputs [B, M, C], observed [B, K], y [B].
-    """
-    each = losses(fusion.task, outputs, y.unsqueeze(1).expand(outputs.shape[:2]))  # [B, M]
-    return means(fusion, each, observed, lambda observed: observed[:, fusion.owners])
-
-
-def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the sum of the predictors' losses, a scalar; a predictor's loss is the mean over its own rows.
-
-    ``each`` [B, M] has the loss of each row and predictor. ``has`` maps observed [B, K] to a mask [B, M] of the rows of
-    each predictor.
-    """
-    mine = has(observed)
-    count = mine.sum(dim=0)
-    # ``pseudo_labels`` multiplies this loss by the share of rows with a pseudo-label; this divisor cancels the factor.
-    if fusion.chosen_from is not None:
-        count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
-    return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
 
 
 def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
@@ -283,76 +298,149 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
     return RuleAnswer(scores=given.answers[:, 0], answered=given.valid[:, 0], took_part=given.observed, reason=reason)
 
 
+# The engine's part: noise, weights and divisors
+
+
+def draw_noise(plan: HeadPlan, host: Host, batch: Batch, rows: Tensor, K: int) -> dict[str, Tensor]:
+    """Draw the random numbers that a plan asks for: float32 tensors with the plan's axes, by name.
+
+    ``rows`` [B] int64 are the indices of the rows among the aligned rows. A head has equal numbers at every host.
+    """
+    heads = torch.searchsorted(host.everyone, host.owners) if plan.owners is not None else torch.arange(plan.heads)
+    axes = {"rows": rows, "heads": heads, "parties": torch.arange(K)}
+    return {
+        name: uniform(batch.key(name), *(axes[axis].to(rows.device) for axis in wanted))
+        for name, wanted in plan.noise.items()
+    }
+
+
+def harmless(
+    groups: Sequence[RowWeights], h: Tensor, observed: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return h, observed and y with y = 0 in rows of weight 0; rows that do not count get h = 0 and all parties.
+
+    The label of a row without a label is -1 or NaN, and its loss could be NaN; so could be the gradient of a loss that
+    is finite.
+    """
+    weighted = torch.stack([group.weight > 0 for group in groups]).any(dim=0)
+    kept = weighted | torch.stack([group.counted for group in groups]).any(dim=0)
+    h = torch.where(kept.view(-1, *[1] * (h.ndim - 1)), h, 0.0)
+    return h, observed | ~kept.unsqueeze(1), torch.where(weighted, y, torch.zeros_like(y))
+
+
+def weighted_loss(plan: HeadPlan, each: Tensor, counts: Tensor, rows: RowWeights) -> Tensor:
+    """Return the loss of a batch, a scalar: each predictor's weighted sum over rows, divided by the plan's divisor.
+
+    Shapes: each [B, P] and counts [B, P] are results of ``Rule.losses``.
+    """
+    used = counts & (rows.weight > 0).unsqueeze(1)
+    total = (torch.where(used, each, 0.0) * rows.weight.unsqueeze(1)).sum(dim=0)  # [P]
+    if plan.divisor == "batch":
+        return total.sum() / rows.total
+    if plan.divisor == "rows":
+        return total.sum() / rows.counted.sum().clamp(min=SOME)
+    return (total / (counts & rows.counted.unsqueeze(1)).sum(dim=0).clamp(min=SOME)).sum()
+
+
+def batch_loss(
+    rule: Rule, plan: HeadPlan, host: Host, heads: Heads, batch: Batch, h: Tensor, observed: Tensor, y: Tensor,
+    groups: Sequence[tuple[float, RowWeights]],
+) -> Tensor:  # fmt: skip
+    """Return the loss of a batch at a host, a scalar: the sum over groups of rows of a factor times the group's loss.
+
+    ``h`` [B, K, H], ``observed`` [B, K] and ``y`` [B] are those of all rows of the batch; y is arbitrary for rows
+    without a weight.
+
+    Raises:
+        ConfigError: the rule returns values of a wrong type or shape, or losses without a gradient.
+    """
+    h, observed, y = harmless([weights for _, weights in groups], h, observed, y)
+    noise = draw_noise(plan, host, batch, batch.rows.to(h.device), observed.shape[1])
+    each, counts = losses_of(rule, host, heads, h, observed, y, noise)
+    return torch.stack([factor * weighted_loss(plan, each, counts, weights) for factor, weights in groups]).sum()
+
+
 # Computations of a rule, with checks of the results, because a user may have written the rule
 
 
-def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
+def trained_rows(rule: Rule, plan: HeadPlan, observed: Tensor) -> Tensor:
     """Return a mask [N] of the rows to train on; ``observed`` [N, K] marks the parties that have each row.
 
     Raises:
-        ConfigError: the rule returns a value of a wrong type or shape.
+        ConfigError: the rule's function ``trains_on`` returns a value of a wrong type or shape.
     """
-    use: object = rule.trains_on(roster, observed)
-    if not isinstance(use, Tensor):
-        raise ConfigError(f"{rule.can.title}: expected a tensor from trains_on, got a {type(use).__name__}")
-    if use.shape != observed.shape[:1] or use.dtype != torch.bool:
+    use: object = plan.trains_on(observed)
+    if not _is_tensor(use, observed.shape[:1], torch.bool):
         raise ConfigError(f"{rule.can.title}: expected trains_on to return true or false for each row, bool "
-                          f"[{len(observed)}], got {list(use.shape)} of {use.dtype}")  # fmt: skip
+                          f"[{len(observed)}], got {_described(use)}")  # fmt: skip
+    assert isinstance(use, Tensor)
     return use
 
 
-def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-    """Return the loss of a batch, a scalar with a gradient for embeddings and heads.
+def losses_of(
+    rule: Rule, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the losses [B, P] of each row and predictor, and the mask [B, P] of the rows that count.
 
     Raises:
-        ConfigError: the loss is not a scalar tensor; ``h`` requires a gradient but the loss has none; PyTorch's
-            gradients are disabled, for example in ``torch.no_grad``; or the rule has created weights since
-            ``check_rule``.
+        ConfigError: the rule returns values of a wrong type or shape; or ``h`` requires a gradient and the losses have
+            none, for example because PyTorch's gradients are disabled.
     """
-    loss: object = rule.loss(fusion, h, observed, y, batch)
-    if not isinstance(loss, Tensor):
-        raise ConfigError(f"{rule.can.title}: expected a tensor as the loss of a batch, got a {type(loss).__name__}")
-    if loss.ndim:
-        raise ConfigError(f"{rule.can.title}: expected one number as the loss of a batch, got {list(loss.shape)}: take "
-                          f"their mean")  # fmt: skip
+    returned = rule.losses(host, heads, h, observed, y, noise)
+    match returned:
+        case (Tensor() as each, Tensor() as counts) if each.ndim == 2 and len(each) == len(h) == len(counts):
+            pass
+        case _:
+            raise ConfigError(f"{rule.can.title}: expected two tensors from losses, the loss of each row and predictor "
+                              f"[{len(h)}, P] and which rows count for it, bool [{len(h)}, P], got "
+                              f"{_described(returned)}: take no mean over rows; every_row(each) makes both of the "
+                              "losses [B] of a single predictor")  # fmt: skip
+    if not each.is_floating_point() or not _is_tensor(counts, each.shape, torch.bool):
+        raise ConfigError(f"{rule.can.title}: expected losses to be floating-point numbers and counts to be bool "
+                          f"{list(each.shape)}, got {_described(each)} and {_described(counts)}")  # fmt: skip
     if not torch.is_grad_enabled():
         raise ConfigError(f"{rule.can.title}: PyTorch computes no gradients here: leave out a surrounding "
                           "torch.no_grad, torch.inference_mode or torch.set_grad_enabled(False)")  # fmt: skip
-    if h.requires_grad and not loss.requires_grad:
+    if h.requires_grad and not each.requires_grad:
         raise ConfigError(f"{rule.can.title}: the loss of a batch has no gradient, so that nothing would be trained: "
-                          "compute it from h or heads without detach, item, numpy or no_grad, and let trains_on "
-                          "leave out rows without a gradient")  # fmt: skip
-    if not batch.number and not _is_built_in(rule):
-        check_weights(rule)
-    return loss
+                          "compute it from h or heads without detach, item, numpy or no_grad, and let the plan's "
+                          "trains_on leave out rows without a gradient")  # fmt: skip
+    return each, counts
 
 
-def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+def outputs_of(
+    rule: Rule, plan: HeadPlan, host: Host, heads: Heads, h: Tensor, observed: Tensor,
+    trained: TrainedParties | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the heads' outputs [B, M, C] and a mask [B, M] of the valid outputs, from h [B, K, H].
+
+    If each set of parties has a predictor, the outputs for sets that no row has trained are not valid.
 
     Raises:
         ConfigError: the rule returns values of a wrong type or shape.
     """
-    returned: object = rule.outputs(fusion, h, observed)
-    B, C = len(observed), fusion.task.outputs
+    returned: object = rule.outputs(host, heads, h, observed)
+    B, C = len(observed), host.task.outputs
     match returned:
         case (Tensor() as outputs, Tensor() as valid):
             pass
         case _:
             raise ConfigError(f"{rule.can.title}: expected two tensors from outputs, the heads' answers [B, M, C] and "
-                              f"for which rows these are valid [B, M], got {_kinds(returned)}")  # fmt: skip
+                              f"for which rows these are valid [B, M], got {_described(returned)}")  # fmt: skip
     if outputs.ndim != 3 or valid.shape != outputs.shape[:2] or (outputs.shape[0], outputs.shape[2]) != (B, C):
         raise ConfigError(f"{rule.can.title}: expected outputs [B, M, C] and their validity [B, M], got "
                           f"{list(outputs.shape)} and {list(valid.shape)} for B = {B} rows and C = {C}")  # fmt: skip
     if not outputs.is_floating_point() or valid.dtype != torch.bool:
         raise ConfigError(f"{rule.can.title}: expected outputs to be floating-point numbers and their validity to be "
                           f"boolean, got {outputs.dtype} and {valid.dtype}")  # fmt: skip
+    if plan.sets is not None and trained is not None and trained.sets.any():
+        valid = valid & trained.sets[plan.sets.of_row(observed)].unsqueeze(1)
     return outputs, valid
 
 
 def answer_of(
     rule: Rule,
-    fusion: Fusion,
+    host: Host,
     outputs: Tensor,
     valid: Tensor,
     observed: Tensor,
@@ -363,7 +451,7 @@ def answer_of(
 
     Args:
         rule: the rule.
-        fusion: the heads of the active party.
+        host: the active party.
         outputs: [B, M, C], outputs of the heads of all hosts.
         valid: [B, M], a mask of the valid outputs.
         observed: [B, K], the blocks that valid outputs use.
@@ -374,60 +462,68 @@ def answer_of(
         ConfigError: the rule returns a value of a wrong type or shape.
     """
     given = HeadOutputs(
-        task=fusion.task,
-        answers=answers(fusion.task, outputs),
+        task=host.task,
+        answers=answers(host.task, outputs),
         valid=valid,
         observed=observed,
         key=key,
-        k=fusion.k,
-        owners=fusion.owners if owners is None else owners,
+        k=host.k,
+        owners=host.owners if owners is None else owners,
     )
     answer: object = rule.answer(given)
-    (B, K), C = observed.shape, fusion.task.outputs
+    (B, K), C = observed.shape, host.task.outputs
     if not isinstance(answer, RuleAnswer):
         raise ConfigError(f"{rule.can.title}: expected a RuleAnswer from answer, with scores, answered and took_part, "
-                          f"got {_kinds(answer)}")  # fmt: skip
-    forms = {"scores": (B, C), "answered": (B,), "took_part": (B, K)}
-    for name, shape in (forms if answer.by_party is None else forms | {"by_party": (B, K, C)}).items():
+                          f"got {_described(answer)}")  # fmt: skip
+    forms = {"scores": (B, C), "answered": (B,), "took_part": (B, K), "by_party": (B, K, C), "confidence": (B, C)}
+    for name, shape in forms.items():
         each: object = getattr(answer, name)
         kind = "true or false" if name in {"answered", "took_part"} else "numbers"
+        if each is None and name in {"by_party", "confidence"}:
+            continue
         if not isinstance(each, Tensor) or each.shape != shape or (each.dtype == torch.bool) != (kind != "numbers"):
-            got = f"{list(each.shape)} of {each.dtype}" if isinstance(each, Tensor) else _kinds(each)
             what = f"{name} of the RuleAnswer to be {kind}, {list(shape)}"
-            raise ConfigError(f"{rule.can.title}: expected {what}, got {got}")
+            raise ConfigError(f"{rule.can.title}: expected {what}, got {_described(each)}")
     return given, answer
 
 
-def _kinds(returned: object) -> str:
+def _is_tensor(value: object, shape: Sequence[int], dtype: torch.dtype) -> bool:
+    return isinstance(value, Tensor) and value.shape == tuple(shape) and value.dtype == dtype
+
+
+def _described(returned: object) -> str:
+    """Return a description of a value that a rule returned, for an error message."""
+    if isinstance(returned, Tensor):
+        return f"{list(returned.shape)} of {returned.dtype}"
     if isinstance(returned, tuple | list):
-        return f"a {type(returned).__name__} of {', '.join(type(each).__name__ for each in returned) or 'nothing'}"
+        return f"a {type(returned).__name__} of {', '.join(_described(each) for each in returned) or 'nothing'}"
     return "None" if returned is None else f"a {type(returned).__name__}"
 
 
 # Checks of a user's own rule
 
+EARLIER = {"loss": "losses", "copies": "plan", "owners": "plan", "reads": "plan", "head": "plan", "hidden": "plan",
+           "trains_on": "plan", "sets": "plan", "support": "answer"}  # fmt: skip
+
 
 def check_rule(rule: object) -> None:
-    """Check that an object is a complete rule without weights; a built-in rule needs no check.
+    """Check that an object is a rule without misspelt members and without weights; a built-in rule needs no check.
 
     Raises:
-        ConfigError: the object is a class or is not a rule; one of its attributes is missing or has a wrong type; or
-            the rule has weights (see ``check_weights``).
+        ConfigError: the object is a class or is not a rule; its class defines a member of the rules of version 0.1, or
+            misspells a member of ``Rule``; or the rule has weights (see ``check_weights``).
     """
     if isinstance(rule, type):
         raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")
-    if _is_built_in(rule):
-        return
-    name = type(rule).__name__
-    missing = [each for each in ("can", *REQUIRED) if not hasattr(type(rule), each) and each not in _own(rule)]
-    if len(missing) > len(REQUIRED):
-        raise ConfigError(f"Split: expected a rule, an object with can, {', '.join(REQUIRED)}, got {rule!r}; make "
+    if not isinstance(rule, Rule):
+        raise ConfigError(f"Split: expected a rule, an object of a class that inherits from Rule, got {rule!r}; make "
                           "built-in methods by name, as method('laser')")  # fmt: skip
-    if missing:
-        raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/how-to/your-method.md")
+    if is_built_in(rule):
+        return
     check_names(rule)
+    name = type(rule).__name__
     try:
-        can: object = rule.can  # type: ignore[attr-defined]
+        can: object = rule.can
     except TypeError as error:  # for example, a field of Capabilities is misspelt
         known = ", ".join(each.name for each in fields(Capabilities))
         raise ConfigError(f"Split: can of the rule {name} fails: {error}; Capabilities takes {known}") from error
@@ -437,44 +533,51 @@ def check_rule(rule: object) -> None:
         raise ConfigError(
             f"Split: can of the rule {name} should be Capabilities, from anyparty.core.types, got {can!r}"
         )
-    for each in REQUIRED:
-        if not callable(given := getattr(rule, each)):
-            raise ConfigError(f"Split: {each} of the rule {name} should be a function, got {given!r}")
     check_weights(rule)
 
 
-def _is_built_in(rule: object) -> bool:
+def is_built_in(rule: object) -> bool:
     """Return True if a rule's class is defined in this package: it is not a user's own class or subclass."""
     return isinstance(rule, Rule) and type(rule).__module__.startswith("anyparty.")
 
 
-def check_names(rule: object) -> None:
-    """Check that a user's rule does not misspell the name of a function of ``Rule``.
+def check_names(rule: Rule) -> None:
+    """Check that a user's rule defines no member of the contract of version 0.1, and misspells no member of ``Rule``.
 
-    A misspelt function would never be called: the default of ``Rule`` would be called in its place.
+    A misspelt member would never be used: the default of ``Rule`` would be used in its place.
 
     Raises:
-        ConfigError: the user's class has a public function, property or ``Capabilities`` with a misspelt name. A name
-            counts as misspelt if it is similar to a name in ``Rule`` that the user's class does not define.
+        ConfigError: the class has such a member.
     """
     own = [each for each in type(rule).__mro__ if not f"{each.__module__}.".startswith(("anyparty.", "builtins."))]
-    given = {name: value for each in reversed(own) for name, value in vars(each).items() if not name.startswith("_")}
-    known = ("can", *REQUIRED, *OPTIONAL)
-    for name in given.keys() - set(dir(Rule)) - {each.name for each in _fields(rule)}:
-        value, free = given[name], [each for each in known if each not in given]
+    given = {name: value for each in own for name, value in vars(each).items() if not name.startswith("_")}
+    parameters = {each.name for each in _fields(rule)}
+    members = {name for name, value in given.items() if name not in parameters and _is_member(value)}
+    title = f"Split: the rule {type(rule).__name__} defines"
+    for name in sorted(members & EARLIER.keys()):
+        raise ConfigError(
+            f"{title} {name!r}, which rules had in version 0.1; {EARLIER[name]!r} has taken its place. A rule has "
+            "plan(roster, task, width) -> HeadPlan, losses(host, heads, h, observed, y, noise) -> each [B, P], counts "
+            "[B, P], and outputs(host, heads, h, observed): see docs/how-to/your-method.md"
+        )
+    for name in sorted(members - set(MEMBERS)):
+        free = [each for each in MEMBERS if each not in given]
         close = get_close_matches(name.lower(), free, n=1, cutoff=0.8)
-        if isinstance(value, Capabilities) or _returns_capabilities(value):
-            close = ["can"] if "can" in free else []
-        elif not inspect.isroutine(value) and not isinstance(value, property | cached_property):
-            close = []
+        if "can" in free and (isinstance(given[name], Capabilities) or _returns_capabilities(given[name])):
+            close = ["can"]
         if close:
-            raise ConfigError(f"Split: the rule {type(rule).__name__} defines {name!r}, which nothing reads; did you "
-                              f"mean {close[0]!r}? A rule may define {', '.join(known)}; begin the name of a function "
-                              f"of your own with _, as _{name}")  # fmt: skip
+            raise ConfigError(
+                f"{title} {name!r}, which nothing reads; did you mean {close[0]!r}? A rule may define "
+                f"{', '.join(MEMBERS)}; begin the name of a function of your own with _, as _{name}"
+            )
 
 
 def _fields(rule: object) -> Sequence[Field[Any]]:
     return fields(rule) if is_dataclass(rule) else ()
+
+
+def _is_member(value: object) -> bool:
+    return inspect.isroutine(value) or isinstance(value, property | Capabilities) or hasattr(value, "func")
 
 
 def _returns_capabilities(value: object) -> bool:
@@ -496,7 +599,7 @@ def check_weights(rule: object) -> None:
         raise ConfigError(f"Split: the rule {type(rule).__name__} {which}, which would be neither trained nor saved. "
                           "Weights belong to the head: give Split(make_head=...) a module that holds them, and "
                           "return the input width that it needs from the "
-                          "rule's head (docs/how-to/your-method.md)")  # fmt: skip
+                          "rule's plan (docs/how-to/your-method.md)")  # fmt: skip
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:

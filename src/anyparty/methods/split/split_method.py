@@ -21,12 +21,12 @@ the outputs of all hosts into one answer per row, and states which parties took 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,10 +41,23 @@ from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
-from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
+from anyparty.methods.split.rule import (
+    HeadPlan,
+    Host,
+    RowWeights,
+    Rule,
+    answer_of,
+    batch_loss,
+    check_rule,
+    check_weights,
+    is_built_in,
+    outputs_of,
+    trained_rows,
+)
 from anyparty.methods.split.topology import Hosting, Topology, resolve
-from anyparty.networks.encoders import Factory, build
+from anyparty.networks.encoders import MLP, Factory, build
 from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP, TrainedParties
+from anyparty.networks.modules import draw_by_row
 
 UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"
@@ -75,6 +88,9 @@ class Split:
     schedule_conflict: ClassVar[str] = ""
 
     _topologies: dict[Roster, Topology] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _plans: dict[tuple[Roster, Task | None], HeadPlan] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         check_rule(self.rule)
@@ -87,6 +103,10 @@ class Split:
         if self.hosting not in {"active", "labelers"}:
             raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the plans, whose functions may be local to a user's rule and could not be pickled."""
+        return {**vars(self), "_topologies": {}, "_plans": {}}
+
     @cached_property
     def can(self) -> Capabilities:
         """The capabilities of the rule."""
@@ -96,7 +116,7 @@ class Split:
         """Compute each passive party's traffic (embeddings, gradients) with equation (9) of the APC-VFL paper."""
         topology = self.topology(ran.roster)
         ran = replace(ran, observed=topology.without_unread(ran.observed))
-        rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
+        rows = ran.labelled & self.plan(ran.roster).trains_on(ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
     # Functions that make the networks
@@ -110,10 +130,9 @@ class Split:
                 encoder = build(seat.encoder, seat.inputs, self.embedding, topology.copies, party=seat.me)
                 state.modules["encoder"] = encoder
         if seat.me in topology.hosts:
-            assert seat.task is not None
             with seeds.own.drawing("heads", seat.me):
-                state.modules["heads"] = self.heads(topology, seat.me, seat.task)
-                state.modules["taught"] = TrainedParties(seat.roster.K, adapted(self.rule).sets(seat.roster))
+                state.modules["heads"] = self.heads(seat, seat.me)
+                state.modules["taught"] = TrainedParties(seat.roster.K, self.plan(seat.roster).sets)
         for name, module in state.modules.items():
             module.to(seat.device)
             parameters = [p for p in module.parameters() if p.requires_grad]
@@ -131,49 +150,51 @@ class Split:
         """
         if roster in self._topologies:
             return self._topologies[roster]
-        can, rule = self.can, adapted(self.rule)
+        can = self.can
         if can.most_parties is not None and roster.K > can.most_parties:
             raise ConfigError(f"{can.title} with these settings supports at most {can.most_parties} parties, but "
-                              f"there are {roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
+                              f"there are {roster.K}; {self.rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        self._topologies[roster] = found = resolve(
-            rule.can, roster, copies=rule.copies(roster), head=rule.head(roster, self.embedding),
-            owners=rule.owners(roster), reads=partial(rule.reads, roster), width=self.embedding, hosting=self.hosting,
-        )  # fmt: skip
+        plan = self.plan(roster)
+        self._topologies[roster] = found = resolve(can, roster, plan, width=self.embedding, hosting=self.hosting)
         return found
 
-    def heads(self, topology: Topology, host: str, task: Task) -> Heads:
-        """Return new, untrained heads for a host."""
+    def plan(self, roster: Roster, task: Task | None = None) -> HeadPlan:
+        """Return the rule's plan for these parties, which is computed only once.
+
+        Raises:
+            ConfigError: the rule returns another object.
+        """
+        if (roster, task) not in self._plans:
+            plan: object = self.rule.plan(roster, task, self.embedding)
+            if not isinstance(plan, HeadPlan):
+                raise ConfigError(f"{self.can.title}: expected a HeadPlan from plan, got a {type(plan).__name__}")
+            self._plans[roster, task] = plan
+        return self._plans[roster, task]
+
+    def heads(self, seat: PartyContext, host: str) -> Heads:
+        """Return new, untrained heads of ``host``; ``seat`` is a party that knows the task."""
+        assert seat.task is not None
+        topology, plan = self.topology(seat.roster), self.plan(seat.roster, seat.task)
         count, width = topology.heads[host], topology.head_inputs
         if self.make_head is not None:
-            return ModuleHeads.of(self.make_head, count, width, task.outputs)
-        hidden = adapted(self.rule).hidden(task) if self.head_hidden is None else self.head_hidden
-        return StackedMLP(count, (width, *hidden, task.outputs))
+            return ModuleHeads.of(self.make_head, count, width, seat.task.outputs)
+        hidden = plan.hidden if self.head_hidden is None else self.head_hidden
+        return StackedMLP(count, (width, *hidden, seat.task.outputs))
 
-    def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
-        """Return the ``Fusion`` of this host's heads.
-
-        If ``heads`` is given, it is a copy of another host's heads, and the result is the ``Fusion`` of this copy.
-        ``host`` is then the name of the other host.
-        """
-        seat, topology = state.seat, state.topology
-        trained: nn.Module | None = None
-        assert topology is not None
+    def host(self, seat: PartyContext, name: str | None = None) -> Host:
+        """Return what the rule knows about a host of heads, by default about this party."""
+        topology = self.topology(seat.roster)
+        name = seat.me if name is None else name
         assert seat.task is not None
-        host = seat.me if host is None else host
-        if heads is None:
-            heads, trained = state.modules["heads"], state.modules["taught"]
-        assert isinstance(heads, StackedMLP | ModuleHeads)
-        assert isinstance(trained, TrainedParties | None)
         everyone = sorted(chain.from_iterable(topology.hosts.values()))
-        return Fusion(
-            heads=heads,
-            owners=torch.tensor(topology.hosts[host], dtype=torch.int64, device=seat.device),
+        return Host(
+            owners=torch.tensor(topology.hosts[name], dtype=torch.int64, device=seat.device),
             everyone=torch.tensor(everyone, dtype=torch.int64, device=seat.device),
             task=seat.task,
-            k=topology.blocks.index(host) if host in topology.blocks else -1,
-            trained=trained,
+            k=topology.blocks.index(name) if name in topology.blocks else -1,
+            loss_function=seat.loss,
         )
 
     # Functions for training
@@ -184,7 +205,7 @@ class Split:
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
             read = self.topology(seat.roster).without_unread(at.observed)
-            return at.teaching & trained_rows(self.rule, seat.roster, read)
+            return at.teaching & trained_rows(self.rule, self.plan(seat.roster), read)
 
         return (Stage(name="train", step=self.step, rows=rows),)
 
@@ -237,12 +258,22 @@ class Split:
         if not len(held):
             return None
         seat = state.seat
-        with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
-            h: Tensor = state.modules["encoder"](x)
+        encoder = state.modules["encoder"]
+        with self._encoder_draws(seat, encoder, batch, held) if draws else nullcontext():
+            h: Tensor = encoder(x)
         if not finite(h.detach()):
             raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
+
+    @contextmanager
+    def _encoder_draws(self, seat: PartyContext, encoder: nn.Module, batch: Batch, held: Tensor) -> Iterator[None]:
+        """Let an encoder draw random numbers: dropout by row, everything else from a private stream of the party."""
+        with ExitStack() as stack:
+            stack.enter_context(draw_by_row(encoder, batch.own_key("encoder draws", seat.me), batch.rows[held]))
+            if not isinstance(seat.encoder, MLP):
+                stack.enter_context(batch.drawing("encoder draws", seat.me, device=seat.device))
+            yield
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> ExchangePart | None:
         """Return the party's rows among ``places``, as positions in ``places``, and the embeddings for a prediction."""
@@ -300,35 +331,54 @@ class Split:
             Diverged: the loss is not a number.
         """
         y, known = labels_of(rows, batch)
-        seat, observed = state.seat, gathered.observed
-        if gathered.silent or gathered.late or not known.all():
-            left = (known & self.rule.trains_on(seat.roster, observed)).nonzero().squeeze(1)
-            h, observed, y = h[left], observed[left], y[left]
-        return self.descend(self.fusion(state), seat, batch, h, observed, y) if len(y) else None
+        use = known & trained_rows(self.rule, self.plan(state.seat.roster), gathered.observed)
+        weights = RowWeights.of_mask(use, len(batch.rows), h.dtype)
+        return self.descend(state, batch, h, gathered.observed, y, [(1.0, weights)])
 
     def descend(
         self,
-        fusion: Fusion,
-        seat: PartyContext,
+        state: State,
         batch: Batch,
         h: Tensor,
         observed: Tensor,
         y: Tensor,
-        weight: float = 1.0,
-    ) -> float:
-        """Return ``weight`` times the loss of B rows with embeddings h [B, K, H], and compute the loss's gradients.
+        groups: Sequence[tuple[float, RowWeights]],
+        copy: nn.Module | None = None,
+    ) -> float | None:
+        """Return the loss of a batch with embeddings h [B, K, H], and compute the loss's gradients.
+
+        The loss is the sum over groups of rows of a factor times the group's loss. If no row has a weight, nothing is
+        computed, and the result is ``None``.
+
+        Args:
+            state: the networks of a host.
+            batch: the batch.
+            h: [B, K, H], the embeddings.
+            observed: [B, K], the parties that have each row.
+            y: [B], labels; arbitrary for rows without a weight.
+            groups: for each group of rows, its factor and the weights of its rows.
+            copy: a copy of the active party's heads, at another party; by default, the host's own heads.
 
         Raises:
             Diverged: the loss is not a number.
-            ConfigError: a user's rule returned a loss that cannot be trained on (see ``rule.loss_of``).
+            ConfigError: a user's rule returned losses that cannot be trained on (see ``rule.losses_of``).
         """
-        if fusion.trained is not None:
-            fusion.trained.note(observed)
-        own = self.make_head is not None  # only a user's heads may draw random numbers
-        with batch.drawing("head draws", seat.me, device=seat.device) if own else nullcontext():
-            loss = loss_of(self.rule, fusion, h, observed, y, batch)
-        if weight != 1.0:
-            loss = weight * loss
+        seat, plan = state.seat, self.plan(state.seat.roster)
+        use = torch.stack([weights.weight > 0 for _, weights in groups]).any(dim=0)
+        if not bool(use.any()):
+            return None
+        host = self.host(seat) if copy is None else self.host(seat, seat.roster.active)
+        heads = state.modules["heads"] if copy is None else copy
+        assert isinstance(heads, StackedMLP | ModuleHeads)
+        if copy is None:
+            trained_parties(state).note(observed & use.unsqueeze(1))
+        with ExitStack() as stack:
+            if isinstance(heads, ModuleHeads):  # a user's heads may draw, and let rows depend on each other
+                stack.enter_context(heads.only(use))
+                stack.enter_context(batch.drawing("head draws", seat.me, device=seat.device))
+            loss = batch_loss(self.rule, plan, host, heads, batch, h, observed, y, groups)
+        if not batch.number and not is_built_in(self.rule):
+            check_weights(self.rule)
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} at {batch}: lower the learning rate, or look for extreme "
@@ -364,23 +414,25 @@ class Split:
         if seat.me not in topology.hosts:
             return None
         gathered = await self.gather(net, state, rows, batch, mine, asked)
-        fusion = self.fusion(state)
+        host, trained, heads = self.host(seat), trained_parties(state), state.modules["heads"]
+        assert isinstance(heads, StackedMLP | ModuleHeads)
         # Leave out parties whose rows were not used to train this host's heads.
-        near = gathered.without(fusion.trained.missed if fusion.trained else (), seat.roster)
+        near = gathered.without(trained.missed, seat.roster)
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody
-            outputs, valid = outputs_of(self.rule, fusion, h, near.observed)
+            plan = self.plan(seat.roster)
+            outputs, valid = outputs_of(self.rule, plan, host, heads, h, near.observed, trained)
         if seat.me != seat.roster.active:
-            reached = fusion.trained is None or bool(fusion.trained.parties[fusion.owners].any())
+            reached = bool(trained.parties[host.owners].any())
             used = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
             await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": used})
             return None
-        return await self._answer(net, state, rows, batch, asked, gathered, fusion, (outputs, valid, near.observed))
+        return await self._answer(net, state, rows, batch, asked, gathered, host, (outputs, valid, near.observed))
 
     async def _answer(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-        gathered: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
+        gathered: Gathered, lead: Host, own: tuple[Tensor, Tensor, Tensor],
     ) -> Predictions:  # fmt: skip
         """Combine the outputs of all hosts' heads into one answer per row.
 
@@ -394,7 +446,7 @@ class Split:
         assert rows.key is not None
         assert rows.observed is not None
         known = rows.observed[batch.rows]
-        outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [fusion.owners]
+        outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [lead.owners]
         used = [own[2] & own[1].any(dim=1, keepdim=True)]
         for host, ks in topology.hosts.items():
             if host != seat.me:
@@ -408,7 +460,7 @@ class Split:
                 valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
                 used.append(reached[-1] & valid[-1].any(dim=1, keepdim=True))
         given, answer = answer_of(
-            self.rule, fusion, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
+            self.rule, lead, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
             rows.key[batch.rows], torch.cat(owners),
         )  # fmt: skip
         made = exchange.predictions(answer, seat, asked, gathered, self.can.title)
@@ -423,6 +475,13 @@ class Split:
         for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, unread_rows)):
             reasons |= {n: why for n in where.nonzero().squeeze(1).tolist() if n in reasons}
         return replace(made, reasons=reasons)
+
+
+def trained_parties(state: State) -> TrainedParties:
+    """Return the record of the parties on whose rows a host's heads were trained."""
+    trained = state.modules["taught"]
+    assert isinstance(trained, TrainedParties)
+    return trained
 
 
 def labels_of(rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -15,17 +15,29 @@ absent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
-from anyparty.core.types import Capabilities, Roster
+from anyparty.core.types import Capabilities, Roster, Task
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch
 from anyparty.methods.split.plug import Plug
-from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, mean_over
-from anyparty.networks.objective import losses
+from anyparty.methods.split.rule import (
+    EMBEDDING,
+    GRADIENT,
+    HeadOutputs,
+    HeadPlan,
+    Host,
+    Noise,
+    Rule,
+    RuleAnswer,
+    all_parties,
+    every_row,
+    joint,
+    mean_over,
+)
+from anyparty.networks.heads import Heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,29 +78,28 @@ class Standard(Rule):
     def _concatenated(self) -> Plug | None:
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return the number of heads (1), and the width of its input: a mean, or K embeddings side by side."""
-        return self._concatenated.head(roster, width) if self._concatenated else (1, width)
+    def plan(self, roster: Roster, task: Task | None, width: int) -> HeadPlan:
+        """Return the plan of one head, which reads a mean or K embeddings side by side, and trains on complete rows."""
+        plan = self._concatenated.plan(roster, task, width) if self._concatenated else HeadPlan(inputs=width)
+        return replace(plan, trains_on=all_parties)
 
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a mask [N] of the rows that all parties have."""
-        return observed.all(dim=1)
-
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the loss (1), or with ``absent="zeros"`` the loss of PlugVFL without dropout."""
+    def losses(
+        self, host: Host, heads: Heads, h: Tensor, observed: Tensor, y: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss (1) of each row, or with ``absent="zeros"`` the loss of PlugVFL without dropout."""
         if self._concatenated:
-            return self._concatenated.loss(fusion, h, observed, y, batch)
-        return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
+            return self._concatenated.losses(host, heads, h, observed, y, noise)
+        return every_row(host.loss(heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y))
 
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the head's outputs [B, 1, C], and a mask [B, 1] of the rows for which they are valid.
 
         Outputs are valid for rows that all parties have, or with ``absent="zeros"`` for rows that at least one party
         has.
         """
         if self._concatenated:
-            return self._concatenated.outputs(fusion, h, observed)
-        return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
+            return self._concatenated.outputs(host, heads, h, observed)
+        return heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return the head's answers; rows that some party lacks get a reason instead."""

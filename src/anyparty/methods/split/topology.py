@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from operator import index
-from typing import ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster
 from anyparty.errors import ConfigError, some
+
+if TYPE_CHECKING:  # the rule imports ``methods.method``, which imports this module
+    from anyparty.methods.split.rule import HeadPlan
 
 Hosting = Literal["active", "labelers"]
 
@@ -85,67 +87,72 @@ class Schedulable(HasTopology, Protocol):
     schedule_conflict: ClassVar[str]
 
 
-def resolve(
-    can: Capabilities, roster: Roster, *, copies: object, head: object, owners: object,
-    reads: Callable[[tuple[int, ...]], object], width: int, hosting: Hosting,
-) -> Topology:  # fmt: skip
-    """Return the topology that a rule describes for these parties, and check it.
+def resolve(can: Capabilities, roster: Roster, plan: HeadPlan, *, width: int, hosting: Hosting) -> Topology:
+    """Return the topology that a rule's plan describes for these parties, and check it.
 
     With ``hosting="labelers"``, a head's owner hosts the head if the owner holds labels. The active party hosts all
-    other heads. If heads have owners, there are as many heads as owners, and the number in ``head`` is ignored.
+    other heads.
 
     Args:
         can: the capabilities of the rule.
         roster: all parties.
-        copies: the result of ``Rule.copies`` for this roster.
-        head: the result of ``Rule.head`` for this roster.
-        owners: the result of ``Rule.owners`` for this roster.
-        reads: ``Rule.reads`` for this roster, as a function of the owners of the heads at one host.
+        plan: the result of ``Rule.plan`` for this roster.
         width: H, the width of an embedding.
         hosting: "active" or "labelers", the parties that host heads.
 
     Raises:
-        ConfigError: a value of the rule has a wrong type or size, the active party would host no head, no host reads an
+        ConfigError: a value of the plan has a wrong type or size, the active party would host no head, no host reads an
             embedding, or a rule that needs all parties does not read the embeddings of one of them.
     """
-    places = f"as a tuple of their indices, whole numbers from 0 to {roster.K - 1}"
-    owned = None if owners is None else _parties(owners, roster)
-    if owned is None and owners is not None:
-        raise ConfigError(f"{can.title}: expected owners to be None (if heads belong to no party), or the parties "
-                          f"that have a head, {places}, got {owners!r}")  # fmt: skip
-    encoders, heads, inputs = _counts(can, copies, head, owned)
-    hosts = _hosts(roster, owned, hosting)
-    read: dict[str, tuple[str, ...]] = {}
-    for host, ks in hosts.items():
-        given = reads(ks)
-        parties = _parties(given, roster)
-        if parties is None:
-            raise ConfigError(f"{can.title}: expected reads to be the parties whose embeddings a host reads, "
-                              f"{places}, got {given!r}")  # fmt: skip
-        read[host] = tuple(roster.blocks[k] for k in parties)
+    owners = None if plan.owners is None else _parties(can, "owners", plan.owners, roster)
+    for name in ("heads", "inputs", "encoders"):
+        value = getattr(plan, name)
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{can.title}: expected {name} of the plan to be a whole number of at least 1, got "
+                              f"{value!r}")  # fmt: skip
+    if plan.reads == "owner" and owners is None:
+        raise ConfigError(f"{can.title}: reads = 'owner' needs heads with owners: name the owners in the plan")
+    hosts = _hosts(roster, owners, hosting)
+    every = (
+        range(roster.K) if plan.reads is None or plan.reads == "owner" else _parties(can, "reads", plan.reads, roster)
+    )
+    read = {
+        host: tuple(roster.blocks[k] for k in (ks if plan.reads == "owner" else every)) for host, ks in hosts.items()
+    }
     all_read = set(chain.from_iterable(read.values()))
     unread = tuple(name for name in roster.blocks if name not in all_read)
-    if not all_read:
-        raise ConfigError(
-            f"{can.title}: reads is empty, so that there is nothing to learn from; return the parties "
-            "whose embeddings the heads read"
-        )
     if unread and (can.needs == "all" or can.trains_with_all):
         raise ConfigError(f"{can.title} needs all parties, and its reads leaves out {some(unread)}: name them there, "
                           "or set needs='any' in can")  # fmt: skip
     return Topology(
         blocks=roster.blocks,
         active=roster.active,
-        copies=encoders,
-        width=(width,) if encoders == 1 else (encoders, width),
-        head_inputs=inputs,
-        owners=owned,
+        copies=plan.encoders,
+        width=(width,) if plan.encoders == 1 else (plan.encoders, width),
+        head_inputs=plan.inputs,
+        owners=owners,
         hosts=hosts,
-        heads={host: heads if owned is None else len(ks) for host, ks in hosts.items()},
+        heads={host: plan.heads if owners is None else len(ks) for host, ks in hosts.items()},
         reads=read,
         readers={name: tuple(host for host in hosts if name in read[host]) for name in roster.names},
         unread=unread,
     )
+
+
+def _parties(can: Capabilities, name: str, given: object, roster: Roster) -> tuple[int, ...]:
+    """Return party indices k of any integer type as a tuple of integers.
+
+    Raises:
+        ConfigError: the value is empty, or an element is not the index of a party.
+    """
+    try:
+        places = tuple(index(k) for k in given)  # type: ignore[attr-defined]
+    except TypeError:
+        places = ()
+    if not places or not all(0 <= k < roster.K for k in places):
+        raise ConfigError(f"{can.title}: expected {name} of the plan to be None, or at least one party as a tuple of "
+                          f"indices, whole numbers from 0 to {roster.K - 1}, got {given!r}")  # fmt: skip
+    return places
 
 
 def _hosts(roster: Roster, owners: tuple[int, ...] | None, hosting: Hosting) -> dict[str, tuple[int, ...]]:
@@ -159,38 +166,3 @@ def _hosts(roster: Roster, owners: tuple[int, ...] | None, hosting: Hosting) -> 
     if not at[roster.active]:
         raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
     return {name: tuple(ks) for name, ks in at.items()}
-
-
-def _counts(can: Capabilities, copies: object, head: object, owners: tuple[int, ...] | None) -> tuple[int, int, int]:
-    """Return the number of encoders per party, the number of heads at all hosts, and the width of a head's input."""
-    if owners == ():
-        raise ConfigError(f"{can.title}: expected owners to be at least one party, or None (if heads belong to no "
-                          "party), got an empty tuple")  # fmt: skip
-    if not _is_count(copies):
-        raise ConfigError(f"{can.title}: expected copies, how many encoders a party has, to be a whole number of at "
-                          f"least 1, got {copies!r}")  # fmt: skip
-    match head:
-        case (count, inputs) if _is_count(inputs) and owners is not None:
-            return copies, len(owners), inputs
-        case (count, inputs) if _is_count(inputs) and _is_count(count):
-            return copies, count, inputs
-    raise ConfigError(f"{can.title}: expected head to be the number of heads and the width of a head's input, two "
-                      f"whole numbers of at least 1, got {head!r}")  # fmt: skip
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
-
-
-def _parties(given: object, roster: Roster) -> tuple[int, ...] | None:
-    """Convert integers of any type to a tuple of party indices k; return ``None`` if an integer is not an index."""
-    try:
-        return _among(tuple(given), roster.K)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-@lru_cache
-def _among(given: tuple[object, ...], K: int) -> tuple[int, ...] | None:
-    places = tuple(index(k) for k in given)  # type: ignore[arg-type]
-    return places if all(0 <= k < K for k in places) else None

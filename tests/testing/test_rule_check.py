@@ -1,0 +1,158 @@
+"""All rules of the project and its examples pass ``check_rule``, and rules with a classic mistake fail."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from anyparty.errors import ConfigError
+from anyparty.methods.method_registry import method
+from anyparty.methods.split.combinatorial import Combinatorial
+from anyparty.methods.split.laser import Laser
+from anyparty.methods.split.local import Ensemble, Local
+from anyparty.methods.split.module_method import module_method
+from anyparty.methods.split.plug import Plug
+from anyparty.methods.split.rule import HeadPlan, Rule, every_row, mean_over
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
+from anyparty.testing import check_rule
+
+Maximum = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "your_own_method.py"))["Maximum"]
+RULES = [
+    Local(), Ensemble(), Ensemble(vote="soft"), Standard(), Standard(absent="zeros"), Combinatorial(), Plug(),
+    Plug(dropout=0.0), Laser(normalize=False), Laser(heads="one"), Laser(tasks="all"),
+    Laser(heads="one", tasks="all", normalize=False), Maximum(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("parties", [1, 3, 4])
+def test_rules_of_the_project_pass(rule, parties):
+    check_rule(rule, parties=parties)
+
+
+def test_laser_with_a_head_at_the_active_party_passes():
+    """A server without columns cannot have such a head, so the check of both kinds of active party is refused."""
+    with pytest.raises(ConfigError, match="heads='active' asks for a head at a party that holds labels and columns"):
+        check_rule(Laser(heads="active"))
+    check_rule(Laser(), parties=2)
+
+
+def test_methods_with_heads_of_a_user_pass():
+    check_rule(method("laser", embedding=4, make_head=lambda i, o: nn.Sequential(nn.BatchNorm1d(i), nn.Linear(i, o))))
+
+    class Mean(nn.Module):
+        def __init__(self, K, H, C):
+            super().__init__()
+            self.out = nn.Linear(H, C)
+
+        def forward(self, h, observed):
+            return self.out(h.sum(dim=1) / observed.sum(dim=1, keepdim=True))
+
+    check_rule(module_method(Mean, embedding=4, drop=0.3))
+
+
+class Mean(Rule):
+    """A rule without a fault: one head on the mean."""
+
+    def losses(self, host, heads, h, observed, y, noise):
+        return every_row(host.loss(self.outputs(host, heads, h, observed)[0].squeeze(1), y))
+
+    def outputs(self, host, heads, h, observed):
+        return heads(mean_over(h, observed).unsqueeze(1)), observed.any(dim=1, keepdim=True)
+
+
+class BatchMean(Mean):
+    def losses(self, host, heads, h, observed, y, noise):
+        each, counts = super().losses(host, heads, h, observed, y, noise)
+        return each.mean().expand(len(h), 1), counts
+
+
+class BatchStatistics(Mean):
+    def outputs(self, host, heads, h, observed):
+        return super().outputs(host, heads, h - h.mean(dim=0), observed)
+
+
+class Neighbour(Mean):
+    """A gradient for another row's embedding, although the value is the same."""
+
+    def losses(self, host, heads, h, observed, y, noise):
+        each, counts = super().losses(host, heads, h, observed, y, noise)
+        other = h.roll(1, 0).sum(dim=(1, 2)).unsqueeze(1)
+        return each + other - other.detach(), counts
+
+
+class Order(Mean):
+    def losses(self, host, heads, h, observed, y, noise):
+        each, counts = super().losses(host, heads, h, observed, y, noise)
+        return each * torch.arange(1, len(h) + 1).unsqueeze(1), counts
+
+
+class Drawing(Mean):
+    def losses(self, host, heads, h, observed, y, noise):
+        keep = torch.rand(h.shape[:2]) > 0.5
+        return super().losses(host, heads, torch.where(keep.unsqueeze(2), h, 0.0), observed, y, noise)
+
+
+class BooleanIndexing(Mean):
+    def outputs(self, host, heads, h, observed):
+        several, outputs = observed.sum(dim=1) > 1, heads(mean_over(h, observed).unsqueeze(1))
+        outputs = outputs.clone()
+        outputs[several] = 2 * outputs[several]
+        return outputs, observed.any(dim=1, keepdim=True)
+
+
+class Branch(Mean):
+    def outputs(self, host, heads, h, observed):
+        outputs, valid = super().outputs(host, heads, h, observed)
+        return (2 * outputs if observed.sum() >= 0 else outputs), valid
+
+
+class Item(Mean):
+    def losses(self, host, heads, h, observed, y, noise):
+        each, counts = super().losses(host, heads, h, observed, y, noise)
+        return each * (1.0 + 0.0 * h.sum().item()), counts
+
+
+class Divided(Mean):
+    """The mask is applied after a division by zero: the loss is a number, and its gradient is not."""
+
+    def losses(self, host, heads, h, observed, y, noise):
+        each, counts = super().losses(host, heads, h, observed, y, noise)
+        root = h.pow(2).sum(dim=2).sqrt()  # its derivative at 0 is infinite
+        return each + torch.where(observed, root, 0.0).sum(dim=1, keepdim=True), counts
+
+
+class NoRows(Mean):
+    def plan(self, roster, task, width):
+        return HeadPlan(inputs=width, trains_on=lambda observed: torch.zeros(len(observed), dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (BatchMean(), "the losses of a row change if other rows are left out: .* take no mean over rows"),
+        (BatchStatistics(), "the losses of a row change if other rows are left out"),
+        (Neighbour(), "the loss of a row has a gradient for another row's embeddings"),
+        (Order(), "the losses of a row change if other rows are left out"),
+        (Drawing(), "two calls with equal arguments give different losses or outputs: take random numbers from noise"),
+        (BooleanIndexing(), r"needs the values of tensors, .*: use torch.where instead of if, of boolean indexing"),
+        (Branch(), "needs the values of tensors"),
+        (Item(), r"needs the values of tensors, .* leave .item\(\) out"),
+        (
+            Divided(),
+            r"the gradient of a row's loss is not a number for the parties \[0\]: replace values by torch.where",
+        ),
+        (NoRows(), "trains_on of the plan selects no row of any set of 3 parties"),
+    ],
+)
+def test_a_mistake_is_named(rule, said):
+    check_rule(Mean())
+    with pytest.raises(ConfigError, match=f"{type(rule).__name__}: .*{said}|{type(rule).__name__}: {said}"):
+        check_rule(rule)
+
+
+def test_a_split_method_is_checked_with_its_embedding():
+    check_rule(Split(rule=Laser(), embedding=7, head_hidden=(3,)))
