@@ -9,7 +9,6 @@ from itertools import combinations
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from anyparty import Federation
 from anyparty.cli import demo_data
@@ -33,7 +32,7 @@ class Maximum(Rule):
         return heads(maximum(h, observed)), observed.any(dim=1, keepdim=True)
 
 
-def maximum(h: Tensor, present: Tensor) -> Tensor:
+def maximum(h, present):
     """Return the maximum over the present parties, zero without any: [B, K, H], [B, K] -> [B, 1, H]."""
     most = h.masked_fill(~present.unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
     return torch.where(present.any(dim=1).view(-1, 1, 1), most, 0.0)

@@ -11,13 +11,14 @@ from anyparty import Federation
 from anyparty.config import Config
 from anyparty.core.types import Party, Roster
 from anyparty.data.blocks import Rows
+from anyparty.methods.method import hosts_of
 from anyparty.methods.method_registry import method
 from anyparty.methods.split.local import NOBODY
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Callback
 from anyparty.training.party import set_up_again, share_setup
-from anyparty.training.party_run import hosts_of, labelled_at, share_labelled
+from anyparty.training.party_run import labelled_at, share_labelled
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from tests import worlds

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from anyparty.methods.method import HasHosts, hosts_of
 from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.methods.split.local import Local
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.split_method import Split
-from anyparty.methods.split.topology import HasTopology
 from tests.methods.schedules.over import under
 from tests.worlds import predict, states_of, train, world
 
@@ -71,19 +71,26 @@ def test_rows_of_unread_parties_count_as_nobodys():
 
 
 @pytest.mark.parametrize("parameters", [{}, {"pretrain": "simsiam"}, {"unlabelled": "pseudo"}])
-def test_stages_and_schedules_around_a_split_method_keep_its_topology(parameters):
-    roster = world().roster
-    expected = method("laser", embedding=5).topology(roster)
+def test_stages_and_schedules_around_a_split_method_keep_its_hosts(parameters):
+    roster = world(labelers=(0, 2)).roster
     made = method("laser", embedding=5, **parameters)
-    assert isinstance(made, HasTopology)
-    assert made.topology(roster) == expected
+    assert hosts_of(made, roster) == ("a",)
+    if "unlabelled" not in parameters:
+        assert hosts_of(method("laser", embedding=5, hosting="labelers", **parameters), roster) == ("a", "c")
     if "pretrain" not in parameters:
-        assert under("flex", parameters=parameters).topology(roster) == expected
+        assert hosts_of(under("flex", parameters=parameters), roster) == ("a",)
 
 
 @pytest.mark.parametrize("name", ["fedhssl", "false-vfl-1", "apc"])
-def test_other_methods_have_none(name):
-    assert not isinstance(method(name), HasTopology)
+def test_other_methods_have_no_hosts_but_the_active_party(name):
+    assert not isinstance(method(name), HasHosts)
+    assert hosts_of(method(name), world(labelers=(0, 2)).roster) == ("a",)
+
+
+def test_a_schedule_with_shared_labels_uses_all_of_them():
+    roster = world(labelers=(0, 1, 2)).roster
+    assert under("flex", labels="shared").label_users(roster) == ("a", "b", "c")
+    assert under("flex").label_users(roster) == ("a",)
 
 
 class Counting(Local):

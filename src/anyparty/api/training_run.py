@@ -34,9 +34,8 @@ from anyparty.data.blocks import row_keys
 from anyparty.data.splits import TEST
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Method
+from anyparty.methods.method import Method, predictor_of
 from anyparty.methods.method_registry import settings_of
-from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.networks.encoders import Factory, describe
 from anyparty.networks.objective import Loss
 from anyparty.networks.optimizer import CustomOptimizer, Optimizer
@@ -82,7 +81,7 @@ class TrainingRun:
             ConfigError: ``train.require`` is greater than the number of parties.
         """
         check_require(config.train.require, roster.names)
-        answers = method.split if isinstance(method, Scheduled) else method
+        answers = predictor_of(method)
         named = settings_of(answers, with_defaults=True)
         own = described(answers) if named is None else None
         return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, named=named, own=own)

@@ -8,7 +8,7 @@ them, so a test can run one party's coroutine.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +22,6 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
-from anyparty.methods.split.topology import Topology
 from anyparty.networks.encoders import MLP, Factory
 from anyparty.networks.objective import Loss as RowLoss
 from anyparty.networks.optimizer import Optimizer
@@ -65,15 +64,13 @@ class State:
 
     ``modules`` and ``optimizers`` are the party's networks and their optimizers, by name; checkpoints save and restore
     both. ``kept`` holds tensors that one stage of training stores for a later stage. These tensors are saved in
-    checkpoints, not in the trained model. In split methods, ``topology`` has the roles of the parties. It is derived
-    from the method and the roster, and never saved.
+    checkpoints, not in the trained model.
     """
 
     seat: PartyContext
     modules: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
-    topology: Topology | None = None
 
     def train(self, mode: bool) -> None:
         """Set all networks to training mode, or to evaluation mode if ``mode`` is False."""
@@ -232,6 +229,47 @@ class HasEmbeddings(Protocol):
             A pair: the positions [B_k] of these rows in ``places``, and their embeddings [B_k, ...]. ``None`` if the
             party has no encoder or none of these rows.
         """
+
+
+@runtime_checkable
+class HasHosts(Protocol):
+    """A method with heads that several parties may host: a split method, also with pretraining or a schedule."""
+
+    def hosts(self, roster: Roster) -> tuple[str, ...]:
+        """Return the parties that host heads and train them with their own labels, the active party first."""
+
+    def label_users(self, roster: Roster) -> tuple[str, ...]:
+        """Return the parties whose labels training uses, the active party first."""
+
+
+@runtime_checkable
+class HasRemarks(Protocol):
+    """A method that can tell which of its networks training did not reach."""
+
+    def remarks(self, state: State, rows: Rows, training: Tensor) -> Iterable[str]:
+        """Return remarks on the networks after the last stage; called at the active party.
+
+        ``training`` [N] bool marks the rows that training may use.
+        """
+
+
+@runtime_checkable
+class HasPredictor(Protocol):
+    """A method whose predictions another method makes, such as a split method with a schedule."""
+
+    @property
+    def predictor(self) -> Method:
+        """The method that predicts, and that a trained model saves."""
+
+
+def predictor_of(method: Method) -> Method:
+    """Return the method that makes the predictions of a trained model: by default the method itself."""
+    return method.predictor if isinstance(method, HasPredictor) else method
+
+
+def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
+    """Return the parties whose labels train a method's heads, with the active party first."""
+    return method.hosts(roster) if isinstance(method, HasHosts) else (roster.active,)
 
 
 # Calls of a method's functions, with checks of the results, because a user may have written the method

@@ -22,10 +22,9 @@ from anyparty.core.object_description import CLASS, described
 from anyparty.core.types import Party, Roster
 from anyparty.errors import ConfigError, ModelError, continued, nearest, some
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
-from anyparty.methods.method import Method
+from anyparty.methods.method import Method, predictor_of
 from anyparty.methods.one_exchange.apc import Apc
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
-from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.split.combinatorial import Combinatorial
 from anyparty.methods.split.fedhssl import FedHSSL
 from anyparty.methods.split.laser import Laser
@@ -304,7 +303,7 @@ def check_description(source: Path, own: Mapping[str, Any] | None, shipped: Meth
             f"got {given!r}"
         )
     # Compare without the schedule, which affects only training.
-    given = given.split if isinstance(given, Scheduled) else given
+    given = predictor_of(given)
     if shipped is not None:
         was, now = settings_of(shipped, with_defaults=True) or {}, settings_of(given, with_defaults=True) or {}
         if was.get("name") != now.get("name"):

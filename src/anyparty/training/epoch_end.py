@@ -24,11 +24,10 @@ from torch import Tensor
 from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
-from anyparty.methods.method import Stage, State
-from anyparty.networks.heads import TrainedParties
+from anyparty.methods.method import HasRemarks, Stage, State
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition
-from anyparty.training.party_run import Criterion, PartyRun, untrained_networks
+from anyparty.training.party_run import Criterion, PartyRun
 from anyparty.transport.contract import is_dropped
 
 SHORT = 5  # no remark on the best epoch after this number of scored epochs or fewer
@@ -231,9 +230,9 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
         yield sentence
     if sentence := _unjudged(part, stage, progress):
         yield sentence
-    trained = state.modules.get("taught")
-    if isinstance(trained, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        yield from untrained_networks(part, state.topology, trained.missed)
+    last = progress.stage == len(part.method.stages(part.seat)) - 1
+    if last and part.training is not None and isinstance(part.method, HasRemarks):
+        yield from part.method.remarks(state, part.rows, part.training)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights are kept"
 

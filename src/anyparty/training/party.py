@@ -29,7 +29,7 @@ from anyparty.data.blocks import Rows, own_rows
 from anyparty.data.splits import TRAIN, VALIDATION, assign, restricted
 from anyparty.data.task import balanced, check_training_labels, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
-from anyparty.methods.method import Method, PartyContext
+from anyparty.methods.method import Method, PartyContext, hosts_of
 from anyparty.metrics import headline
 from anyparty.networks.encoders import Factory
 from anyparty.networks.objective import Loss
@@ -45,7 +45,6 @@ from anyparty.training.party_run import (
     PartyRun,
     RunHooks,
     TrainedParty,
-    hosts_of,
     labelled_at,
     share_labelled,
     warn_of_idle,

@@ -25,9 +25,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Incomplete, remark, some
-from anyparty.methods.method import Method, PartyContext, State
-from anyparty.methods.schedules.scheduled import Scheduled
-from anyparty.methods.split.topology import HasTopology, Topology
+from anyparty.methods.method import HasHosts, Method, PartyContext, State, hosts_of
 from anyparty.metrics import constant_score, headline
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
@@ -296,17 +294,10 @@ class TrainedParty:
     best_epoch: int
 
 
-def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
-    """Return the parties whose labels train a method's heads, with the active party first."""
-    return tuple(method.topology(roster).hosts) if isinstance(method, HasTopology) else (roster.active,)
-
-
 def warn_of_idle(method: Method, roster: Roster) -> None:
     """Warn of label holders whose labels the method does not use."""
-    if roster.labelers == (roster.active,) or (isinstance(method, Scheduled) and method.local.labels == "shared"):
-        return
-    hosts = hosts_of(method, roster)
-    idle = [name for name in roster.labelers if name not in {roster.active, *hosts}]
+    users = method.label_users(roster) if isinstance(method, HasHosts) else (roster.active,)
+    idle = [name for name in roster.labelers if name not in users]
     if idle:
         remark(
             f"the labels of party {some(idle)} are not used: only those of the active party {roster.active!r} are, "
@@ -341,30 +332,3 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
     """Receive a host's mask of labelled rows, and return this mask: [N] bool."""
     message = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return message["labelled"].bool()
-
-
-def untrained_networks(part: PartyRun, topology: Topology | None, missed: Sequence[int]) -> Iterator[str]:
-    """Yield remarks on networks that were not trained; called at the active party.
-
-    ``topology`` is the topology of a split method.  ``missed`` holds the indices k of the parties on whose rows the
-    active party's own heads were not trained.  Another host may have trained its heads on the rows of these parties.
-    """
-    roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
-    for host, labeled in rows.labeled_at.items():
-        assert rows.observed is not None
-        assert part.training is not None
-        present = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
-        # a user-defined method without a topology may read the embeddings of all parties
-        read = topology.reads[host] if topology else roster.blocks
-        reached |= {k for k, name in enumerate(roster.blocks) if present[k] and name in read}
-        if not any(present):
-            idle.append(host)
-    unread = topology.unread if topology else ()
-    if unread:
-        yield f"no head reads the embeddings of {some(unread)}, which therefore sends nothing and is not trained"
-    mentioned = {*idle, *unread}
-    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in mentioned]
-    if without:
-        yield f"training reached no labelled row of {some(without)}, so that predictions ignore it"
-    if idle:
-        yield f"no training row has a label of {some(idle)}, so that the predictor there is untrained"

@@ -14,7 +14,7 @@ from anyparty.errors import MessageError
 from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules.schedule import SNAPSHOT, LocalIterations
 from anyparty.methods.split.exchange import ExchangePart, Gathered
-from anyparty.methods.split.rule import RowWeights, trained_rows
+from anyparty.methods.split.rule import RowWeights
 from anyparty.methods.split.split_method import Split, labels_of
 
 
@@ -94,7 +94,7 @@ class StaleRound:
         """
         seat = state.seat
         y, known = labels_of(rows, batch)
-        use = trained_rows(split.rule, split.plan(seat.roster), gathered.observed)
+        use = split.plan(seat.roster).trains_on(gathered.observed)
         weights = RowWeights.of_mask(use & known, len(batch.rows))
         own = None
         if seat.me in gathered.parts:
@@ -182,8 +182,7 @@ class HeadCopy:
         Raises:
             MessageError: the number of another party's embeddings is not the number of rows that both parties have.
         """
-        seat, roster, topology = state.seat, state.seat.roster, state.topology
-        assert topology is not None
+        seat, roster, topology = state.seat, state.seat.roster, self.split.topology(state.seat.roster)
         assert rows.observed is not None
         heads, others = self.heads(state), [name for name in roster.blocks if name != seat.me]
         weights = heads.state_dict()
@@ -197,7 +196,6 @@ class HeadCopy:
             return None
         observed = rows.observed[batch.rows]
         gathered = Gathered(observed=observed & got[THERE].bool().to(observed.device))
-        gathered.late = not torch.equal(gathered.observed, observed)
         for k, name in enumerate(roster.blocks):
             if name == seat.me:
                 gathered.parts[name] = (mine[0], mine[1].detach())

@@ -126,7 +126,7 @@ class Round:
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:  # noqa: ARG002
         """Wait for parties that were too late for the last rounds of an epoch, before validation."""
         began = self._now()
-        await self.round_exchange.settle(net, state)
+        await self.round_exchange.settle(net)
         if isinstance(self.clock, RealClock) and self.seat.me == self.seat.roster.active:
             move_on(state, self._now() - began)
 
@@ -256,8 +256,7 @@ class RoundExchange:
         """
         me, active = self.seat.me, self.seat.roster.active
         net = RoundChannel(net, batch.step_id) if self.hurries else net
-        assert state.topology is not None
-        await exchange.share(net, state.topology.readers[me], mine)
+        await exchange.share(net, self.split.topology(self.seat.roster).readers[me], mine)
         pace = torch.empty(0)
         if isinstance(self.schedule, AdaptiveFlex):
             pace = flex.begin_round(
@@ -282,8 +281,7 @@ class RoundExchange:
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, tau: Mapping[str, int]
     ) -> ExchangeResult:
         """Wait for the replies to the party's embeddings; a host first receives embeddings and replies to them."""
-        roster, me, topology = self.seat.roster, self.seat.me, state.topology
-        assert topology is not None
+        roster, me, topology = self.seat.roster, self.seat.me, self.split.topology(self.seat.roster)
         shared, got = self.local.labels == "shared", ExchangeResult()
         if me in topology.hosts:
             gathered, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
@@ -344,10 +342,9 @@ class RoundExchange:
         self.owed.update(dict.fromkeys(net.late, net.step_id))
         return gathered, tuple(net.late)
 
-    async def settle(self, net: Channel, state: State) -> None:
+    async def settle(self, net: Channel) -> None:
         """Receive and discard embeddings that were too late for a round, so that validation does not receive them."""
-        assert state.topology is not None
-        expect = {"h": TensorSpec((-1, *state.topology.width))}
+        expect = {"h": TensorSpec((-1, *self.split.topology(self.seat.roster).width))}
         for name, step_id in self.owed.items():
             try:
                 await RoundChannel(net, step_id).recv(name, "embedding", expect)
@@ -359,8 +356,7 @@ class RoundExchange:
         self, net: Channel, state: State, gathered: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
         """Send each party the reply to its embeddings; a late party gets an empty reply."""
-        assert state.topology is not None
-        nothing = torch.empty(0, *state.topology.width)
+        nothing = torch.empty(0, *self.split.topology(self.seat.roster).width)
         if self.local.labels == "shared":
             await local_steps.send(net, self.seat, state.modules["heads"], gathered, nothing, late)
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
@@ -60,7 +62,7 @@ class Scheduled:
         Raises:
             ConfigError: the settings of clock, schedule or labels are not valid for these parties.
         """
-        topology = self.topology(seat.roster)
+        topology = self.split.topology(seat.roster)
         self._check(topology, seat.roster)
         if self.schedule.adapts and seat.optimizer.schedule != "constant":
             raise ConfigError(
@@ -71,9 +73,22 @@ class Scheduled:
             warn_of_rate(seat, self.schedule, self.clock, self.local, topology.parties)
         return self.split.begin(seat, seeds)
 
-    def topology(self, roster: Roster) -> Topology:
-        """Return the split method's topology."""
-        return self.split.topology(roster)
+    @property
+    def predictor(self) -> Split:
+        """The split method, which predicts, and which a trained model saves."""
+        return self.split
+
+    def hosts(self, roster: Roster) -> tuple[str, ...]:
+        """Return the hosts of the split method."""
+        return self.split.hosts(roster)
+
+    def label_users(self, roster: Roster) -> tuple[str, ...]:
+        """Return the hosts; with ``labels = "shared"`` all parties with labels."""
+        return roster.labelers if self.local.labels == "shared" else self.hosts(roster)
+
+    def remarks(self, state: State, rows: Rows, training: Tensor) -> Iterator[str]:
+        """Return the split method's remarks on networks that training did not reach."""
+        return self.split.remarks(state, rows, training)
 
     def _check(self, topology: Topology, roster: Roster) -> None:
         self.clock.check(topology.parties)

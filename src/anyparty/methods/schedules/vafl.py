@@ -88,10 +88,9 @@ class VaflHost:
         Raises:
             PartyLost: a party in ``asked`` left, and the method cannot train without that party.
         """
-        roster, topology = self.seat.roster, state.topology
+        roster, topology = self.seat.roster, self.split.topology(self.seat.roster)
         if fresh.silent and self.split.can.trains_with_all:
             raise PartyLost(fresh.silent[0], f"{self.split.can.title} cannot train without it")
-        assert topology is not None
         assert rows.observed is not None
         if STALE not in state.kept:
             shape = (rows.n, roster.K)
@@ -102,7 +101,6 @@ class VaflHost:
             state.kept[SEEN][batch.rows[held], roster.blocks.index(name)] = True
         observed = rows.observed[batch.rows]
         gathered = Gathered(observed=observed & state.kept[SEEN][batch.rows])
-        gathered.late = not torch.equal(gathered.observed, observed)
         for k, name in enumerate(roster.blocks):
             held = gathered.observed[:, k].nonzero().squeeze(1)
             if name in fresh.parts or (len(held) and name not in asked):

@@ -34,14 +34,12 @@ class Gathered:
         parts: for each party, the indices [B_k] of its rows in the batch, and the embeddings [B_k, H] of these rows.
         observed: [B, K] bool, the rows that each party has; False for parties that were lost or may not take part.
         silent: the parties that were expected to send embeddings and were lost.
-        late: whether the embeddings of some parties with rows of the batch were left out, for example by a schedule.
 
     """
 
     observed: Tensor
     parts: dict[str, ExchangePart] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
-    late: bool = False
 
     def without(self, ks: Sequence[int], roster: Roster) -> Gathered:
         """Return a copy in which the parties with the indices ``ks`` have none of the rows."""
@@ -129,7 +127,6 @@ async def gather(
     for k, name in enumerate(seat.roster.blocks):
         if name not in asked:
             gathered.observed[:, k] = False
-    gathered.late = len(asked) < seat.roster.K and not torch.equal(gathered.observed, rows.observed[batch.rows])
     counts = gathered.observed.sum(dim=0).tolist()
     for k, name in enumerate(seat.roster.blocks):
         if not counts[k] or name not in read:

@@ -32,7 +32,7 @@ Differences   Steps 1 and 2 take place in every batch, not in separate epochs. S
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -347,6 +347,10 @@ class FedHSSL(SelfSupervised):
         with torch.no_grad():
             for parameter, values in zip(mine, torch.split(vector[0], [p.numel() for p in mine]), strict=True):
                 parameter.copy_(values.view_as(parameter))
+
+    def remarks(self, state: State, rows: Rows, training: Tensor) -> Iterator[str]:
+        """Return remarks on networks that training did not reach, as in the split method."""
+        return self.split.remarks(state, rows, training)
 
     def embed(self, state: State, rows: Rows, places: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the party's rows among ``places``, as positions in ``places``, and the embeddings for a prediction."""

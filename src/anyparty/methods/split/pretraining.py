@@ -27,7 +27,7 @@ Differences   The papers do not define views of a table's row. Here the first vi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
@@ -43,7 +43,6 @@ from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
 from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
 from anyparty.methods.split.split_method import Split
-from anyparty.methods.split.topology import Topology
 from anyparty.networks.optimizer import Optimizer
 
 STAGE = "pretrain"
@@ -209,9 +208,17 @@ class Pretrained:
         self.first.add_targets(state.modules, "encoder", "projector")
         return state
 
-    def topology(self, roster: Roster) -> Topology:
-        """Return the topology of the split method."""
-        return self.method.topology(roster)
+    def hosts(self, roster: Roster) -> tuple[str, ...]:
+        """Return the hosts of the split method."""
+        return self.method.hosts(roster)
+
+    def label_users(self, roster: Roster) -> tuple[str, ...]:
+        """Return the parties whose labels training uses: the hosts."""
+        return self.hosts(roster)
+
+    def remarks(self, state: State, rows: Rows, training: Tensor) -> Iterator[str]:
+        """Return the split method's remarks on networks that training did not reach."""
+        return self.method.remarks(state, rows, training)
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
         """Return the self-supervised stage, then the stages of the split method."""

@@ -145,7 +145,7 @@ class PseudoLabelled(Split):
         assert rows.key is not None
         y, known = labels_of(rows, batch)
         observed = gathered.observed
-        use = trained_rows(self.rule, self.plan(state.seat.roster), observed)
+        use = self.plan(state.seat.roster).trains_on(observed)
         guess, sure = self._guessed(state, h, observed, rows.key[batch.rows])
         labelled, unlabelled = use & known, use & ~known
         sure &= unlabelled

@@ -37,7 +37,7 @@ from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
 from anyparty.data.blocks import Rows
-from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.errors import ConfigError, Diverged, PartyLost, some
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
@@ -124,7 +124,7 @@ class Split:
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizers."""
         topology = self.topology(seat.roster)
-        state = State(seat, topology=topology)
+        state = State(seat)
         if seat.inputs:
             with seeds.own.drawing("encoder", seat.me):
                 encoder = build(seat.encoder, seat.inputs, self.embedding, topology.copies, party=seat.me)
@@ -159,6 +159,37 @@ class Split:
         plan = self.plan(roster)
         self._topologies[roster] = found = resolve(can, roster, plan, width=self.embedding, hosting=self.hosting)
         return found
+
+    def hosts(self, roster: Roster) -> tuple[str, ...]:
+        """Return the parties that host heads and train them with their own labels, the active party first."""
+        return tuple(self.topology(roster).hosts)
+
+    def label_users(self, roster: Roster) -> tuple[str, ...]:
+        """Return the parties whose labels training uses: the hosts."""
+        return self.hosts(roster)
+
+    def remarks(self, state: State, rows: Rows, training: Tensor) -> Iterator[str]:
+        """Yield remarks on networks that training did not reach; called at the active party.
+
+        Another host may have trained its heads on the rows of parties whose rows the active party's heads missed.
+        """
+        roster, idle, reached = state.seat.roster, [], set()
+        topology = self.topology(roster)
+        for host, labeled in rows.labeled_at.items():
+            assert rows.observed is not None
+            present = rows.observed[labeled & training.to(labeled.device)].any(dim=0).tolist()
+            reached |= {k for k, name in enumerate(roster.blocks) if present[k] and name in topology.reads[host]}
+            if not any(present):
+                idle.append(host)
+        if topology.unread:
+            yield (f"no head reads the embeddings of {some(topology.unread)}, which therefore sends nothing and is not "
+                   "trained")  # fmt: skip
+        mentioned, missed = {*idle, *topology.unread}, trained_parties(state).missed
+        without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in mentioned]
+        if without:
+            yield f"training reached no labelled row of {some(without)}, so that predictions ignore it"
+        if idle:
+            yield f"no training row has a label of {some(idle)}, so that the predictor there is untrained"
 
     def plan(self, roster: Roster, task: Task | None = None) -> HeadPlan:
         """Return the rule's plan for these parties, which is computed only once.
@@ -216,8 +247,7 @@ class Split:
             Diverged: the loss is not a number.
             PartyLost: a party was lost, and the method cannot train without it.
         """
-        me, topology = state.seat.me, state.topology
-        assert topology is not None
+        me, topology = state.seat.me, self.topology(state.seat.roster)
         readers = topology.readers[me]
         mine = self.encode(state, rows, batch) if readers else None
         await exchange.share(net, readers, mine)
@@ -259,7 +289,7 @@ class Split:
             return None
         seat = state.seat
         encoder = state.modules["encoder"]
-        with self._encoder_draws(seat, encoder, batch, held) if draws else nullcontext():
+        with self._encoder_draws(seat, encoder, batch, held) if draws and seat.draws else nullcontext():
             h: Tensor = encoder(x)
         if not finite(h.detach()):
             raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch}: lower its "
@@ -290,8 +320,7 @@ class Split:
         asked: Sequence[str] | None = None,
     ) -> Gathered:
         """Wait at a host for the embeddings of a batch, by default from all parties whose embeddings the host reads."""
-        topology = state.topology
-        assert topology is not None
+        topology = self.topology(state.seat.roster)
         asked = topology.blocks if asked is None else asked
         if topology.unread:
             asked = [name for name in asked if name not in topology.unread]
@@ -331,7 +360,7 @@ class Split:
             Diverged: the loss is not a number.
         """
         y, known = labels_of(rows, batch)
-        use = known & trained_rows(self.rule, self.plan(state.seat.roster), gathered.observed)
+        use = known & self.plan(state.seat.roster).trains_on(gathered.observed)
         weights = RowWeights.of_mask(use, len(batch.rows), h.dtype)
         return self.descend(state, batch, h, gathered.observed, y, [(1.0, weights)])
 
@@ -405,8 +434,7 @@ class Split:
         Raises:
             ConfigError: the outputs or the answer of a user's rule have a wrong type or shape.
         """
-        seat, topology = state.seat, state.topology
-        assert topology is not None
+        seat, topology = state.seat, self.topology(state.seat.roster)
         # No await inside no_grad: it would also disable gradients for other parties' coroutines on this thread.
         with torch.no_grad():
             mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
@@ -440,8 +468,7 @@ class Split:
         active party's heads use. These are the blocks of the parties on whose rows the active party's heads were
         trained. Another host's heads may have been trained on rows of other parties.
         """
-        seat, topology = state.seat, state.topology
-        assert topology is not None
+        seat, topology = state.seat, self.topology(state.seat.roster)
         assert seat.task is not None
         assert rows.key is not None
         assert rows.observed is not None

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import index
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster
 from anyparty.errors import ConfigError, some
-
-if TYPE_CHECKING:  # the rule imports ``methods.method``, which imports this module
-    from anyparty.methods.split.rule import HeadPlan
+from anyparty.methods.split.rule import HeadPlan
 
 Hosting = Literal["active", "labelers"]
 
@@ -67,15 +65,7 @@ class Topology:
 
 
 @runtime_checkable
-class HasTopology(Protocol):
-    """A method with heads at hosts: a split method, also with pretraining or a schedule."""
-
-    def topology(self, roster: Roster) -> Topology:
-        """Return the topology among the parties of a roster."""
-
-
-@runtime_checkable
-class Schedulable(HasTopology, Protocol):
+class Schedulable(Protocol):
     """A split method that a schedule may run.
 
     Attributes:
