@@ -42,6 +42,7 @@ from anyparty.networks.optimizer import CustomOptimizer, Optimizer
 from anyparty.tables.table import Table
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Bar, Callback, CallbackList, reporting
+from anyparty.training.joint import JointExecution
 from anyparty.training.loop import device_of
 from anyparty.training.party import PartyInputs, PartyResult, take_part
 from anyparty.training.party_run import RunHooks, check_require
@@ -233,13 +234,15 @@ def train(
     observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
     kept = as_trained(config, method, run.own, encoders, optimizers)
     callbacks, parts, live = CallbackList([]), {}, LiveEmbeddings(run.answers, alignment)
+    wanted = config.train.execution
+    joint = None if wanted == "protocol" else JointExecution(roster.names, active, Ledger(), wanted)
     for name in roster.names:
         position, leads = alignment.position[name], name == active
         known = PartyAlignment(position=position, observed=observed if leads else None, key=key if leads else None)
         parts[name] = run.party(
             name, tables[name], known,
             folder=None if folder is None else folder / "parties" / name / "checkpoints",
-            hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add),
+            hooks=RunHooks(callback=callbacks if leads else Callback(), on_begin=live.add, joint=joint),
             encoder=encoders.get(name), optimizer=optimizers.get(name), loss=loss,
         )  # fmt: skip
     # Begin the record after all checks, because begin() locks the folder until the block of open() ends.
@@ -250,6 +253,8 @@ def train(
         code=code_hashes(_functions(config, roster, encoders, optimizers, loss)), resume=resume,
     )  # fmt: skip
     ledger = Ledger() if recorder is None else recorder.ledger
+    if joint is not None:
+        joint.ledger = ledger
     wrap = partial(ContractChannel, roster=roster, declared=run.messages, ledger=ledger)
     with nullcontext() if recorder is None else recorder.open():
         bar = Bar() if progress else None
@@ -277,6 +282,7 @@ def train(
                 held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
             )
             if recorder is not None:
+                recorder.record.execution = {"all": "protocol"} if joint is None else joint.ran
                 write_model(recorder.path.parent, model.about, model.members)
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
                 recorder.finish(lead.trained, scores["evaluation"], model.costs)

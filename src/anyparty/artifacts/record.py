@@ -19,6 +19,7 @@ Fields of every record:
     costs: the rounds and bytes of messages: "sent" has the counted values, and "published" the values that the formulas
         of the APC-VFL paper give
     draws: the format of the training's random numbers (``core.draws``); 1 for runs of version 0.1
+    execution: for each stage, "joint", or "protocol" with the reason why the stage was not computed jointly
     title, declared: the method's title, and the messages that the method declares
     settings: the settings as TOML; a record of one party has only the settings that all parties share
 
@@ -73,8 +74,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 FILE = "record.json"
 MAY_DIFFER = {
-    "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
-    "track.experiment", "train.require",
+    "run.folder", "train.device", "train.execution", "train.checkpoint_every", "train.extreme", "track.tensorboard",
+    "track.mlflow", "track.experiment", "train.require",
 }  # fmt: skip
 """Settings that may change when a run is resumed.  Reports treat runs that differ only in them as one variant."""
 
@@ -208,6 +209,7 @@ class RunRecord(StatusEntry):
     declared: list[MessageEntry] = []
     best_epoch: int = 0
     draws: int = 1
+    execution: dict[str, str] = {}
     loss: str = ""
     code: dict[str, str] = {}
     costs: dict[str, Any] = {}

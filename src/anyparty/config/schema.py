@@ -77,6 +77,10 @@ class TrainSettings(Settings):
     that the active party and every party with columns hold.  A method may use fewer rows.  Validation and test rows do
     not depend on ``rows``.
 
+    ``execution`` selects how the steps of training are computed.  ``"protocol"`` sends messages between the parties.
+    ``"joint"`` computes the same steps without messages, if all parties are in one process, and is faster; the weights
+    are equal up to rounding.  ``"auto"`` takes ``"joint"`` where it applies.
+
     ``require`` is the number of parties, or "all", that must have taken part when training on separate machines ends.
     A party has taken part if it was present in at least half of the epochs and its own weights were saved.  If
     fewer parties have taken part, training saves the model and then ends with an error.  Without ``require``, a warning
@@ -100,6 +104,7 @@ class TrainSettings(Settings):
     extreme: Literal["stop", "drop"] = "stop"
     require: Literal["all"] | int | None = None
     device: str = "cpu"
+    execution: Literal["auto", "protocol", "joint"] = "auto"
 
     @model_validator(mode="after")
     def _shares_fit(self) -> TrainSettings:

@@ -43,6 +43,7 @@ from anyparty.training.epoch_end import (
     noted,
     share_decision,
 )
+from anyparty.training.joint import JointExecution
 from anyparty.training.party_run import PartyRun, TrainedParty
 from anyparty.transport.contract import set_step
 
@@ -146,10 +147,10 @@ async def _repeat(
     keep, callback = part.settings.keep, part.hooks.callback
     if stage.continues and not progress.epoch and len(plan["validation"]) and keep == "best":
         best = _weights(state)
-    stop = False
+    stop, joint = False, await _joint(part, stage, state)
     callback.on_stage_begin(stage.name, epochs, len(plan["train"]), progress.epoch)
     while progress.epoch < epochs and not stop:
-        record = await _epoch(part, stage, net, state, progress.epoch, epochs, plan)
+        record = await _epoch(part, stage, net, state, progress.epoch, epochs, plan, joint)
         decided = await _decide(part, stage, net, state, progress, plan, record, last=progress.epoch + 1 == epochs)
         stop = decided.stop
         if part.leads:
@@ -172,6 +173,14 @@ async def _repeat(
         load_module(state.modules[name], kept, f"the {keep} of the epochs")
     reason = "no improvement" if stop else "all epochs done"
     callback.on_stage_end(stage.name, "; ".join([reason, *noted(part, stage, state, progress, averages=bool(best))]))
+
+
+async def _joint(part: PartyRun, stage: Stage, state: State) -> JointExecution | None:
+    """Return the joint execution of a stage; ``None`` if the parties train by messages, or each by itself."""
+    joint = part.hooks.joint
+    if joint is None or stage.is_local or not await joint.enter(part.seat.me, stage, state, part.rows):
+        return None
+    return joint
 
 
 def _weights(state: State) -> StoredStages:
@@ -317,10 +326,11 @@ def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
 
 
 async def _epoch(
-    part: PartyRun, stage: Stage, net: Channel, state: State, epoch: int, epochs: int, plan: Mapping[str, Tensor]
-) -> dict[str, Any]:
-    """Train one epoch and return its record."""
-    began, total, seen = time.perf_counter(), 0.0, 0
+    part: PartyRun, stage: Stage, net: Channel, state: State, epoch: int, epochs: int, plan: Mapping[str, Tensor],
+    joint: JointExecution | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train one epoch, by messages or together with all other parties (``joint``), and return its record."""
+    began = time.perf_counter()
     state.train(True)
     for optimizer in state.optimizers.values():
         (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
@@ -329,18 +339,29 @@ async def _epoch(
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     drawn = by_pattern(train, plan["patterns"], size, generator) if pure else mixed(train, size, generator)
     batches = list(drawn)  # a list, because ``share`` needs the number of batches
-    for step, rows in enumerate(batches):
-        share = len(rows) * len(batches) / len(train) if pure else 1.0
-        batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        set_step(net, batch, training=True)
-        loss = await checked_step(part.method, stage, net, state, part.rows, batch)
+    losses: list[tuple[int, float]] = []
+
+    def note_loss(batch: Batch, loss: float | None) -> None:
+        rows = len(batch.rows)
         if loss is not None:
-            total, seen = total + loss * len(rows), seen + len(rows)
-        part.hooks.callback.on_batch_end(len(rows), math.nan if loss is None else loss)
+            losses.append((rows, loss))
+        part.hooks.callback.on_batch_end(rows, math.nan if loss is None else loss)
+
+    def batch_of(step: int, rows: Tensor) -> Batch:
+        share = len(rows) * len(batches) / len(train) if pure else 1.0
+        return Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
+
+    numbered = [batch_of(step, rows) for step, rows in enumerate(batches)]
+    if joint is not None:
+        await joint.epoch(part.seat.me, state, part.rows, numbered, note_loss)
+    for batch in numbered if joint is None else ():
+        set_step(net, batch, training=True)
+        note_loss(batch, await checked_step(part.method, stage, net, state, part.rows, batch))
         await asyncio.sleep(0)  # lets Ctrl-C stop a party that does not wait for messages
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)
-    record = _record(stage, epoch, total / seen if seen else None, began)
+    seen = sum(rows for rows, _ in losses)
+    record = _record(stage, epoch, sum(rows * loss for rows, loss in losses) / seen if seen else None, began)
     return record if stage.record is None else record | dict(stage.record(state))
 
 

@@ -265,7 +265,7 @@ def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),
-        "train": config.train.model_dump_json(exclude={"device"}),
+        "train": config.train.model_dump_json(exclude={"device", "execution"}),
         "roster": repr(roster),
         "number of rows": str(n),
         "format of random numbers": str(DRAWS),

@@ -29,6 +29,7 @@ from anyparty.methods.method import HasHosts, Method, PartyContext, State, hosts
 from anyparty.metrics import constant_score, headline
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
+from anyparty.training.joint import JointExecution
 
 
 class Membership(Protocol):
@@ -196,6 +197,7 @@ class RunHooks:
         on_begin: a function that is called with the party's networks and rows before the first stage.
         on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's position
             in the history, counted from 1; 0 if no epoch was chosen.
+        joint: the joint execution, if all parties run in this process; ``None`` for the protocol.
 
     """
 
@@ -205,6 +207,7 @@ class RunHooks:
     secret: bytes = field(default=b"", repr=False)
     on_begin: Callable[[State, Rows], None] | None = None
     on_checkpoint: Callable[[list[dict[str, Any]], int], None] | None = None
+    joint: JointExecution | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,10 +50,10 @@ class Ledger:
 
     flows: dict[Flow, Tally] = field(default_factory=dict)
 
-    def add(self, flow: Flow, size: int) -> None:
-        """Count one message of ``size`` bytes."""
+    def add(self, flow: Flow, size: int, messages: int = 1) -> None:
+        """Count one message, or several, with ``size`` bytes together."""
         tally = self.flows.setdefault(flow, Tally())
-        tally.messages += 1
+        tally.messages += messages
         tally.bytes_sent += size
 
     async def send(self, channel: Channel, to: str, tag: str, tensors: Tensors) -> None:

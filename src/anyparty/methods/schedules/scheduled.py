@@ -134,7 +134,7 @@ class Scheduled:
         else:
             play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
         finish = None if isinstance(play, VaflParty) else play.finish
-        return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
+        return tuple(replace(stage, step=play.step, finish=finish, record=self._record, joint=None) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
         """Return the entries about time that the active party adds to the record of an epoch.

@@ -132,7 +132,8 @@ class PseudoLabelled(Split):
             return "" if (rows(at) & ~at.labeled).any() else ALL_LABELLED
 
         stage = Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
-                       batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True)  # fmt: skip
+                      batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True,
+                      joint=self.joint)  # fmt: skip
         return (*super().stages(seat), stage)
 
     def learn(self, state: State, rows: Rows, batch: Batch, gathered: Gathered, h: Tensor) -> float | None:

@@ -75,7 +75,7 @@ def all_parties(observed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPlan:
-    """What a rule needs: its heads, who reads whom, which rows train, and which random numbers it draws.
+    """The needs of a rule: its heads, the parties that they read, the training rows, and the random numbers.
 
     Attributes:
         inputs: the width of a head's input.
@@ -87,7 +87,7 @@ class HeadPlan:
         hidden: the widths of a head's hidden layers, if the settings do not give any.
         trains_on: a function from a mask of the parties that have each row to a mask of the rows to train on:
             [N, K] -> [N] bool.
-        sets: the sets of parties with a predictor of their own; ``None`` if there are none. A set's predictor gives no
+        sets: the sets of parties with a predictor of their own; ``None`` without such sets. A set's predictor gives no
             answer before a row has trained it.
         divisor: the number by which a predictor's summed loss is divided. "rows": the rows that the rule trains on and
             whose label the host knows. "predictor": those of them that count for the predictor. "batch": all rows of
@@ -112,7 +112,7 @@ class HeadPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What a rule knows about the host whose heads it uses.
+    """The host of the heads that a rule uses, without its networks.
 
     Attributes:
         owners: [M] int64, the party k that each head belongs to; empty if heads belong to no party.

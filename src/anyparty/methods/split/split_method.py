@@ -21,7 +21,7 @@ the outputs of all hosts into one answer per row, and states which parties took 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +41,7 @@ from anyparty.errors import ConfigError, Diverged, PartyLost, some
 from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, Gathered
+from anyparty.methods.split.joint_steps import JointSteps
 from anyparty.methods.split.rule import (
     HeadPlan,
     Host,
@@ -215,7 +216,7 @@ class Split:
         return StackedMLP(count, (width, *hidden, seat.task.outputs))
 
     def host(self, seat: PartyContext, name: str | None = None) -> Host:
-        """Return what the rule knows about a host of heads, by default about this party."""
+        """Return the description of a host of heads for the rule, by default of this party."""
         topology = self.topology(seat.roster)
         name = seat.me if name is None else name
         assert seat.task is not None
@@ -238,7 +239,14 @@ class Split:
             read = self.topology(seat.roster).without_unread(at.observed)
             return at.teaching & trained_rows(self.rule, self.plan(seat.roster), read)
 
-        return (Stage(name="train", step=self.step, rows=rows),)
+        return (Stage(name="train", step=self.step, rows=rows, joint=self.joint),)
+
+    def joint(self, states: Mapping[str, State], rows: Mapping[str, Rows]) -> JointSteps | str:
+        """Return the training steps for all parties in one process, or the reason why there are none."""
+        roster = next(iter(states.values())).seat.roster
+        if len(self.hosts(roster)) > 1:
+            return "several parties host heads"
+        return JointSteps(self, states, rows)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Run one party's side of the training on a batch; at a host, return the loss.
@@ -291,10 +299,15 @@ class Split:
         encoder = state.modules["encoder"]
         with self._encoder_draws(seat, encoder, batch, held) if draws and seat.draws else nullcontext():
             h: Tensor = encoder(x)
-        if not finite(h.detach()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {batch}: lower its "
-                           f"learning rate, or look for extreme values in its columns")  # fmt: skip
+        self.check_embeddings(h.detach(), seat.me, batch)
         return held, h
+
+    @staticmethod
+    def check_embeddings(h: Tensor, party: str, batch: Batch) -> None:
+        """Raise ``Diverged`` if a party's embeddings of a batch are not numbers."""
+        if not finite(h):
+            raise Diverged(f"party {party!r}: its embeddings are no longer numbers at {batch}: lower its "
+                           f"learning rate, or look for extreme values in its columns")  # fmt: skip
 
     @contextmanager
     def _encoder_draws(self, seat: PartyContext, encoder: nn.Module, batch: Batch, held: Tensor) -> Iterator[None]:

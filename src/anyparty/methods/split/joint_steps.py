@@ -1,0 +1,283 @@
+"""Training steps of a split method with all parties in one process: one graph, no messages.
+
+A step computes the loss and the gradients that the parties' coroutines compute, up to rounding. Encoders of equal shape
+are computed together: the weights of a layer are one tensor, of which each party's parameter is a view. Other encoders
+are called one after the other. In both cases, one backward pass computes all gradients, and optimizers with equal
+settings make one step together. A party without a row in the batch makes no step.
+
+An unobserved block is zero before the encoder, and its embedding is replaced by zeros after it, with ``torch.where``.
+
+Notation  B rows of the batch, K parties with columns, H width of an embedding, F_k columns of party k.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from anyparty.core.draws import uniform
+from anyparty.core.types import finite
+from anyparty.data.blocks import Rows
+from anyparty.methods.method import Batch, State
+from anyparty.methods.split.exchange import Gathered
+from anyparty.networks.encoders import MLP
+from anyparty.networks.modules import RowDropout
+
+if TYPE_CHECKING:
+    from anyparty.methods.split.split_method import Split
+
+Layer = Callable[[Tensor, Sequence[int], Tensor], Tensor]
+"""A layer of all encoders: numbers [K, B, D], each party's key of random numbers, rows [B] -> [K, B, D']."""
+
+
+@dataclass
+class JointSteps:
+    """The steps of one stage.
+
+    Attributes:
+        method: the split method, whose heads are all at the active party.
+        states: each party's networks and optimizers.
+        rows: each party's data.
+        sent: for each pair of sender and receiver and each tag, the numbers of messages and bytes that the protocol
+            would have sent since the last call of ``take_sent``.
+
+    """
+
+    method: Split
+    states: Mapping[str, State]
+    rows: Mapping[str, Rows]
+    sent: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        active = next(iter(self.states.values())).seat.roster.active
+        self.lead, self.lead_rows = self.states[active], self.rows[active]
+        roster = self.lead.seat.roster
+        topology = self.method.topology(roster)
+        assert self.lead_rows.observed is not None
+        self.observed = topology.without_unread(self.lead_rows.observed)  # [N, K]
+        self.blocks, self.width = roster.blocks, topology.width
+        self.readers = [name for name in self.blocks if name not in topology.unread]
+        self.stacked = StackedEncoders.of([self.states[name] for name in self.readers])
+        self.x = {name: _whole(self.rows[name]) for name in self.readers} if self.stacked else {}
+        self.optimizers = JointOptimizers(
+            [each for state in self.states.values() for each in (state.optimizers.get("encoder"),) if each]
+            + ([self.lead.optimizers["heads"]] if "heads" in self.lead.optimizers else [])
+        )
+
+    def begin_epoch(self) -> None:
+        """Read the optimizers' settings, such as the epoch's learning rate, and their state."""
+        self.optimizers.begin_epoch()
+
+    def step(self, batch: Batch) -> float | None:
+        """Train on a batch; return the loss, or ``None`` if the batch has no row to learn from.
+
+        Raises:
+            Diverged: an embedding or the loss is not a number.
+        """
+        observed = self.observed[batch.rows]
+        counts = observed.sum(dim=0).tolist()
+        self.optimizers.zero_grad()
+        if self.stacked is not None:
+            self.stacked.zero_grad()
+        if not any(counts):
+            return None
+        h = self._encode(batch, observed, counts)
+        if not finite(h.detach()):
+            self._name_diverged(h.detach(), batch)
+        loss = self.method.learn(self.lead, self.lead_rows, batch, Gathered(observed=observed), h)
+        if loss is None and h.requires_grad:  # as in the protocol, encoders make a step with a gradient of zero
+            h.backward(torch.zeros_like(h))  # type: ignore[no-untyped-call]
+        if self.stacked is not None:
+            there = {name for name, count in zip(self.blocks, counts, strict=True) if count}
+            self.stacked.give_gradients([name in there for name in self.readers])
+        self.optimizers.step()
+        self._count(counts)
+        return loss
+
+    def _encode(self, batch: Batch, observed: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the embeddings [B, K, H], zero where not observed."""
+        keys = [batch.own_key("encoder draws", name) for name in self.readers] if self._draws() else []
+        if self.stacked is None:
+            parts = {}
+            for k, name in enumerate(self.blocks):
+                if counts[k]:
+                    part = self.method.encode(self.states[name], self.rows[name], batch)
+                    assert part is not None
+                    parts[name] = part
+            return Gathered(observed=observed, parts=parts).scatter(self.lead.seat.roster)
+        xs = [self.x[name][batch.rows] for name in self.readers]
+        h = self.stacked(xs, keys, batch.rows).transpose(0, 1)  # [B, readers, H]
+        if len(self.readers) < len(self.blocks):
+            at = torch.tensor([self.blocks.index(name) for name in self.readers], device=h.device)
+            h = h.new_zeros(len(h), len(self.blocks), h.shape[2]).index_copy(1, at, h)
+        return torch.where(observed.unsqueeze(2), h, 0.0)
+
+    def _draws(self) -> bool:
+        return self.states[self.readers[0]].seat.draws
+
+    def _name_diverged(self, h: Tensor, batch: Batch) -> None:
+        for k, name in enumerate(self.blocks):
+            self.method.check_embeddings(h[:, k], name, batch)
+
+    def _count(self, counts: Sequence[int]) -> None:
+        """Count the messages that the protocol would have sent: embeddings to the host, and gradients back."""
+        size, active = 4 * torch.Size(self.width).numel(), self.lead.seat.me
+        for name, count in zip(self.blocks, counts, strict=True):
+            if count and name != active:
+                for ends in ((name, active, "embedding"), (active, name, "gradient")):
+                    self.sent[*ends, "messages"] += 1
+                    self.sent[*ends, "bytes"] += count * size
+
+    def take_sent(self) -> list[tuple[str, str, str, int, int]]:
+        """Return (sender, receiver, tag, messages, bytes) since the last call."""
+        flows = sorted({key[:3] for key in self.sent})
+        taken = [(*flow, self.sent[*flow, "messages"], self.sent[*flow, "bytes"]) for flow in flows]
+        self.sent.clear()
+        return taken
+
+    def end_epoch(self) -> None:
+        """Give the optimizers' state back to each party's optimizer, for checkpoints."""
+        self.optimizers.end_epoch()
+
+
+def _whole(rows: Rows) -> Tensor:
+    """Return a party's block for all N rows: [N, F_k], with zeros for rows that the party does not have."""
+    assert rows.block is not None
+    x, held = rows.block.take(torch.arange(rows.n, device=rows.block.position.device))
+    return x.new_zeros(rows.n, *x.shape[1:]).index_copy(0, held, x)
+
+
+class StackedEncoders:
+    """Multilayer perceptrons of equal shape, apart from the width of their inputs, computed together.
+
+    The first layers are computed one after the other, because the parties have different numbers of columns.
+    """
+
+    def __init__(self, encoders: Sequence[nn.Sequential]) -> None:
+        self.encoders, self.layers = encoders, list[Layer]()
+        self.shared: list[tuple[nn.Parameter, list[nn.Parameter]]] = []
+        for layers in list(zip(*encoders, strict=True))[1:]:
+            self.layers.append(self._layer(layers))
+
+    @classmethod
+    def of(cls, states: Sequence[State]) -> StackedEncoders | None:
+        """Stack the parties' encoders; ``None`` if they are not built-in perceptrons of equal shape."""
+        made = {state.seat.encoder for state in states if isinstance(state.seat.encoder, MLP)}
+        encoders = [state.modules["encoder"] for state in states]
+        plain = all(isinstance(state.seat.encoder, MLP) for state in states) and len(made) == 1
+        if not plain or not all(isinstance(each, nn.Sequential) and len(each) > 1 for each in encoders):
+            return None
+        if any(not parameter.requires_grad for each in encoders for parameter in each.parameters()):
+            return None
+        return cls([each for each in encoders if isinstance(each, nn.Sequential)])
+
+    def _stack(self, parameters: Sequence[nn.Parameter]) -> nn.Parameter:
+        """Return one tensor with a leading axis of parties, and make each party's parameter a view of it."""
+        whole = nn.Parameter(torch.stack([each.detach() for each in parameters]))
+        for each, part in zip(parameters, whole.data.unbind(0), strict=True):
+            each.data = part
+        self.shared.append((whole, list(parameters)))
+        return whole
+
+    def _layer(self, layers: Sequence[nn.Module]) -> Layer:
+        first: Any = layers[0]
+        every: Any = layers
+        if isinstance(first, nn.Linear):
+            weight, bias = self._stack([each.weight for each in every]), self._stack([each.bias for each in every])
+            return lambda x, keys, rows: torch.baddbmm(bias.unsqueeze(1), x, weight.mT)  # noqa: ARG005
+        if isinstance(first, nn.LayerNorm):
+            scale, shift = self._stack([each.weight for each in every]), self._stack([each.bias for each in every])
+            shape, eps = first.normalized_shape, first.eps
+            return lambda x, keys, rows: (  # noqa: ARG005
+                functional.layer_norm(x, shape, eps=eps) * scale.unsqueeze(1) + shift.unsqueeze(1)
+            )
+        if isinstance(first, RowDropout):
+            return lambda x, keys, rows: _drop(x, keys, rows, first)
+        return lambda x, keys, rows: first(x)  # noqa: ARG005 - an activation has no parameters
+
+    def __call__(self, xs: Sequence[Tensor], keys: Sequence[int], rows: Tensor) -> Tensor:
+        """Encode each party's rows: K tensors [B, F_k], K keys, indices of the rows [B] -> [K, B, H]."""
+        x = torch.stack([each[0](own) for each, own in zip(self.encoders, xs, strict=True)])
+        for layer in self.layers:
+            x = layer(x, keys, rows)
+        return x
+
+    def zero_grad(self) -> None:
+        """Remove the gradients of the shared tensors."""
+        for whole, _ in self.shared:
+            whole.grad = None
+
+    def give_gradients(self, there: Sequence[bool]) -> None:
+        """Give each party with rows in the batch its part of the gradients; all other parties get none."""
+        for whole, parameters in self.shared:
+            if whole.grad is None:
+                continue
+            for parameter, part, has_rows in zip(parameters, whole.grad.unbind(0), there, strict=True):
+                parameter.grad = part if has_rows else None
+        for each, has_rows in zip(self.encoders, there, strict=True):
+            if not has_rows:
+                for parameter in each[0].parameters():
+                    parameter.grad = None
+
+
+def _drop(x: Tensor, keys: Sequence[int], rows: Tensor, layer: RowDropout) -> Tensor:
+    """Apply a dropout layer of all parties to x [K, B, D], with the numbers that each party draws in the protocol."""
+    if not layer.training or not layer.p:
+        return x
+    number, call = torch.tensor([layer.number], device=x.device), torch.tensor([0], device=x.device)
+    key = torch.tensor(keys, device=x.device)
+    lots = uniform(key, number, call, rows.to(x.device), torch.arange(x.shape[2], device=x.device)).view(x.shape)
+    return torch.where(lots >= layer.p, x / (1 - layer.p), 0.0)
+
+
+class JointOptimizers:
+    """Optimizers that make one step together if their kind and settings are equal."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers, self.merged = optimizers, list[torch.optim.Optimizer]()
+        self.parameters = [p for each in optimizers for group in each.param_groups for p in group["params"]]
+
+    def begin_epoch(self) -> None:
+        """Merge optimizers with equal settings; the merged ones share the state of the parties' optimizers."""
+        self.merged, alike = [], defaultdict[Any, list[torch.optim.Optimizer]](list)
+        for each in self.optimizers:
+            settings = [{k: v for k, v in group.items() if k != "params"} for group in each.param_groups]
+            fused = len(settings) == 1 and settings[0].get("fused") and not hasattr(each, "anyparty_scheduler")
+            alike[(type(each), repr(settings)) if fused else id(each)].append(each)
+        for optimizers in alike.values():
+            if len(optimizers) == 1:
+                self.merged.append(optimizers[0])
+                continue
+            group = dict(optimizers[0].param_groups[0])
+            kind: Any = type(optimizers[0])
+            merged = kind([p for each in optimizers for p in each.param_groups[0]["params"]])
+            merged.param_groups[0].update({key: value for key, value in group.items() if key != "params"})
+            merged._optimizer_step_pre_hooks.update(optimizers[0]._optimizer_step_pre_hooks)  # noqa: SLF001
+            for each in optimizers:
+                merged.state.update(each.state)
+            self.merged.append(merged)
+
+    def zero_grad(self) -> None:
+        """Remove all gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self) -> None:
+        """Make one step; parameters without a gradient do not change."""
+        for each in self.merged:
+            each.step()
+
+    def end_epoch(self) -> None:
+        """Give the state back to each party's optimizer."""
+        for merged in self.merged:
+            for each in self.optimizers:
+                if each is not merged:
+                    for parameter in (p for group in each.param_groups for p in group["params"]):
+                        if parameter in merged.state:
+                            each.state[parameter] = merged.state[parameter]
