@@ -32,6 +32,7 @@ from anyparty.networks.optimizer import Optimizer
 from anyparty.training import control_messages
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints
+from anyparty.training.joint import JointExecution
 from anyparty.training.loop import play as train_part
 from anyparty.training.loop import predict_rows
 from anyparty.training.party_run import Membership, PartyRun, RunHooks, StaticMembership, TrainedParty
@@ -352,9 +353,10 @@ def train(
     agreed: Mapping[str, Mapping[str, str]] | None = None,
     membership: Membership | None = None,
     kept: Callable[[list[dict[str, Any]], int], None] | None = None,
+    joint: JointExecution | None = None,
     **settings: Any,
 ) -> dict[str, TrainedParty]:
-    """Train with all parties through ``run.train.play``."""
+    """Train with all parties through ``run.train.play``; by messages, unless a joint execution is given."""
     chosen = TrainSettings(**{"epochs": 3, "batch_size": 8, "patience": None, "keep": "last"} | settings)
     parts = {}
     for name in of.roster.names:
@@ -373,6 +375,7 @@ def train(
                 callback=(watch or Callback()) if leads else Callback(),
                 membership=(leads and membership) or StaticMembership(),
                 on_checkpoint=kept if leads else None,
+                joint=joint,
             ),
         )
         parts[name] = partial(train_part, part)

@@ -52,6 +52,24 @@ class JointExecution:
     _meeting: _Meeting = field(default_factory=_Meeting)
     _steps: JointStage | None = None
 
+    def check(self, stages: Sequence[Stage]) -> None:
+        """Note the stages that have no joint form.
+
+        Raises:
+            ConfigError: a stage sends messages and has no joint form, and ``wanted`` is "joint".
+        """
+        for stage in stages:
+            if stage.is_local:
+                self.ran[stage.name] = "local: no messages are sent"
+            elif stage.joint is None:
+                self._refuse(stage, "the method has no joint form of it")
+
+    def _refuse(self, stage: Stage, reason: str) -> None:
+        self.ran[stage.name] = f"{PROTOCOL}: {reason}"
+        if self.wanted == JOINT:
+            raise ConfigError(f"train.execution = 'joint': stage {stage.name!r} cannot be computed jointly, because "
+                              f"{reason}; use 'auto' or 'protocol'")  # fmt: skip
+
     async def enter(self, me: str, stage: Stage, state: State, rows: Rows) -> bool:
         """Decide, together with all other parties, whether a stage is computed jointly.
 
@@ -60,15 +78,12 @@ class JointExecution:
         """
         meeting = await self._meet(me, state, rows)
         if me == self.active:
-            reason = "its messages are the method" if stage.joint is None else ""
-            self._steps = None
-            if stage.joint is not None:
-                made = stage.joint(meeting.states, meeting.rows)
-                self._steps, reason = (None, made) if isinstance(made, str) else (made, "")
-            self.ran[stage.name] = JOINT if self._steps else f"{PROTOCOL}: {reason}"
-            if self._steps is None and self.wanted == JOINT:
-                raise ConfigError(f"train.execution = 'joint': stage {stage.name!r} cannot be computed jointly, "
-                                  f"because {reason}; use 'auto' or 'protocol'")  # fmt: skip
+            made = stage.joint(meeting.states, meeting.rows) if stage.joint is not None else ""
+            self._steps = None if isinstance(made, str) else made
+            if self._steps is not None:
+                self.ran[stage.name] = JOINT
+            elif isinstance(made, str) and made:
+                self._refuse(stage, made)
         await self._part(me, meeting)
         return self._steps is not None
 

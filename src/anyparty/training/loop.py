@@ -95,6 +95,8 @@ async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, 
     progress, best = RunPosition(), StoredStages()
     stage_epochs = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
+    if part.leads and part.hooks.joint is not None:
+        part.hooks.joint.check(stages)
     # Each key is a (stage, epoch) that all parties reach together, each value this party's latest checkpoint there.
     own = {last_common(stages, stage_epoch): stage_epoch for stage_epoch in stage_epochs}
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
