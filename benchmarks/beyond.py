@@ -29,7 +29,7 @@ from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks_suite import MissingBlocksRun, MissingBlocksSuite
 from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.experiments.suite import Selection
-from anyparty.methods.split.laser import Laser, RunningMeans, order_of
+from anyparty.methods.split.laser import Laser, order_of, running_means
 from anyparty.methods.split.rule import Host, Noise
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.heads import Heads
@@ -67,7 +67,7 @@ class Distilled(Laser):
     ) -> tuple[Tensor, Tensor]:
         """Return LASER-VFL's loss (7) plus the distillation loss, over the same randomly drawn sets of parties."""
         order = order_of(noise["order"], observed, host.owners)
-        means: Tensor = RunningMeans.apply(heads.products(h), order)  # type: ignore[no-untyped-call]
+        means = running_means(heads.products(h), order)
         outputs = heads.finish(means)  # [B, M, T, C]
         own = host.loss(outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
         last = (observed.sum(dim=1) - 1).view(-1, 1, 1, 1).expand(-1, outputs.shape[1], 1, outputs.shape[3])

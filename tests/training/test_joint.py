@@ -142,8 +142,8 @@ def test_a_party_without_rows_in_a_batch_makes_no_step():
         steps = made.joint(states, of.rows)
         for number, rows in enumerate((torch.arange(8), torch.arange(8, 16))):
             before = worlds.weights(states)
-            steps.begin_epoch()
-            steps.step(worlds.batch_of(rows, number))
+            (batch,) = steps.begin_epoch([worlds.batch_of(rows, number)])
+            steps.step(batch)
             steps.end_epoch()
             after = worlds.weights(states)
             moved = {name for name, tensor in after.items() if not torch.equal(before[name], tensor)}
@@ -157,10 +157,11 @@ def test_a_batch_without_labels_moves_no_head(name):
     of, made = world(labeled=labeled), method(name, embedding=5)
     states = worlds.begin(made, of, optimizer=ADAM)
     steps = made.joint(states, of.rows)
-    steps.begin_epoch()
-    steps.step(worlds.batch_of(torch.arange(14)))
+    batches = [worlds.batch_of(torch.arange(14)), worlds.batch_of(torch.arange(14, 24), 1)]
+    first, second = steps.begin_epoch(batches)
+    steps.step(first)
     before = worlds.weights(states)
-    assert steps.step(worlds.batch_of(torch.arange(14, 24), 1)) is None
+    assert steps.step(second) is None
     after = worlds.weights(states)
     assert all(torch.equal(before[key], after[key]) for key in before if "heads" in key)
     assert any(not torch.equal(before[key], after[key]) for key in before if "encoder" in key)

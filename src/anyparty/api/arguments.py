@@ -45,6 +45,7 @@ class TrainOptions(TypedDict, total=False):
     extreme: Literal["stop", "drop"]
     require: int | Literal["all"] | None
     device: str
+    execution: Literal["auto", "protocol", "joint"]
 
 
 def over(

@@ -90,6 +90,8 @@ class Batch:
         share: factor of the batch's mean loss in an optimizer step; 1 by default. If each batch has only rows of one
             set of parties, batches differ in size. The factor is then the number of the batch's rows divided by the
             mean number of rows per batch, so that all rows of an epoch have the same weight.
+        noise: the rule's random numbers of this batch, if they were drawn for several batches at once; ``None`` if they
+            have not been drawn.
         held_out: [b] int64, indices of the validation rows among the N rows. Given only in a stage of a single step,
             which may process validation rows too.
 
@@ -100,6 +102,7 @@ class Batch:
     step_id: tuple[str | int, ...] = ()
     number: int = 0
     share: float = 1.0
+    noise: Mapping[str, Tensor] | None = None
     held_out: Tensor | None = None
 
     def __str__(self) -> str:
@@ -143,8 +146,8 @@ Loss = Callable[[State, Rows, Batch], float | None]
 class JointStage(Protocol):
     """The steps of a stage for all parties in one process."""
 
-    def begin_epoch(self) -> None:
-        """Read the optimizers' settings for the epoch."""
+    def begin_epoch(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """Read the optimizers' settings for the epoch; return the batches, perhaps with random numbers."""
 
     def step(self, batch: Batch) -> float | None:
         """Train all parties on a batch; return the loss, or ``None`` if there is no row to learn from."""

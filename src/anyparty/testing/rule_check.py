@@ -101,7 +101,7 @@ class _Trial:
 
     def noise(self, rows: Tensor) -> dict[str, Tensor]:
         batch = Batch(rows, Seeds(0), ("train", 0, 0))
-        return draw_noise(self.plan, self.host, batch, rows, self.observed.shape[1])
+        return draw_noise(self.plan, self.host, [batch], rows.unsqueeze(0), self.observed.shape[1])[0]
 
     def losses(self, at: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return losses, counts, outputs, valid and h of the rows with the places ``at``."""

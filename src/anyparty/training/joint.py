@@ -99,8 +99,7 @@ class JointExecution:
         if me == self.active:
             steps = self._steps
             assert steps is not None
-            steps.begin_epoch()
-            for batch in batches:
+            for batch in steps.begin_epoch(batches):
                 done(batch, steps.step(batch))
                 await asyncio.sleep(0)  # lets Ctrl-C stop the run
             steps.end_epoch()

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,11 +27,14 @@ from anyparty.core.types import finite
 from anyparty.data.blocks import Rows
 from anyparty.methods.method import Batch, State
 from anyparty.methods.split.exchange import Gathered
+from anyparty.methods.split.rule import draw_noise
 from anyparty.networks.encoders import MLP
 from anyparty.networks.modules import RowDropout
 
 if TYPE_CHECKING:
     from anyparty.methods.split.split_method import Split
+
+MOST_DRAWN = 2**20  # random numbers that are drawn at once
 
 Layer = Callable[[Tensor, Sequence[int], Tensor], Tensor]
 """A layer of all encoders: numbers [K, B, D], each party's key of random numbers, rows [B] -> [K, B, D']."""
@@ -70,9 +74,20 @@ class JointSteps:
             + ([self.lead.optimizers["heads"]] if "heads" in self.lead.optimizers else [])
         )
 
-    def begin_epoch(self) -> None:
-        """Read the optimizers' settings, such as the epoch's learning rate, and their state."""
+    def begin_epoch(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Read the optimizers' settings and state for an epoch; return the batches with the rule's random numbers."""
         self.optimizers.begin_epoch()
+        seat = self.lead.seat
+        plan, host, K = self.method.plan(seat.roster), self.method.host(seat), seat.roster.K
+        drawn: list[Batch] = []
+        for size, alike in groupby(batches, key=lambda batch: len(batch.rows)):
+            each = list(alike)
+            at_once = max(1, MOST_DRAWN // max(1, size * K * max(1, len(host.owners))))
+            for some in (each[n : n + at_once] for n in range(0, len(each), at_once)):
+                rows = torch.stack([batch.rows for batch in some]).to(seat.device)
+                noises = draw_noise(plan, host, some, rows, K)
+                drawn += [replace(batch, noise=noise) for batch, noise in zip(some, noises, strict=True)]
+        return drawn
 
     def step(self, batch: Batch) -> float | None:
         """Train on a batch; return the loss, or ``None`` if the batch has no row to learn from.

@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 from math import comb
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -152,7 +152,7 @@ class Laser(Rule):
             means = torch.einsum("tk,bkmd->bmtd", mean, products)
         else:
             weight = self._weights(host, observed, h.dtype)  # [B, M, T]
-            means = RunningMeans.apply(products, order_of(noise["order"], observed, host.owners))  # type: ignore[no-untyped-call]
+            means = running_means(products, order_of(noise["order"], observed, host.owners))  # [B, M, T, D]
         outputs = heads.finish(means, weight > 0)  # [B, M, T, C]
         each = (weight * host.loss(outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))).sum(dim=2)  # [B, M]
         return each, weight.sum(dim=2) > 0
@@ -167,12 +167,12 @@ class Laser(Rule):
         table = size_weights(observed.shape[1], self.normalize).to(observed.device, dtype)
         if self.heads == "one":
             return (table[size] * size.unsqueeze(1)).unsqueeze(1)
-        weight = table[size].unsqueeze(1) * observed[:, host.owners].unsqueeze(2)
+        weight = table[size].unsqueeze(1) * observed.index_select(1, host.owners).unsqueeze(2)
         return weight / self._share(host, observed, dtype).view(-1, 1, 1) if self.normalize else weight
 
     def _share(self, host: Host, observed: Tensor, dtype: torch.dtype) -> Tensor:
         """Return, for each row, the share of its parties that have a head: [B]."""
-        owners = observed[:, host.everyone].sum(dim=1)
+        owners = observed.index_select(1, host.everyone).sum(dim=1)
         return owners.clamp(min=1).to(dtype) / observed.sum(dim=1).clamp(min=1)
 
     def _exact_weights(self, host: Host, observed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ class Laser(Rule):
         mean = mean_over(h, observed).unsqueeze(1)
         if self.heads == "one":
             return heads(mean), observed.any(dim=1, keepdim=True)
-        return heads(mean.expand(-1, len(host.owners), -1)), observed[:, host.owners]
+        return heads(mean.expand(-1, len(host.owners), -1)), observed.index_select(1, host.owners)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return the mean answer of the heads of the parties that have the row."""
@@ -248,45 +248,13 @@ def order_of(lots: Tensor, observed: Tensor, owners: Tensor) -> Tensor:
     return lots.argsort(dim=2, stable=True)
 
 
-class RunningMeans(torch.autograd.Function):
-    """Running means of products along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
+def running_means(products: Tensor, order: Tensor) -> Tensor:
+    """Return running means of products along an order: products [B, K, M, D], order [B, M, K] -> [B, M, T, D].
 
-    Mean i is the mean of the first i products of the order. The gradient is written by hand, because autograd would
-    compute it by a slower scattered addition.
+    Mean t is the mean of the first t products of the order.
     """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(products: Tensor, order: Tensor) -> Tensor:
-        """Gather the products in order, and divide their cumulative sums by the numbers of summands 1..K."""
-        B, K, M, D = products.shape
-        counts = torch.arange(1, K + 1, device=order.device, dtype=products.dtype).view(K, 1)
-        return products.reshape(-1, D)[_place(order).flatten()].view(B, M, K, D).cumsum(dim=2) / counts
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the order for the gradient."""
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient with respect to products [B, K, M, D], given the gradient with respect to means.
-
-        The product at place j of an order is a summand of the means j..K. Its gradient is therefore the sum over
-        i = j..K of the gradient of mean i, divided by i.
-        """
-        (gradient,), (order,) = gradients, ctx.saved_tensors
-        B, M, K, D = gradient.shape
-        counts = torch.arange(1, K + 1, device=order.device, dtype=gradient.dtype).view(K, 1)
-        rest = (gradient / counts).flip(2).cumsum(dim=2).flip(2)
-        flat = rest.new_zeros(B * K * M, D).index_copy(0, _place(order).flatten(), rest.reshape(-1, D))
-        return flat.view(B, K, M, D), None
-
-
-def _place(order: Tensor) -> Tensor:
-    """Return the index of the product of head m and party ``order[b, m, j]`` in the flattened products: [B, M, K]."""
-    B, M, K = order.shape
-    row = torch.arange(B, device=order.device).view(B, 1, 1)
-    head = torch.arange(M, device=order.device).view(1, M, 1)
-    return (row * K + order) * M + head
+    B, K, M, D = products.shape
+    row, head = (torch.arange(n, device=order.device) for n in (B, M))
+    place = (row.view(B, 1, 1) * K + order) * M + head.view(1, M, 1)  # indices among the flattened products
+    sizes = torch.arange(1, K + 1, device=order.device, dtype=products.dtype).view(K, 1)
+    return products.reshape(-1, D).index_select(0, place.flatten()).view(B, M, K, D).cumsum(dim=2) / sizes

@@ -66,8 +66,8 @@ class Local(Rule):
 
     def outputs(self, host: Host, heads: Heads, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs of each party's own predictor, and a mask of the rows that the party has."""
-        mine = observed[:, host.owners]
-        return heads(h[:, host.owners], mine), mine
+        mine = observed.index_select(1, host.owners)
+        return heads(h.index_select(1, host.owners), mine), mine
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Return each row's answer from the active party or, if it gives none, from the first party that gives one."""

@@ -31,6 +31,7 @@ from anyparty.networks.heads import Heads, PartySets, TrainedParties
 from anyparty.networks.objective import Loss, answers, losses
 
 SOME = 1e-6  # minimum divisor of a mean over rows, so that a mean over no rows is 0
+AXES = ("rows", "heads", "parties")
 Noise = Mapping[str, Tensor]
 
 
@@ -93,8 +94,8 @@ class HeadPlan:
             whose label the host knows. "predictor": those of them that count for the predictor. "batch": all rows of
             the batch, so that the losses of several hosts add up to the loss that a single host would have.
         noise: the random numbers that the loss needs, uniform in [0, 1): a name, and the names of the axes, out of
-            "rows", "heads" and "parties". {"order": ("rows", "heads", "parties")} is a tensor [B, M, K]. A row has
-            equal numbers in any batch and at every host.
+            "rows" (which comes first), "heads" and "parties". {"order": ("rows", "heads", "parties")} is a tensor
+            [B, M, K]. A row has equal numbers in any batch and at every host.
 
     """
 
@@ -108,6 +109,12 @@ class HeadPlan:
     sets: PartySets | None = None
     divisor: Literal["rows", "predictor", "batch"] = "rows"
     noise: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, axes in self.noise.items():
+            if not set(axes) <= set(AXES) or "rows" in axes[1:]:
+                raise ConfigError(f"noise {name!r}: expected a tuple of axes out of {', '.join(AXES)}, with 'rows' as "
+                                  f"the first if it is one of them, got {axes!r}")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,17 +308,28 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
 # The engine's part: noise, weights and divisors
 
 
-def draw_noise(plan: HeadPlan, host: Host, batch: Batch, rows: Tensor, K: int) -> dict[str, Tensor]:
-    """Draw the random numbers that a plan asks for: float32 tensors with the plan's axes, by name.
+def draw_noise(
+    plan: HeadPlan, host: Host, batches: Sequence[Batch], rows: Tensor, K: int
+) -> list[dict[str, Tensor]]:  # fmt: skip
+    """Draw the random numbers that a plan asks for, for each of S batches of equal size.
 
-    ``rows`` [B] int64 are the indices of the rows among the aligned rows. A head has equal numbers at every host.
+    The numbers are float32 tensors with the plan's axes, by name. A head has equal numbers at every host.
+
+    Args:
+        plan: the rule's plan.
+        host: the host of the heads.
+        batches: S batches.
+        rows: [S, B] int64, the indices of their rows among the aligned rows.
+        K: the number of parties with columns.
+
     """
     heads = torch.searchsorted(host.everyone, host.owners) if plan.owners is not None else torch.arange(plan.heads)
-    axes = {"rows": rows, "heads": heads, "parties": torch.arange(K)}
-    return {
-        name: uniform(batch.key(name), *(axes[axis].to(rows.device) for axis in wanted))
-        for name, wanted in plan.noise.items()
-    }
+    axes = {"rows": rows, "heads": heads.to(rows.device), "parties": torch.arange(K, device=rows.device)}
+    drawn = {}
+    for name, wanted in plan.noise.items():
+        keys = torch.tensor([batch.key(name) for batch in batches], device=rows.device)
+        drawn[name] = uniform(keys, *(axes[axis] for axis in wanted)).unbind(0)
+    return [{name: each[n] for name, each in drawn.items()} for n in range(len(batches))]
 
 
 def harmless(
@@ -323,6 +341,8 @@ def harmless(
     is finite.
     """
     weighted = torch.stack([group.weight > 0 for group in groups]).any(dim=0)
+    if bool(weighted.all()):
+        return h, observed, y
     kept = weighted | torch.stack([group.counted for group in groups]).any(dim=0)
     h = torch.where(kept.view(-1, *[1] * (h.ndim - 1)), h, 0.0)
     return h, observed | ~kept.unsqueeze(1), torch.where(weighted, y, torch.zeros_like(y))
@@ -355,8 +375,12 @@ def batch_loss(
         ConfigError: the rule returns values of a wrong type or shape, or losses without a gradient.
     """
     h, observed, y = harmless([weights for _, weights in groups], h, observed, y)
-    noise = draw_noise(plan, host, batch, batch.rows.to(h.device), observed.shape[1])
+    noise = batch.noise
+    if noise is None:
+        noise = draw_noise(plan, host, [batch], batch.rows.to(h.device).unsqueeze(0), observed.shape[1])[0]
     each, counts = losses_of(rule, host, heads, h, observed, y, noise)
+    if len(groups) == 1 and groups[0][0] == 1.0:
+        return weighted_loss(plan, each, counts, groups[0][1])
     return torch.stack([factor * weighted_loss(plan, each, counts, weights) for factor, weights in groups]).sum()
 
 

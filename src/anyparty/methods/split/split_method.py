@@ -426,7 +426,7 @@ class Split:
             raise Diverged(f"the loss is {value} at {batch}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
-            (batch.share * loss).backward()  # type: ignore[no-untyped-call]
+            (loss if batch.share == 1.0 else batch.share * loss).backward()  # type: ignore[no-untyped-call]
         return value
 
     def backward(self, state: State, h: Tensor, own: Tensor | None, received: Sequence[Tensor]) -> None:
