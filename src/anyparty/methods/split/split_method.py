@@ -242,7 +242,7 @@ class Split:
         return (Stage(name="train", step=self.step, rows=rows, joint=self.joint),)
 
     def joint(self, states: Mapping[str, State], rows: Mapping[str, Rows]) -> JointSteps | str:
-        """Return the training steps for all parties in one process, or the reason why there are none."""
+        """Return the training steps for all parties in one process, or the reason why the protocol is needed."""
         roster = next(iter(states.values())).seat.roster
         if len(self.hosts(roster)) > 1:
             return "several parties host heads"
